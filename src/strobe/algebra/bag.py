@@ -1,0 +1,143 @@
+"""Signed bags in memory: the relation that the simulator and all small changes use."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+from strobe.algebra.relation import Relation
+
+Row = tuple[Any, ...]
+
+NAN = float("nan")
+"""The one NaN: Spark calls NaN equal to NaN, and one object is equal to itself inside Python's tuples and dictionaries."""
+
+
+def canonical(value: Any) -> Any:
+    """The form of a value in which equal (to Spark) means equal and hashed alike (to Python)."""
+    if isinstance(value, float):
+        if math.isnan(value):
+            return NAN
+        return 0.0 if value == 0 else value
+    if isinstance(value, (bytearray, memoryview)):
+        return bytes(value)
+    if isinstance(value, Decimal) and value == 0:
+        return abs(value)
+    return value
+
+
+class Bag:
+    """A signed bag: rows with non-zero counts, under named attributes. Immutable."""
+
+    __slots__ = ("_attributes", "_rows")
+
+    def __init__(self, attributes: Sequence[str], rows: Mapping[Row, int] | None = None) -> None:
+        self._attributes = tuple(attributes)
+        self._rows: dict[Row, int] = {row: n for row, n in rows.items() if n} if rows else {}
+
+    @classmethod
+    def of(cls, attributes: Sequence[str], rows: Iterable[Row], count: int = 1) -> Bag:
+        """Rows as they come, each with the same count; equal ones are summed."""
+        counts: dict[Row, int] = defaultdict(int)
+        for row in rows:
+            counts[tuple(canonical(v) for v in row)] += count
+        return cls(attributes, counts)
+
+    @property
+    def attributes(self) -> tuple[str, ...]:
+        return self._attributes
+
+    @property
+    def known_empty(self) -> bool:
+        return not self._rows
+
+    def items(self) -> Iterator[tuple[Row, int]]:
+        return iter(self._rows.items())
+
+    def __len__(self) -> int:
+        """How many different rows there are."""
+        return len(self._rows)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Bag):
+            return NotImplemented
+        if set(self._attributes) != set(other._attributes):
+            return False
+        return self._rows == other.project(self._attributes)._rows
+
+    __hash__ = None  # type: ignore[assignment]  # bags are compared by contents and never used as keys
+
+    def __repr__(self) -> str:
+        rows = ", ".join(f"{n:+d}{list(row)}" for row, n in sorted(self._rows.items(), key=repr))
+        return f"Bag({', '.join(self._attributes)}: {rows})"
+
+    def plus(self, other: Relation) -> Relation:
+        if not isinstance(other, Bag):
+            return other.plus(self)
+        return self.add(other)
+
+    def add(self, other: Bag) -> Bag:
+        """`plus` where both are known to be in memory."""
+        if len(self) < len(other) and self._attributes == other._attributes:
+            self, other = other, self
+        counts = dict(self._rows)
+        for row, n in other.project(self._attributes).items():
+            total = counts.get(row, 0) + n
+            if total:
+                counts[row] = total
+            else:
+                del counts[row]
+        return Bag(self._attributes, counts)
+
+    def negate(self) -> Bag:
+        return Bag(self._attributes, {row: -n for row, n in self._rows.items()})
+
+    def join(self, other: Relation, on: Sequence[tuple[str, str]]) -> Relation:
+        if not isinstance(other, Bag):
+            return other.lift(self).join(other, on)
+        mine = [self._attributes.index(a) for a, _ in on]
+        theirs = [other._attributes.index(b) for _, b in on]
+        matches: dict[Row, list[tuple[Row, int]]] = defaultdict(list)
+        for row, n in other.items():
+            key = tuple(row[i] for i in theirs)
+            if None not in key:
+                matches[key].append((row, n))
+        counts: dict[Row, int] = defaultdict(int)
+        for row, n in self._rows.items():
+            for match, m in matches.get(tuple(row[i] for i in mine), ()):
+                counts[row + match] += n * m
+        return Bag(self._attributes + other._attributes, counts)
+
+    def project(self, attributes: Sequence[str]) -> Bag:
+        if tuple(attributes) == self._attributes:
+            return self
+        places = [self._attributes.index(a) for a in attributes]
+        counts: dict[Row, int] = defaultdict(int)
+        for row, n in self._rows.items():
+            counts[tuple(row[i] for i in places)] += n
+        return Bag(attributes, counts)
+
+    def rename(self, names: Mapping[str, str]) -> Bag:
+        return Bag([names.get(a, a) for a in self._attributes], self._rows)
+
+    def keys(self, attributes: Sequence[str]) -> Bag:
+        places = [self._attributes.index(a) for a in attributes]
+        found = {tuple(row[i] for i in places) for row in self._rows}
+        return Bag(attributes, {key: 1 for key in found if None not in key})
+
+    def key_delete(self, keys: Relation, on: Sequence[tuple[str, str]]) -> Relation:
+        if not isinstance(keys, Bag):
+            return keys.lift(self).key_delete(keys, on)
+        gone = {row for row, _ in keys.keys([b for _, b in on]).items()}
+        mine = [self._attributes.index(a) for a, _ in on]
+        return Bag(self._attributes, {r: n for r, n in self._rows.items() if tuple(r[i] for i in mine) not in gone})
+
+    def lift(self, other: Relation) -> Relation:
+        return other
+
+    def expand(self) -> list[Row]:
+        """The rows, each as often as it is there. Only for bags without negative counts."""
+        return [row for row, n in self._rows.items() for _ in range(n)]

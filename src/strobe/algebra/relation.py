@@ -1,0 +1,53 @@
+"""A relation as managers handle it: a signed bag behind a handle.
+
+Two implementations keep this interface: `Bag` in memory, and `dataplane.relation.SparkRelation` over data in Spark. One
+property suite holds the two equal. A manager never asks which one it has.
+
+A signed bag maps rows to counts; a count is positive for rows that are there or come, negative for rows that go, never
+zero. NULL (`None`) joins with nothing, but equals itself where rows are summed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol, runtime_checkable
+
+
+@runtime_checkable
+class Relation(Protocol):
+    @property
+    def attributes(self) -> tuple[str, ...]: ...
+
+    @property
+    def known_empty(self) -> bool:
+        """True only if it is certain, without work, that there are no rows."""
+        ...
+
+    def plus(self, other: Relation) -> Relation:
+        """Sum of counts. `other` has the same attributes, in any order."""
+        ...
+
+    def negate(self) -> Relation: ...
+
+    def join(self, other: Relation, on: Sequence[tuple[str, str]]) -> Relation:
+        """Equality join on pairs (own attribute, other's attribute); counts multiply; attributes are disjoint, and the
+        result has own ones first. With no pairs it is the cross product."""
+        ...
+
+    def project(self, attributes: Sequence[str]) -> Relation:
+        """Keep these attributes in this order; rows that become equal are summed."""
+        ...
+
+    def rename(self, names: Mapping[str, str]) -> Relation: ...
+
+    def keys(self, attributes: Sequence[str]) -> Relation:
+        """The distinct combinations without a NULL of these attributes over all rows, whatever their sign, each once."""
+        ...
+
+    def key_delete(self, keys: Relation, on: Sequence[tuple[str, str]]) -> Relation:
+        """Without the rows whose own attributes equal some row of `keys` in all pairs (own, key's)."""
+        ...
+
+    def lift(self, other: Relation) -> Relation:
+        """The rows of `other` (a bag in memory) as this kind of relation, so that the two can be combined."""
+        ...

@@ -1,0 +1,76 @@
+"""Every error Strobe raises on purpose, under one root.
+
+The classes differ in what has to happen next: the user changes something (`UserError`), the same step is tried again
+later (`SourceUnavailable`), the command is tried again later (`NotNow`), the process must end because another
+coordinator took over (`Fenced`), the process must recover as after a crash because it cannot know whether its append
+happened (`CommitUnknown`), or Strobe itself is broken (`BrokenInvariant`).
+"""
+
+from __future__ import annotations
+
+
+class StrobeError(Exception):
+    """What happened, where (source, table, column, view, file, line), and what to do about it."""
+
+    exit_code = 1
+    code = "error"
+
+    def __init__(self, message: str, *, where: str = "", fix: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.where = where
+        self.fix = fix
+
+    def __str__(self) -> str:
+        text = f"{self.where}: {self.message}" if self.where else self.message
+        return f"{text}\n  {self.fix}" if self.fix else text
+
+    def document(self) -> dict[str, dict[str, str]]:
+        """The error as the public JSON document."""
+        body = {"code": self.code, "message": self.message, "where": self.where, "fix": self.fix}
+        return {"error": body}
+
+
+class UserError(StrobeError):
+    """A mistake that the user can mend: configuration, SQL, an unprepared source, bad data."""
+
+    exit_code = 2
+    code = "user"
+
+
+class LostGuarantee(UserError):
+    """A promise can no longer be kept (a source was replaced, its log no longer reaches back): stop, say what to rebuild."""
+
+    code = "lost_guarantee"
+
+
+class NotNow(StrobeError):
+    """Not now: a wait that timed out, another coordinator alive."""
+
+    exit_code = 3
+    code = "not_now"
+
+
+class Fenced(StrobeError):
+    """Another coordinator has taken over this warehouse."""
+
+    exit_code = 4
+    code = "fenced"
+
+
+class SourceUnavailable(StrobeError):
+    """A source did not answer; the same step is tried again with back-off."""
+
+    code = "source_unavailable"
+
+
+class CommitUnknown(StrobeError):
+    """An append whose outcome cannot be known: treated as a crash, never retried blindly."""
+
+    code = "commit_unknown"
+
+
+class BrokenInvariant(StrobeError):
+    """Strobe is wrong about itself. Nothing that depends on this may be committed."""
+
+    code = "broken_invariant"

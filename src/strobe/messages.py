@@ -1,0 +1,163 @@
+"""What the boxes say to each other.
+
+    source ── Transaction ──▶ integrator ── Update ──▶ view manager ── ActionList ──▶ merge ── WarehouseTransaction ──▶ warehouse
+                                  ├── Cut ──▶ view manager                              ▲
+                                  └── Rel ────────────────────────────────────────────────┘
+    view manager ── Query ──▶ source ── Answer ──▶ view manager
+
+All are frozen, can be printed, and (with `strobe.recording`) written down and replayed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from strobe.algebra.relation import Relation
+
+
+@dataclass(frozen=True)
+class Position:
+    """A place in a source's log. `text` is what is stored and shown; `order` is what is compared."""
+
+    text: str
+    order: tuple[int, ...]
+
+    def __lt__(self, other: Position) -> bool:
+        return self.order < other.order
+
+    def __le__(self, other: Position) -> bool:
+        return self.order <= other.order
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """A whole source transaction (or what the source reports as one: see the source), in commit order.
+
+    `changes` maps a relation's name to a signed bag over all its watched columns: a modification is one row going and one
+    coming, in one message. A transaction without changes says only that the log was read up to `position`.
+    """
+
+    source: str
+    position: Position
+    changes: Mapping[str, Relation] = field(default_factory=dict)
+    committed_at: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the snapshot behind an answer had seen, read inside that snapshot.
+
+    Every transaction that it had seen has been reported once the stream has been read up to `through`. A source whose log
+    order is not its visibility order overrides `saw`.
+    """
+
+    through: Position
+
+    def saw(self, transaction: Transaction) -> bool:
+        return transaction.position <= self.through
+
+
+@dataclass(frozen=True)
+class Update:
+    """A transaction with the integrator's number."""
+
+    number: int
+    transaction: Transaction
+
+    @property
+    def source(self) -> str:
+        return self.transaction.source
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Numbers up to and including this one end a block: a strongly consistent manager's action lists end at cuts only,
+    so that those of different views can meet."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Rel:
+    """The relevant set of an update: which views will send an action list that covers it."""
+
+    number: int
+    source: str
+    position: Position
+    views: frozenset[str]
+    committed_at: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """Rows of one relation, found by equality of columns with keys.
+
+    `keys` is a relation with one attribute for each of `on`, in order; or the index of an earlier look-up of the same query
+    together with its columns (`keys_from`), whose values in the rows found there are the keys; or neither, when every row is
+    asked for. An answer may hold more rows than match, never fewer, and never a row twice that is there once.
+    """
+
+    occurrence: int
+    relation: str
+    columns: tuple[str, ...]
+    on: tuple[str, ...] = ()
+    keys: Relation | None = None
+    keys_from: tuple[int, tuple[str, ...]] | None = None
+
+
+@dataclass(frozen=True)
+class Query:
+    """A fragment that one source can answer, in one snapshot."""
+
+    view: str
+    id: int
+    source: str
+    lookups: tuple[Lookup, ...]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The rows that each look-up found, over its `columns`, all in one snapshot.
+
+    A source may answer only the first look-ups of a query; the asker asks again for the rest.
+    """
+
+    view: str
+    id: int
+    source: str
+    relations: tuple[Relation, ...]
+    seen: Seen
+
+
+@dataclass(frozen=True)
+class ActionList:
+    """The change of a view that brings it from the state before the covered updates to the state after them.
+
+    `delta` is net and signed, over all attributes of the view; Spark selects and projects it in the plan of the commit.
+    """
+
+    view: str
+    covers: tuple[int, ...]
+    delta: Relation
+
+    @property
+    def number(self) -> int:
+        return self.covers[-1]
+
+
+@dataclass(frozen=True)
+class WarehouseTransaction:
+    """Rows of the view-update table that reach the warehouse together: one commit.
+
+    `positions` is the vector of source positions that every view reflects afterwards, as far as it uses those sources.
+    """
+
+    numbers: tuple[int, ...]
+    actions: tuple[ActionList, ...]
+    positions: Mapping[str, Position]
+    as_of: Mapping[str, datetime] = field(default_factory=dict)

@@ -1,0 +1,151 @@
+"""What Strobe asks of a source: the exactness contract, as an interface.
+
+A source is two things: a *monitor*, which reports transactions, and an *answerer* of queries. Both speak in canonical
+values (`algebra.bag.canonical`), each decoded in one way only, whether it comes from the change stream, from an answer or
+from a bulk load.
+
+The contract, which one conformance suite (`tests/conformance`) holds every source to:
+
+* Transactions come out whole and in commit order, each with a position. Reading again from a position repeats exactly,
+  and no transaction spans a position given in `stops`.
+* An answer carries what its snapshot had seen, read inside that snapshot.
+* A position belongs to one log. `identity` names it, and `reaches` says whether the log still goes back to a position.
+* Nothing is written to the users' tables, and no writer waits for longer than the database itself requires.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from strobe.algebra.bag import Bag, Row
+from strobe.algebra.schema import RelationSchema
+from strobe.messages import Lookup, Position, Query, Seen, Transaction
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that preflight found: `error` stops, `warning` does not."""
+
+    severity: str
+    where: str
+    message: str
+    fix: str = ""
+
+
+class TooLarge(Exception):
+    """An answer or a transaction has more rows than the driver should hold: read it through Spark instead."""
+
+
+class Reader(ABC):
+    """Reads one snapshot of a source. Picklable before it is opened, so that Spark executors can use it as the driver does.
+
+    `seen` is fixed when the reader is opened, and everything is read in that one snapshot until it is closed.
+    """
+
+    @abstractmethod
+    def open(self) -> Seen: ...
+
+    @abstractmethod
+    def lookup(self, lookup: Lookup, keys: Iterable[Row] | None) -> Iterator[Row]:
+        """Rows over `lookup.columns` in which `lookup.on` equals some of `keys` (distinct, without NULLs), or all rows
+        when keys is None. May yield more rows than asked for, never fewer, never one twice for the keys of one call."""
+
+    @abstractmethod
+    def scan(self, relation: str, columns: Sequence[str]) -> Iterator[Row]:
+        """All rows of a relation, for bulk loads."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+class Source(ABC):
+    """One database. All methods may raise `SourceUnavailable` (try again) or `UserError` (mend something first)."""
+
+    name: str
+
+    @abstractmethod
+    def schemas(self) -> tuple[RelationSchema, ...]:
+        """The relations on offer, whether watched or not."""
+
+    @abstractmethod
+    def check(self, relations: Sequence[str]) -> list[Finding]:
+        """Preflight: what is missing before these relations can be watched and asked."""
+
+    @abstractmethod
+    def prepare_script(self, relations: Sequence[str]) -> list[str]:
+        """What `prepare` would execute in the source, statement by statement, for the DBA. Empty if nothing is needed."""
+
+    @abstractmethod
+    def prepare(self, relations: Sequence[str]) -> None:
+        """Put into the source what watching these relations needs; what is there already stays."""
+
+    @abstractmethod
+    def undo(self) -> list[str]:
+        """Take every trace out of the source again; returns what was taken out."""
+
+    @abstractmethod
+    def identity(self) -> str:
+        """Which database and which log this is; stored in every header and compared at every start."""
+
+    @abstractmethod
+    def position(self, text: str) -> Position:
+        """A stored position, comparable again."""
+
+    @abstractmethod
+    def now(self) -> Position:
+        """Where the log ends now: everything committed so far is at or before it."""
+
+    @abstractmethod
+    def verify(self, position: Position) -> None:
+        """Raise `LostGuarantee` unless the log still reaches back to this position and really passed through it."""
+
+    @abstractmethod
+    def transactions(
+        self, after: Position, stops: Sequence[Position], stopped: Callable[[], bool]
+    ) -> Iterator[Transaction]:
+        """The transactions after a position, for ever, as they come; blocks while there are none, and returns soon after
+        `stopped()` turns true. No transaction spans a position in `stops`."""
+
+    @abstractmethod
+    def reader(self) -> Reader:
+        """A new reader, not yet open."""
+
+    @abstractmethod
+    def discard(self, through: Position) -> None:
+        """Every view has durably passed this position: log before it may go. Best effort, soon and without blocking."""
+
+    def close(self) -> None:  # noqa: B027  # optional: most sources hold nothing open between calls
+        """Release what is held."""
+
+
+def answer_on_driver(reader: Reader, query: Query, limit: int) -> tuple[tuple[Bag, ...], Seen]:
+    """Answer a query in one snapshot with bags in memory; `TooLarge` if it would hold more than `limit` rows."""
+    seen = reader.open()
+    try:
+        found: list[Bag] = []
+        total = 0
+        for lookup in query.lookups:
+            rows: list[tuple[Any, ...]] = []
+            for row in reader.lookup(lookup, _keys(lookup, found)):
+                rows.append(row)
+                total += 1
+                if total > limit:
+                    raise TooLarge
+            found.append(Bag.of(lookup.columns, rows))
+        return tuple(found), seen
+    finally:
+        reader.close()
+
+
+def _keys(lookup: Lookup, found: Sequence[Bag]) -> list[Row] | None:
+    if lookup.keys_from is not None:
+        index, columns = lookup.keys_from
+        return [row for row, _ in found[index].keys(columns).items()]
+    if lookup.keys is not None:
+        if not isinstance(lookup.keys, Bag):
+            raise TooLarge
+        return [row for row, _ in lookup.keys.items()]
+    return None
