@@ -1,0 +1,125 @@
+"""Canonical Python values to Arrow and back, by Spark's DDL types: the one place where the two forms meet."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+import pyarrow as pa
+
+from strobe.algebra.bag import Row, canonical
+from strobe.errors import BrokenInvariant, UserError
+
+_PLAIN: dict[str, pa.DataType] = {
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+_SYNONYMS = {
+    "byte": "tinyint",
+    "short": "smallint",
+    "integer": "int",
+    "long": "bigint",
+    "real": "float",
+    "timestamp_ltz": "timestamp",
+}
+_UNSIGNED = {pa.uint8(): "smallint", pa.uint16(): "int", pa.uint32(): "bigint", pa.uint64(): "decimal(20,0)"}
+
+
+def canonical_ddl(ddl: str) -> str:
+    """A Spark type as Strobe writes it: lower case, without synonyms. `UserError` for types Strobe does not carry."""
+    text = re.sub(r"\s+", "", ddl.lower())
+    if text in _PLAIN or text in _SYNONYMS:
+        return _SYNONYMS.get(text, text)
+    if re.fullmatch(r"(varchar|char)\(\d+\)", text):
+        return "string"
+    decimal = re.fullmatch(r"(?:decimal|numeric|dec)(?:\((\d+)(?:,(\d+))?\))?", text)
+    if decimal:
+        precision, scale = int(decimal[1] or 10), int(decimal[2] or 0)
+        if 1 <= precision <= 38 and scale <= precision:
+            return f"decimal({precision},{scale})"
+    raise UserError(f"the type {ddl!r} is not supported", fix=f"use one of {', '.join(_PLAIN)} or decimal(p,s)")
+
+
+def arrow_type(ddl: str) -> pa.DataType:
+    """The Arrow type of a Spark type."""
+    text = canonical_ddl(ddl)
+    if text in _PLAIN:
+        return _PLAIN[text]
+    precision, scale = (int(number) for number in text[len("decimal(") : -1].split(","))
+    return pa.decimal128(precision, scale)
+
+
+def ddl_type(type_: pa.DataType) -> str:
+    """The Spark type of an Arrow type, as Spark reads it from Parquet; `UserError` for nested and other types."""
+    if pa.types.is_dictionary(type_):
+        return ddl_type(type_.value_type)
+    if type_ in _UNSIGNED:
+        return _UNSIGNED[type_]
+    if pa.types.is_decimal(type_) and type_.precision <= 38 and type_.scale >= 0:
+        return f"decimal({type_.precision},{type_.scale})"
+    if pa.types.is_timestamp(type_):
+        return "timestamp" if type_.tz else "timestamp_ntz"
+    if pa.types.is_large_string(type_) or pa.types.is_string_view(type_):
+        return "string"
+    if pa.types.is_large_binary(type_) or pa.types.is_binary_view(type_) or pa.types.is_fixed_size_binary(type_):
+        return "binary"
+    for ddl, plain in _PLAIN.items():
+        if plain == type_:
+            return ddl
+    raise UserError(f"the type {type_} is not supported")
+
+
+def arrow_schema(attributes: Sequence[str], types: Sequence[str]) -> pa.Schema:
+    return pa.schema([pa.field(name, arrow_type(ddl)) for name, ddl in zip(attributes, types, strict=True)])
+
+
+def to_arrow(attributes: Sequence[str], types: Sequence[str], rows: Iterable[Row]) -> pa.Table:
+    """Rows of canonical values as a table with these columns and Spark types, in order."""
+    schema = arrow_schema(attributes, types)
+    columns = list(zip(*rows, strict=True)) or [()] * len(attributes)
+    return pa.table([_array(values, field) for values, field in zip(columns, schema, strict=True)], schema=schema)
+
+
+def _array(values: Sequence[Any], field: pa.Field) -> pa.Array:
+    try:
+        return pa.array(values, field.type)
+    except (pa.ArrowException, TypeError, OverflowError, UnicodeError) as problem:
+        raise BrokenInvariant(f"a value does not fit its type {field.type}: {problem}", where=field.name) from problem
+
+
+def from_arrow(table: pa.Table | pa.RecordBatch) -> Iterator[Row]:
+    """The rows of a table, as canonical values."""
+    batches = table.to_batches() if isinstance(table, pa.Table) else [table]
+    for batch in batches:
+        if batch.num_columns:
+            yield from zip(*(_values(column) for column in batch.columns), strict=True)
+        else:
+            yield from (() for _ in range(batch.num_rows))
+
+
+def _values(column: pa.Array) -> list[Any]:
+    values: list[Any] = column.to_pylist()
+    convert = _converter(column.type)
+    return values if convert is None else [None if v is None else convert(v) for v in values]
+
+
+def _converter(type_: pa.DataType) -> Callable[[Any], Any] | None:
+    if pa.types.is_timestamp(type_) and type_.tz:
+        return _utc
+    return canonical if pa.types.is_floating(type_) or pa.types.is_decimal(type_) else None
+
+
+def _utc(value: datetime) -> datetime:
+    return value.astimezone(timezone.utc)
