@@ -1,0 +1,142 @@
+"""Starts Spark the way Strobe needs it: with Delta, in UTC, on a suitable Java, and silent on the user's terminal.
+
+Everything the JVM prints (Ivy's report, Spark's start-up, warnings, a crash) goes to a log file. The JVM runs in a
+session of its own, so that Ctrl-C reaches Python alone, which then stops cleanly; it ends with Python all the same,
+because it watches the pipe to its standard input.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkRuntimeError
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from strobe.dataplane.java import find_java_home
+from strobe.errors import UserError
+
+_DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+_DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+
+
+def start(settings: Mapping[str, str], *, app: str = "strobe", log: Path | None = None) -> SparkSession:
+    """The Spark session of this process, started with the user's settings; what the JVM prints is appended to `log`."""
+    _use_this_python()
+    conf = SparkConf(loadDefaults=False)
+    conf.setAll(list(configuration(settings, app).items()))
+    if SparkContext._gateway is None:
+        _launch(conf, log or default_log())
+    try:
+        session = SparkSession.builder.config(conf=conf).getOrCreate()
+    except Exception as error:
+        raise UserError(
+            f"Spark did not start: {str(error).strip().splitlines()[0]}",
+            where="strobe.yml: spark",
+            fix=f"What Spark printed is in {log or default_log()}.",
+        ) from error
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def configuration(settings: Mapping[str, str], app: str = "strobe") -> dict[str, str]:
+    """All Spark settings: defaults, over them the user's, over these what Strobe cannot do without."""
+    master = settings.get("spark.master", "local[*]")
+    merged = {"spark.master": master, "spark.app.name": app, **_defaults(master), **settings}
+    merged["spark.sql.session.timeZone"] = "UTC"
+    merged["spark.sql.extensions"] = _with(settings.get("spark.sql.extensions"), _DELTA_EXTENSION)
+    merged["spark.sql.catalog.spark_catalog"] = _DELTA_CATALOG
+    merged["spark.jars.packages"] = _with(settings.get("spark.jars.packages"), delta_package())
+    return merged
+
+
+def delta_package() -> str:
+    """The Maven coordinates of the Delta that fits the installed `pyspark` and `delta-spark`."""
+    spark = ".".join(version("pyspark").split(".")[:2])
+    return f"io.delta:delta-spark_{spark}_2.13:{version('delta-spark')}"
+
+
+def default_log() -> Path:
+    """Where the JVM's output goes unless the caller says otherwise."""
+    return _scratch() / f"spark-{os.getpid()}.log"
+
+
+def _defaults(master: str) -> dict[str, str]:
+    everywhere = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.warehouse.dir": str(_scratch() / "spark-warehouse"),
+    }
+    if not master.startswith("local"):
+        return everywhere
+    few = str(min(os.cpu_count() or 1, 8))
+    return {
+        **everywhere,
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "2g",
+        "spark.sql.shuffle.partitions": few,
+        "spark.databricks.delta.snapshotPartitions": few,
+    }
+
+
+def _with(listed: str | None, needed: str) -> str:
+    """A comma-separated setting of the user's with what Strobe needs in it."""
+    entries = [entry.strip() for entry in (listed or "").split(",") if entry.strip()]
+    return ",".join([needed, *(entry for entry in entries if entry != needed)])
+
+
+def _scratch() -> Path:
+    folder = Path(tempfile.gettempdir()) / f"strobe-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+def _use_this_python() -> None:
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        os.environ[name] = sys.executable
+
+
+def _launch(conf: SparkConf, log: Path) -> None:
+    """Start the JVM with its output in a file and hand it to pyspark."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output, _environment(JAVA_HOME=str(find_java_home())):
+        quietly = {"stdout": output, "stderr": output, "start_new_session": True}
+        try:
+            gateway = launch_gateway(conf, popen_kwargs=quietly)
+        except PySparkRuntimeError:
+            raise UserError(
+                "Spark's Java process ended while it started",
+                where="strobe.yml: spark",
+                fix=f"{_last_complaint(log)}All it printed is in {log}.",
+            ) from None
+    SparkContext._ensure_initialized(gateway=gateway)
+
+
+def _last_complaint(log: Path) -> str:
+    """The most telling line of a failed start, if there is one."""
+    lines = log.read_text(errors="replace").splitlines()[-200:]
+    telling = [line.strip() for line in lines if any(sign in line for sign in ("unresolved", "Exception", "Error"))]
+    return f"{telling[-1]}\n  " if telling else ""
+
+
+@contextmanager
+def _environment(**changes: str) -> Iterator[None]:
+    """Environment variables for a child process only."""
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,44 @@
+"""Fixtures for all tests. Whatever needs Spark shares one session; nothing else starts a JVM."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Shared machines are slow now and then: a test is not wrong because one example took long.
+settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("thorough", settings.get_profile("default"), max_examples=2000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+SPARK_SETTINGS = {
+    "spark.master": "local[2]",
+    "spark.driver.memory": "1g",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.databricks.delta.snapshotPartitions": "2",
+}
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The one Spark session of the test run, with Delta, as Strobe itself starts it."""
+    from strobe.dataplane import session
+
+    started = session.start(SPARK_SETTINGS, app="strobe-tests", log=tmp_path_factory.mktemp("spark") / "spark.log")
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """An empty project folder."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    return folder
