@@ -1,6 +1,7 @@
 """What the boxes say to each other.
 
-    source ── Transaction ──▶ integrator ── Update ──▶ view manager ── ActionList ──▶ merge ── WarehouseTransaction ──▶ warehouse
+    source ── Transaction ──▶ integrator ── Update ──▶ view manager ── ActionList ──▶ merge ── WarehouseTransaction
+    ──▶ warehouse
                                   ├── Cut ──▶ view manager                              ▲
                                   └── Rel ────────────────────────────────────────────────┘
     view manager ── Query ──▶ source ── Answer ──▶ view manager
@@ -38,8 +39,8 @@ class Position:
 class Transaction:
     """A whole source transaction (or what the source reports as one: see the source), in commit order.
 
-    `changes` maps a relation's name to a signed bag over all its watched columns: a modification is one row going and one
-    coming, in one message. A transaction without changes says only that the log was read up to `position`.
+    `changes` maps a relation's name to a signed bag over all its watched columns: a modification is one row going and
+    one coming, in one message. A transaction without changes says only that the log was read up to `position`.
     """
 
     source: str
@@ -52,8 +53,8 @@ class Transaction:
 class Seen:
     """What the snapshot behind an answer had seen, read inside that snapshot.
 
-    Every transaction that it had seen has been reported once the stream has been read up to `through`. A source whose log
-    order is not its visibility order overrides `saw`.
+    Every transaction that it had seen has been reported once the stream has been read up to `through`. A source whose
+    log order is not its visibility order overrides `saw`.
     """
 
     through: Position
@@ -97,9 +98,10 @@ class Rel:
 class Lookup:
     """Rows of one relation, found by equality of columns with keys.
 
-    `keys` is a relation with one attribute for each of `on`, in order; or the index of an earlier look-up of the same query
-    together with its columns (`keys_from`), whose values in the rows found there are the keys; or neither, when every row is
-    asked for. An answer may hold more rows than match, never fewer, and never a row twice that is there once.
+    `keys` is a relation with one attribute for each of `on`, in order; or the index of an earlier look-up of the same
+    query together with its columns (`keys_from`), whose values in the rows found there are the keys; or neither, when
+    every row is asked for. An answer may hold more rows than match, never fewer, and never a row twice that is there
+    once.
     """
 
     occurrence: int

@@ -41,7 +41,7 @@ class Relation(Protocol):
     def rename(self, names: Mapping[str, str]) -> Relation: ...
 
     def keys(self, attributes: Sequence[str]) -> Relation:
-        """The distinct combinations without a NULL of these attributes over all rows, whatever their sign, each once."""
+        """The distinct combinations without a NULL of these attributes, over all rows of any sign, each once."""
         ...
 
     def key_delete(self, keys: Relation, on: Sequence[tuple[str, str]]) -> Relation:

@@ -48,8 +48,8 @@ class RelationSchema:
 def comparison_class(type_: str) -> str:
     """Types whose raw values are equal on the driver exactly when Spark calls them equal share a class.
 
-    Integers and decimals compare exactly and hash alike in Python; doubles are a class of their own, because Spark turns
-    a 64-bit integer into a double before comparing the two, and Python does not.
+    Integers and decimals compare exactly and hash alike in Python; doubles are a class of their own, because Spark
+    turns a 64-bit integer into a double before comparing the two, and Python does not.
     """
     base = type_.split("(", 1)[0].strip()
     if base in {"tinyint", "smallint", "int", "bigint", "decimal"}:

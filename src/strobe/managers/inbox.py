@@ -1,0 +1,117 @@
+"""The inbox of one view manager, where order is rebuilt.
+
+The papers assume that a source's updates and answers arrive in the order in which they happened there. Here they come
+on different connections, so that an answer may overtake updates that it had seen, or be overtaken by updates that it
+had not. Managers fed in that order end up wrong, and stay wrong. The inbox restores the assumption, from what the
+snapshot behind an answer says that it had seen:
+
+* While a question to a source is open, that source's updates are held back.
+* An answer waits until the stream has been read up to everything that it had seen. Then the manager gets first the
+  updates it had seen, then the answer, then the rest.
+* An answer that has *not* seen an update which its asker was given before it asked is thrown away, and asked for again.
+  (A log may deliver a commit before snapshots show it.)
+
+One view's slow answer holds up no other view: every manager has an inbox of its own.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import replace
+
+from strobe.managers.base import Inbound, Outbound, ViewManager
+from strobe.messages import Answer, Cut, Position, Query, Transaction, Update
+
+REMEMBERED = 10_000
+"""How many transactions an inbox remembers to hold answers against. Where log order is visibility order the last one
+would do."""
+
+
+class Inbox:
+    def __init__(self, manager: ViewManager, reached: Mapping[str, Position]) -> None:
+        """`reached` is how far each source's stream had been read when this manager's view was last right."""
+        self.manager = manager
+        self._reached = dict(reached)
+        self._held: dict[str, list[Update]] = defaultdict(list)
+        self._delivered: dict[str, list[Transaction]] = defaultdict(list)
+        """Transactions given to the manager (without their rows), until some answer has shown them."""
+        self._open: dict[int, Query] = {}
+        self._known_when_asked: dict[int, int] = {}
+        self._early: list[Answer] = []
+
+    @property
+    def waits_for(self) -> tuple[str, ...]:
+        """The sources with an open question."""
+        return tuple(dict.fromkeys(query.source for query in self._open.values()))
+
+    @property
+    def held(self) -> int:
+        return sum(len(updates) for updates in self._held.values())
+
+    def update(self, update: Update) -> list[Outbound]:
+        """A relevant update, in the integrator's order. `progress` follows."""
+        if update.source in self.waits_for:
+            self._held[update.source].append(update)
+            return []
+        return self._hand_over([update])
+
+    def progress(self, source: str, position: Position) -> list[Outbound]:
+        """The source's stream has been read up to here, relevant or not."""
+        self._reached[source] = position
+        ready = [a for a in self._early if a.source == source and a.seen.through <= position]
+        out: list[Outbound] = []
+        for answer in ready:
+            self._early.remove(answer)
+            out += self._deliver(answer)
+        return out
+
+    def cut(self, cut: Cut) -> list[Outbound]:
+        return self._hand_over([cut])
+
+    def answer(self, answer: Answer) -> list[Outbound]:
+        if not answer.seen.through <= self._reached[answer.source]:
+            self._early.append(answer)
+            return []
+        return self._deliver(answer)
+
+    def _deliver(self, answer: Answer) -> list[Outbound]:
+        query = self._open[answer.id]
+        source = answer.source
+        before_asking = self._delivered[source][: self._known_when_asked[answer.id]]
+        if not all(answer.seen.saw(transaction) for transaction in before_asking):
+            return [query]
+        del self._open[answer.id], self._known_when_asked[answer.id]
+        seen = [u for u in self._held[source] if u.transaction.position <= answer.seen.through]
+        rest = self._held[source][len(seen) :]
+        messages: list[Inbound] = [*seen, answer]
+        if source not in self.waits_for:
+            self._held[source] = []
+            messages += rest
+        else:
+            self._held[source] = rest
+        self._forget(source, answer)
+        return self._hand_over(messages)
+
+    def _forget(self, source: str, answer: Answer) -> None:
+        """What one snapshot has shown, later ones show too: it need not be checked again."""
+        known = self._delivered[source]
+        self._delivered[source] = [t for t in known if not answer.seen.saw(t)]
+        for number, query in self._open.items():
+            if query.source == source:
+                before = known[: self._known_when_asked[number]]
+                self._known_when_asked[number] = sum(not answer.seen.saw(t) for t in before)
+
+    def _hand_over(self, messages: list[Inbound]) -> list[Outbound]:
+        for message in messages:
+            if isinstance(message, Update):
+                delivered = self._delivered[message.source]
+                delivered.append(replace(message.transaction, changes={}))
+                if len(delivered) > REMEMBERED and message.source not in self.waits_for:
+                    del delivered[0]
+        out = self.manager.receive(messages)
+        for sent in out:
+            if isinstance(sent, Query):
+                self._open[sent.id] = sent
+                self._known_when_asked[sent.id] = len(self._delivered[sent.source])
+        return out

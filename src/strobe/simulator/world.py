@@ -1,0 +1,171 @@
+"""A world in memory: sources that change while they are watched and asked, and the very boxes that run live.
+
+Streams and answers travel on different channels, so that they overtake each other as they do on real connections. What
+happens next is decided outside: `choices` lists what could happen, `step` does one of them. After every warehouse
+transaction the state of each view is written down together with the vector of source positions that it claims to
+reflect, so that it can be compared with a recomputation.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from strobe.algebra.bag import Bag
+from strobe.algebra.relation import Relation
+from strobe.algebra.substitution import join_pairs, substitute
+from strobe.algebra.view import View
+from strobe.errors import BrokenInvariant
+from strobe.integrator.integrator import Integrator
+from strobe.managers.base import Outbound, ViewManager
+from strobe.managers.inbox import Inbox
+from strobe.merge.painting import Painting
+from strobe.messages import ActionList, Answer, Position, Query, Rel, Seen, Transaction, WarehouseTransaction
+
+Contents = dict[str, Bag]
+
+
+def position(number: int) -> Position:
+    return Position(str(number), (number,))
+
+
+class MemorySource:
+    """A source in memory, with its whole history."""
+
+    def __init__(self, name: str, relations: Contents) -> None:
+        self.name = name
+        self.states: list[Contents] = [dict(relations)]
+        self.log: list[Transaction] = []
+
+    @property
+    def now(self) -> int:
+        return len(self.log)
+
+    def commit(self, changes: Mapping[str, Bag]) -> None:
+        state = dict(self.states[-1])
+        for relation, change in changes.items():
+            state[relation] = state[relation].add(change)
+        self.states.append(state)
+        self.log.append(Transaction(self.name, position(len(self.log) + 1), dict(changes)))
+
+    def answer(self, query: Query) -> Answer:
+        """Evaluate a query at the current state."""
+        found: list[Bag] = []
+        for lookup in query.lookups:
+            rows = self.states[-1][lookup.relation].project(lookup.columns)
+            keys: Relation | None = lookup.keys
+            if lookup.keys_from is not None:
+                keys = found[lookup.keys_from[0]].keys(lookup.keys_from[1])
+            if keys is not None:
+                renamed = keys.rename(dict(zip(keys.attributes, (f"k{i}" for i in range(len(lookup.on))), strict=True)))
+                pairs = [(column, f"k{i}") for i, column in enumerate(lookup.on)]
+                matched = rows.join(renamed, pairs).project(lookup.columns)
+                rows = matched if isinstance(matched, Bag) else rows
+            found.append(rows)
+        return Answer(query.view, query.id, self.name, tuple(found), Seen(position(self.now)))
+
+
+def evaluate(view: View, states: Mapping[str, Contents]) -> Bag:
+    """The view over these states, from scratch: all attributes, before selection and projection."""
+    first, *others = view.occurrences
+    result: Relation = substitute(first, states[first.source][first.relation.name])
+    known = [first.index]
+    for occurrence in others:
+        rows = substitute(occurrence, states[occurrence.source][occurrence.relation.name])
+        result = result.join(rows, join_pairs(view, known, occurrence.index))
+        known.append(occurrence.index)
+    if not isinstance(result, Bag):
+        raise BrokenInvariant("the simulator works on bags in memory only")
+    return result
+
+
+@dataclass
+class State:
+    """What a reader sees after a warehouse transaction."""
+
+    numbers: tuple[int, ...]
+    vector: dict[str, int]
+    views: dict[str, Bag]
+
+
+@dataclass
+class World:
+    sources: dict[str, MemorySource]
+    managers: dict[str, ViewManager]
+    planned: deque[tuple[str, Mapping[str, Bag]]]
+    """Transactions that will happen, in order: (source, changes)."""
+    history: list[State] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        views = {name: manager.view for name, manager in self.managers.items()}
+        start = {source: position(0) for source in self.sources}
+        self.integrator = Integrator(views, dict.fromkeys(views, start))
+        self.inboxes = {name: Inbox(manager, start) for name, manager in self.managers.items()}
+        self.merge = Painting(start)
+        self.reported = dict.fromkeys(self.sources, 0)
+        self.questions: dict[str, deque[Query]] = defaultdict(deque)
+        self.answers: list[Answer] = []
+        states = {name: source.states[0] for name, source in self.sources.items()}
+        initial = {name: evaluate(view, states) for name, view in views.items()}
+        self.history.append(State((), dict.fromkeys(self.sources, 0), initial))
+
+    def choices(self) -> list[tuple[str, str]]:
+        """What could happen: a source commits, is read, or evaluates a question; an answer arrives; a block ends."""
+        found = [("commit", self.planned[0][0])] if self.planned else []
+        found += [("report", s) for s, source in self.sources.items() if self.reported[s] < source.now]
+        found += [("evaluate", s) for s, queue in self.questions.items() if queue]
+        found += [("answer", str(i)) for i in range(len(self.answers))]
+        found += [("cut", "")] if self.integrator.uncut else []
+        return found
+
+    def step(self, event: str, subject: str) -> None:
+        if event == "commit":
+            source, changes = self.planned.popleft()
+            self.sources[source].commit(changes)
+        elif event == "report":
+            self._report(subject)
+        elif event == "evaluate":
+            self.answers.append(self.sources[subject].answer(self.questions[subject].popleft()))
+        elif event == "answer":
+            answer = self.answers.pop(int(subject))
+            self._send(self.inboxes[answer.view].answer(answer))
+        else:
+            cut = self.integrator.cut()
+            for inbox in self.inboxes.values():
+                self._send(inbox.cut(cut))
+
+    def _report(self, source: str) -> None:
+        transaction = self.sources[source].log[self.reported[source]]
+        self.reported[source] += 1
+        routed = self.integrator.receive(transaction)
+        self._merge(routed.rel)
+        for view in sorted(routed.rel.views):
+            self._send(self.inboxes[view].update(routed.update))
+        for inbox in self.inboxes.values():
+            self._send(inbox.progress(source, transaction.position))
+
+    def _send(self, messages: Sequence[Outbound]) -> None:
+        for message in messages:
+            if isinstance(message, Query):
+                self.questions[message.source].append(message)
+            else:
+                self._merge(message)
+
+    def _merge(self, message: Rel | ActionList) -> None:
+        for transaction in self.merge.receive(message):
+            self._install(transaction)
+
+    def _install(self, transaction: WarehouseTransaction) -> None:
+        views = dict(self.history[-1].views)
+        for actions in transaction.actions:
+            changed = views[actions.view].plus(actions.delta)
+            if isinstance(changed, Bag):
+                views[actions.view] = changed
+        vector = {source: reached.order[0] for source, reached in transaction.positions.items()}
+        self.history.append(State(transaction.numbers, vector, views))
+
+    def expected(self, view: str, vector: Mapping[str, int]) -> Bag:
+        """The view recomputed at a vector of source positions."""
+        states = {s: source.states[vector[s]] for s, source in self.sources.items()}
+        return evaluate(self.managers[view].view, states)
