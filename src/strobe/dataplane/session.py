@@ -110,7 +110,7 @@ def _launch(conf: SparkConf, log: Path) -> None:
     with log.open("ab") as output, _environment(JAVA_HOME=str(find_java_home())):
         quietly = {"stdout": output, "stderr": output, "start_new_session": True}
         try:
-            gateway = launch_gateway(conf, popen_kwargs=quietly)
+            gateway = launch_gateway(conf, popen_kwargs=quietly)  # type: ignore[no-untyped-call]
         except PySparkRuntimeError:
             raise UserError(
                 "Spark's Java process ended while it started",
