@@ -1,0 +1,44 @@
+# `make demo` and `make test` do all set-up themselves, into .venv. PYTHON=/path/to/python chooses the interpreter.
+
+PYTHON ?=
+BIN := .venv/bin
+
+.PHONY: demo test test-full lint bench clean
+
+demo: .venv/.ready
+	@$(BIN)/strobe demo
+
+test: .venv/.ready
+	@$(BIN)/pytest -m "not slow" $(PYTEST_ARGS)
+
+test-full: .venv/.ready
+	@$(BIN)/pytest $(PYTEST_ARGS)
+
+lint: .venv/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict src
+	$(BIN)/python tools/check_imports.py
+
+bench: .venv/.ready
+	@$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf .venv build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Everything below happens once, and again only when the dependencies change.
+.venv/.ready: pyproject.toml requirements.lock
+	@python='$(PYTHON)'; \
+	for candidate in python3.13 python3.12 python3.11 python3.10 python3; do \
+	  [ -n "$$python" ] && break; \
+	  $$candidate -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && python=$$candidate; \
+	done; \
+	[ -n "$$python" ] || { echo "Strobe needs Python 3.10 or newer; none was found. PYTHON=/path/to/python names one." >&2; exit 1; }; \
+	$$python -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "$$python cannot make virtual environments. On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }; \
+	echo "Setting up .venv with $$($$python --version) (once)"; \
+	$$python -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	@touch $@

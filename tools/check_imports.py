@@ -1,0 +1,110 @@
+"""Checks that imports between Strobe's boxes point one way, and that only the outer boxes touch the outer world.
+
+    python tools/check_imports.py [FOLDER]
+
+A box is a folder or a module directly under `src/strobe`. The tables below are the architecture; a box that is missing
+from them is an error, so that a new one has to be placed. Imports inside functions count as well.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGE = "strobe"
+
+_CORE = {"errors", "algebra", "messages"}
+_EDGES = {"config", "sources", "dataplane", "warehouse"}
+_PATH = {"managers", "merge", "integrator"}
+
+MAY_IMPORT: dict[str, set[str]] = {
+    "errors": set(),
+    "yamlfile": {"errors"},
+    "config": {"errors", "yamlfile"},
+    "algebra": {"errors"},
+    "messages": {"errors", "algebra"},
+    "managers": _CORE,
+    "merge": _CORE,
+    "integrator": _CORE,
+    "dataplane": _CORE,
+    "sources": _CORE | {"dataplane", "config"},
+    "warehouse": _CORE | {"dataplane"},
+    "auditor": _CORE | _EDGES,  # neither managers nor merge: it must not share their mistakes
+    "simulator": _CORE | _PATH | {"auditor"},
+    "runtime": _CORE | _EDGES | _PATH | {"auditor"},
+    "cli": _CORE | _EDGES | _PATH | {"auditor", "simulator", "runtime"},
+    "__main__": {"cli"},
+    "__init__": {"errors", "config", "runtime"},
+}
+"""Which boxes a box may know, besides itself."""
+
+PURE = {"errors", "algebra", "messages", "managers", "merge", "integrator"}
+"""A message in, messages out: no clock, no thread, no randomness, no I/O."""
+
+FORBIDDEN_IN_PURE = {
+    *("threading", "multiprocessing", "concurrent", "asyncio", "queue", "signal"),
+    *("time", "random", "secrets", "socket", "subprocess", "sqlite3", "os", "pathlib", "tempfile"),
+    *("pyspark", "delta", "deltalake"),
+}
+
+MAY_USE_SPARK = {"dataplane", "warehouse", "runtime", "auditor", "cli", "sources.files"}
+"""Boxes, or single modules of a box, that may import pyspark."""
+
+
+def main(arguments: list[str]) -> int:
+    root = Path(arguments[0]) if arguments else Path(__file__).parent.parent / "src" / PACKAGE
+    problems = list(check(root))
+    print("\n".join(problems) if problems else "Imports between the boxes point one way.")
+    return 1 if problems else 0
+
+
+def check(root: Path) -> Iterator[str]:
+    """Every import under the package folder `root` that the tables do not allow, as `file:line: what is wrong`."""
+    for file in sorted(root.rglob("*.py")):
+        module = ".".join(file.relative_to(root).with_suffix("").parts)
+        for line, imported in imports(ast.parse(file.read_text(encoding="utf-8")), module):
+            problem = judge(module, imported)
+            if problem:
+                yield f"{file}:{line}: {problem}"
+
+
+def judge(module: str, imported: str) -> str | None:
+    """What is wrong with a module of the package (`merge.painting`) importing something, or None."""
+    box = module.partition(".")[0]
+    top, _, rest = imported.partition(".")
+    if box not in MAY_IMPORT:
+        return f"box {box} has no place in tools/check_imports.py yet"
+    if top == PACKAGE:
+        other = rest.partition(".")[0]
+        known = {box, "", *MAY_IMPORT[box]}
+        return None if other in known or other not in MAY_IMPORT else f"{box} must not know {other}"
+    if box in PURE and top in FORBIDDEN_IN_PURE:
+        return f"{box} must not import {top}: it is driven from outside, without clocks, threads or I/O"
+    if top == "pyspark" and not {box, ".".join(module.split(".")[:2])} & MAY_USE_SPARK:
+        return f"{module} must not import pyspark: only the data plane does"
+    return None
+
+
+def imports(tree: ast.AST, module: str) -> Iterator[tuple[int, str]]:
+    """(line, dotted name) of every import in a module, relative ones made absolute."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            base = _absolute(node, module)
+            for alias in node.names:
+                yield node.lineno, f"{base}.{alias.name}"
+
+
+def _absolute(node: ast.ImportFrom, module: str) -> str:
+    if not node.level:
+        return node.module or ""
+    here = [PACKAGE, *module.split(".")]
+    return ".".join([*here[: -node.level], *([node.module] if node.module else [])])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
