@@ -163,3 +163,6 @@ class WarehouseTransaction:
     actions: tuple[ActionList, ...]
     positions: Mapping[str, Position]
     as_of: Mapping[str, datetime] = field(default_factory=dict)
+
+
+Message = Transaction | Update | Cut | Rel | Query | Answer | ActionList | WarehouseTransaction

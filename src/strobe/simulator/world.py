@@ -9,7 +9,7 @@ reflect, so that it can be compared with a recomputation.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from strobe.algebra.bag import Bag
@@ -21,7 +21,18 @@ from strobe.integrator.integrator import Integrator
 from strobe.managers.base import Outbound, ViewManager
 from strobe.managers.inbox import Inbox
 from strobe.merge.painting import Painting
-from strobe.messages import ActionList, Answer, Position, Query, Rel, Seen, Transaction, WarehouseTransaction
+from strobe.messages import (
+    ActionList,
+    Answer,
+    Cut,
+    Message,
+    Position,
+    Query,
+    Rel,
+    Seen,
+    Transaction,
+    WarehouseTransaction,
+)
 
 Contents = dict[str, Bag]
 
@@ -96,6 +107,8 @@ class World:
     planned: deque[tuple[str, Mapping[str, Bag]]]
     """Transactions that will happen, in order: (source, changes)."""
     history: list[State] = field(default_factory=list)
+    record: Callable[[Message], None] = lambda _: None
+    """Is given every message that the boxes get, in order."""
 
     def __post_init__(self) -> None:
         views = {name: manager.view for name, manager in self.managers.items()}
@@ -128,22 +141,42 @@ class World:
         elif event == "evaluate":
             self.answers.append(self.sources[subject].answer(self.questions[subject].popleft()))
         elif event == "answer":
-            answer = self.answers.pop(int(subject))
-            self._send(self.inboxes[answer.view].answer(answer))
+            self._answer(self.answers.pop(int(subject)))
         else:
-            cut = self.integrator.cut()
-            for inbox in self.inboxes.values():
-                self._send(inbox.cut(cut))
+            self._cut()
+
+    def replay(self, message: Message) -> None:
+        """Give the boxes a recorded message, without asking the sources anything."""
+        if isinstance(message, Transaction):
+            self._route(message)
+        elif isinstance(message, Answer):
+            self._answer(message)
+        elif isinstance(message, Cut):
+            self._cut()
+
+    def _answer(self, answer: Answer) -> None:
+        self.record(answer)
+        self._send(self.inboxes[answer.view].answer(answer))
+
+    def _cut(self) -> None:
+        cut = self.integrator.cut()
+        self.record(cut)
+        for inbox in self.inboxes.values():
+            self._send(inbox.cut(cut))
 
     def _report(self, source: str) -> None:
         transaction = self.sources[source].log[self.reported[source]]
         self.reported[source] += 1
+        self._route(transaction)
+
+    def _route(self, transaction: Transaction) -> None:
+        self.record(transaction)
         routed = self.integrator.receive(transaction)
         self._merge(routed.rel)
         for view in sorted(routed.rel.views):
             self._send(self.inboxes[view].update(routed.update))
         for inbox in self.inboxes.values():
-            self._send(inbox.progress(source, transaction.position))
+            self._send(inbox.progress(transaction.source, transaction.position))
 
     def _send(self, messages: Sequence[Outbound]) -> None:
         for message in messages:
