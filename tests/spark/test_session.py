@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from strobe.dataplane import session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,4 +24,95 @@ def test_delta_in_utc(spark: SparkSession, tmp_path: Path) -> None:
     table = str(tmp_path / "t")
     spark.range(3).write.format("delta").save(table)
     assert spark.read.format("delta").load(table).count() == 3
-    assert spark.sql("SELECT current_timezone()").first()[0] == "UTC"  # type: ignore[index]
+    assert spark.sql("SELECT current_timezone()").collect()[0][0] == "UTC"
+
+
+def test_workers_run_this_python(spark: SparkSession) -> None:
+    """Python code on executors runs on the interpreter that runs Strobe."""
+    from pyspark.sql.functions import udf
+
+    executable = udf(lambda _: __import__("sys").executable, "string")
+    assert {row[0] for row in spark.range(2).select(executable("id")).collect()} == {sys.executable}
+
+
+def test_a_second_start_gives_the_same_session(spark: SparkSession) -> None:
+    """A process has one Spark; starting again is free."""
+    assert session.start({"spark.master": "local[2]"}) is spark
+
+
+def test_what_the_user_may_set_and_what_not() -> None:
+    """The user's settings go before the defaults, except for the time zone and Delta; lists are joined."""
+    mine = {
+        "spark.ui.enabled": "true",
+        "spark.sql.session.timeZone": "CET",
+        "spark.sql.extensions": "a.B",
+        "spark.sql.catalog.spark_catalog": "c.D",
+        "spark.jars.packages": "e:f:1",
+    }
+    found = session.configuration(mine, "app")
+    assert (found["spark.app.name"], found["spark.ui.enabled"], found["spark.master"]) == ("app", "true", "local[*]")
+    assert found["spark.sql.session.timeZone"] == "UTC"
+    assert found["spark.sql.extensions"] == "io.delta.sql.DeltaSparkSessionExtension,a.B"
+    assert found["spark.sql.catalog.spark_catalog"].endswith("DeltaCatalog")
+    assert found["spark.jars.packages"] == f"{session.delta_package()},e:f:1"
+
+
+def test_a_cluster_keeps_its_own_sizes() -> None:
+    """What suits one machine (few partitions, the loopback address) is not forced on a cluster."""
+    found = session.configuration({"spark.master": "spark://head:7077"})
+    assert "spark.sql.shuffle.partitions" not in found
+    assert "spark.driver.host" not in found
+
+
+CTRL_C = """
+import os, signal, sys, time
+from pathlib import Path
+from strobe.dataplane import session
+spark = session.start({"spark.master": "local[1]", "spark.driver.memory": "512m"}, log=Path(sys.argv[1]))
+print("jvm", spark._jvm.java.lang.ProcessHandle.current().pid(), flush=True)
+try:
+    os.killpg(0, signal.SIGINT)
+    time.sleep(60)
+except KeyboardInterrupt:
+    print("count", spark.range(7).count(), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.live
+def test_silent_offline_and_deaf_to_ctrl_c(spark: SparkSession, tmp_path: Path) -> None:
+    """With cached jars Spark starts without a network and in silence; Ctrl-C lets it finish, and it ends with Python."""
+    nowhere = " ".join(f"-D{scheme}.proxyHost=127.0.0.1 -D{scheme}.proxyPort=9" for scheme in ("http", "https"))
+    log = tmp_path / "spark.log"
+    ran = subprocess.run(
+        [sys.executable, "-c", CTRL_C, str(log)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        start_new_session=True,
+        env={**os.environ, "JAVA_TOOL_OPTIONS": nowhere},
+    )
+    first, second = ran.stdout.splitlines()
+    assert (ran.stderr, second) == ("", "count 7")
+    assert "resolution report" in log.read_text()
+    jvm = Path("/proc") / first.split()[1]
+    deadline = time.monotonic() + 30
+    while jvm.exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not jvm.exists()
+
+
+@pytest.mark.live
+def test_a_failed_start_says_where_to_look(tmp_path: Path) -> None:
+    """Settings that Spark cannot start with are the user's mistake, in one message that names the log."""
+    code = (
+        "import sys; from pathlib import Path; from strobe.dataplane import session\n"
+        "from strobe.errors import UserError\n"
+        "try: session.start({'spark.driver.memory': 'lots'}, log=Path(sys.argv[1]))\n"
+        "except UserError as error: print(error)"
+    )
+    log = tmp_path / "spark.log"
+    ran = subprocess.run([sys.executable, "-c", code, str(log)], capture_output=True, text=True, timeout=120)
+    assert ran.stderr == ""
+    assert str(log) in ran.stdout
+    assert log.read_text()
