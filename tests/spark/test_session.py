@@ -81,7 +81,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @pytest.mark.live
 def test_silent_offline_and_deaf_to_ctrl_c(spark: SparkSession, tmp_path: Path) -> None:
-    """With cached jars Spark starts without a network and in silence; Ctrl-C lets it finish, and it ends with Python."""
+    """With cached jars Spark starts offline and in silence; Ctrl-C lets it finish, and it ends with Python."""
     nowhere = " ".join(f"-D{scheme}.proxyHost=127.0.0.1 -D{scheme}.proxyPort=9" for scheme in ("http", "https"))
     log = tmp_path / "spark.log"
     ran = subprocess.run(
