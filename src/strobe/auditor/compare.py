@@ -1,0 +1,39 @@
+"""A view as it is, against a recomputation from scratch: the rows that differ, in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+WITNESSES = 20
+"""Differing rows that a verdict names."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A row and how many copies of it the view has too many (or, negative, too few)."""
+
+    row: dict[str, Any]
+    count: int
+
+    def __str__(self) -> str:
+        shown = ", ".join(f"{name}={value!r}" for name, value in self.row.items())
+        return f"{abs(self.count)} x ({shown}) {'should not be there' if self.count > 0 else 'is missing'}"
+
+
+def differences(view: DataFrame, recomputed: DataFrame) -> tuple[int, list[Difference]]:
+    """How many different rows differ, and the first of them; both are bags of rows over the same columns."""
+    from pyspark.sql import functions as F  # noqa: N812  # the name by which Spark's users know it
+
+    names = view.columns
+    both = view.withColumn("_count", F.lit(1)).unionByName(recomputed.select(*names).withColumn("_count", F.lit(-1)))
+    uneven = both.groupBy(*names).agg(F.sum("_count").alias("_count")).where("_count <> 0").persist()
+    try:
+        rows = uneven.orderBy(*names).limit(WITNESSES).collect()
+        total = uneven.count() if len(rows) == WITNESSES else len(rows)
+    finally:
+        uneven.unpersist()
+    return total, [Difference({name: row[name] for name in names}, int(row["_count"])) for row in rows]

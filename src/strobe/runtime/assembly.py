@@ -1,0 +1,93 @@
+"""Puts a project together: its sources opened, its views compiled, an algorithm chosen for each. No Spark, nothing
+written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from strobe.algebra.schema import RelationSchema
+from strobe.algebra.sql import compile_view, referenced_relations
+from strobe.algebra.view import View
+from strobe.config import Project
+from strobe.errors import SourceUnavailable, UserError
+from strobe.managers import Algorithm, choose
+from strobe.sources import open_source
+from strobe.sources.base import Source
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class PlannedView:
+    """A view with the algorithm that keeps it, at which level, and why."""
+
+    view: View
+    algorithm: Algorithm
+    level: str
+    because: str
+    freshness: float
+
+
+@dataclass(frozen=True)
+class Assembly:
+    project: Project
+    sources: dict[str, Source]
+    views: dict[str, PlannedView]
+
+    def relations(self, source: str) -> tuple[RelationSchema, ...]:
+        """The relations of a source that any view uses."""
+        used = (r for planned in self.views.values() for r in planned.view.relations if r.source == source)
+        return tuple({r.id: r for r in used}.values())
+
+    def close(self) -> None:
+        for source in self.sources.values():
+            source.close()
+
+
+def no_spark() -> SparkSession:
+    raise UserError("this needs Spark, which this command does not start", fix="Run `strobe prepare` or `strobe run`.")
+
+
+def open_sources(project: Project, spark: Callable[[], SparkSession] = no_spark) -> dict[str, Source]:
+    return {name: open_source(name, config, project.warehouse, spark) for name, config in project.sources.items()}
+
+
+def schemas(sources: Mapping[str, Source], names: set[str]) -> dict[str, RelationSchema]:
+    """What the named sources offer; a source that cannot be reached is the user's to mend before anything starts."""
+    found: dict[str, RelationSchema] = {}
+    for name in sorted(names & set(sources)):
+        try:
+            found |= {schema.id: schema for schema in sources[name].schemas()}
+        except SourceUnavailable as error:
+            raise UserError(error.message, where=error.where or f"source {name}", fix=error.fix) from error
+    return found
+
+
+def source_names(sql: str) -> set[str]:
+    return {relation.split(".", 1)[0] for relation in referenced_relations(sql)}
+
+
+def plan_view(
+    project: Project, name: str, sql: str, relations: Mapping[str, RelationSchema], where: str
+) -> PlannedView:
+    config = project.views[name]
+    view = compile_view(name, sql, relations, where=where)
+    algorithm, because = choose(name, config.algorithm, config.consistency)
+    level = "none" if algorithm.reaches == "none" else config.consistency
+    if level in ("convergent", "weak"):
+        level = "strong"
+    return PlannedView(view, algorithm, level, because, config.freshness.total_seconds())
+
+
+def assemble(project: Project, spark: Callable[[], SparkSession] = no_spark) -> Assembly:
+    """Open the sources and compile the views as strobe.yml has them now."""
+    sources = open_sources(project, spark)
+    used = {s for config in project.views.values() for s in source_names(config.sql)}
+    relations = schemas(sources, used)
+    views = {
+        name: plan_view(project, name, config.sql, relations, f"{config.origin}: view {name}") for name, config in project.views.items()
+    }
+    return Assembly(project, sources, views)

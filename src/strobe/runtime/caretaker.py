@@ -1,0 +1,85 @@
+"""What must be done now and then, in the background: fold, discard, maintain.
+
+Folding merges the log into the view tables by time and size and when nothing else happens; sources are told how far
+they may discard their logs; old parts of the warehouse are compacted and dropped. None of it is needed for
+correctness, all of it can be interrupted anywhere, and none of it delays commits.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from strobe.errors import StrobeError
+from strobe.runtime.coordinator import Coordinator
+from strobe.warehouse.warehouse import Warehouse
+
+FOLD_EVERY = 60.0
+FOLD_COMMITS = 500
+IDLE_FOLD = 5.0
+DISCARD_EVERY = 5.0
+MAINTAIN_EVERY = 600.0
+
+
+class Caretaker(threading.Thread):
+    def __init__(self, coordinator: Coordinator, warehouse: Warehouse, say: Callable[[str], None]) -> None:
+        super().__init__(name="caretaker", daemon=True)
+        self._coordinator = coordinator
+        self._warehouse = warehouse
+        self._say = say
+        self._stop = threading.Event()
+        self._folded = coordinator.committer.last.number
+        self._folded_at = self._maintained_at = self._discarded_at = time.monotonic()
+        self._discarded: dict[str, str] = {}
+
+    def run(self) -> None:
+        while not self._stop.wait(0.5):
+            now = time.monotonic()
+            try:
+                if now - self._discarded_at >= DISCARD_EVERY:
+                    self._discard()
+                if self._fold_due(now):
+                    self._fold()
+                if now - self._maintained_at >= MAINTAIN_EVERY:
+                    self._warehouse.maintain()
+                    self._maintained_at = time.monotonic()
+            except StrobeError as error:
+                self._say(f"put off: {error}")
+                self._folded_at = self._maintained_at = time.monotonic()
+
+    def _fold_due(self, now: float) -> bool:
+        last = self._coordinator.committer.last
+        behind = last.number - self._folded
+        since_commit = time.time() - last.committed_at.timestamp()
+        waited = now - self._folded_at
+        return behind > 0 and (behind >= FOLD_COMMITS or waited >= FOLD_EVERY or min(waited, since_commit) >= IDLE_FOLD)
+
+    def _fold(self) -> None:
+        last = self._coordinator.committer.last.number
+        self._warehouse.fold()
+        self._folded, self._folded_at = last, time.monotonic()
+
+    def _discard(self) -> None:
+        """Durable positions only: what is not in the log yet may have to be read again."""
+        last = self._coordinator.committer.last
+        for name in self._coordinator.vector:
+            source = self._coordinator.assembly.sources[name]
+            needed = min(
+                (source.position(vector[name]) for vector in last.positions.values() if name in vector),
+                key=lambda position: position.order,
+            )
+            if self._discarded.get(name) != needed.text:
+                source.discard(needed)
+                self._discarded[name] = needed.text
+        self._discarded_at = time.monotonic()
+
+    def finish(self) -> None:
+        """At a clean stop: fold everything that has been committed."""
+        self.stop()
+        self.join()
+        self._warehouse.fold()
+        self._discard()
+
+    def stop(self) -> None:
+        self._stop.set()

@@ -1,0 +1,181 @@
+"""Turns warehouse transactions into commits: one thread, one append at a time, many commits in an append.
+
+While an append is on its way the next transactions gather and share the one after it; each keeps a commit number of
+its own, so that *complete* costs what *strong* costs. Transactions that change nothing only move positions: these
+become durable with the next commit, or now and then by a commit without rows, so that the sources can discard their
+logs.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+
+from strobe.algebra.relation import Relation
+from strobe.algebra.view import View
+from strobe.messages import Position, WarehouseTransaction
+from strobe.warehouse.header import Commit
+from strobe.warehouse.warehouse import Warehouse
+
+QUIET = 30.0
+"""Seconds after which positions that moved without rows are made durable."""
+
+MOST = 1000
+"""Commits in one append, at the most."""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    transaction: WarehouseTransaction
+    due: float
+    keep: bool
+    """Whether it is a commit of its own even if it changes nothing."""
+
+
+class Committer(threading.Thread):
+    def __init__(
+        self,
+        warehouse: Warehouse,
+        last: Commit,
+        views: Mapping[str, View],
+        *,
+        done: Callable[[Commit], None],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        super().__init__(name="committer", daemon=True)
+        self._warehouse = warehouse
+        self._views = dict(views)
+        self._last = self._durable = last
+        self._done, self._fail = done, fail
+        self._queue: deque[Waiting] = deque()
+        self._moved: WarehouseTransaction | None = None
+        self.visible: dict[str, Position] = {}
+        """The vector that readers see: of the last durable commit, or of what followed it without changing anything."""
+        self._moved_at = 0.0
+        self._flush = False
+        self._stopping = False
+        self._working = False
+        self._changed = threading.Condition()
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is waiting or on its way."""
+        with self._changed:
+            return bool(self._queue) or self._working or self._flush
+
+    @property
+    def waiting(self) -> int:
+        with self._changed:
+            return len(self._queue)
+
+    @property
+    def last(self) -> Commit:
+        """The last commit that is durable."""
+        return self._durable
+
+    def submit(self, transaction: WarehouseTransaction, *, wait: float, keep: bool) -> None:
+        """Commit this, at the latest `wait` seconds from now."""
+        with self._changed:
+            if keep or any(not action.delta.known_empty for action in transaction.actions):
+                self._queue.append(Waiting(transaction, time.monotonic() + wait, keep))
+                self._changed.notify_all()
+            elif self._queue:
+                self._queue.append(Waiting(transaction, time.monotonic() + QUIET, False))
+            else:
+                self._moved_at = self._moved_at if self._moved else time.monotonic()
+                self._moved = transaction
+                if not self._working:
+                    self.visible = dict(transaction.positions)
+
+    def flush(self) -> None:
+        """Make everything durable now, positions that moved without rows included."""
+        with self._changed:
+            self._flush = True
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """Commit what is waiting, then end."""
+        with self._changed:
+            self._stopping = self._flush = True
+            self._changed.notify_all()
+
+    def run(self) -> None:
+        try:
+            while (batch := self._next()) is not None:
+                self._commit(batch)
+        except BaseException as error:  # the coordinator decides what a failed append means
+            self._fail(error)
+
+    def _next(self) -> list[WarehouseTransaction] | None:
+        """Wait for something to commit; None at the end."""
+        with self._changed:
+            self._working = False
+            self._changed.notify_all()
+            while True:
+                now = time.monotonic()
+                if self._queue and (self._flush or len(self._queue) >= MOST or self._queue[0].due <= now):
+                    return self._take()
+                if self._moved is not None and (self._flush or self._moved_at + QUIET <= now):
+                    return self._take()
+                self._flush = False
+                if self._stopping:
+                    return None
+                due = min((w.due for w in self._queue), default=now + 1)
+                self._changed.wait(max(0.001, min(1.0, due - now)))
+
+    def _take(self) -> list[WarehouseTransaction]:
+        """The next transactions that become commits; those that only moved positions are absorbed by their successors.
+        """
+        self._working = True
+        batch: list[WarehouseTransaction] = []
+        moved, self._moved = self._moved, None
+        while self._queue and len(batch) < MOST:
+            waiting = self._queue.popleft()
+            empty = all(action.delta.known_empty for action in waiting.transaction.actions)
+            if empty and not waiting.keep:
+                moved = waiting.transaction
+            else:
+                batch.append(waiting.transaction)
+                moved = None
+        if moved is not None and not batch:
+            batch.append(moved)
+        elif moved is not None:
+            self._moved, self._moved_at = moved, time.monotonic()
+        return batch
+
+    def _commit(self, batch: list[WarehouseTransaction]) -> None:
+        commits = []
+        for transaction in batch:
+            self._last = self._numbered(transaction)
+            commits.append(self._last)
+        self._warehouse.append(commits)
+        self._durable = self._last
+        with self._changed:
+            self.visible = dict((self._moved or batch[-1]).positions)
+        self._done(self._last)
+
+    def _numbered(self, transaction: WarehouseTransaction) -> Commit:
+        """The next commit. Times never go back, even if the clock does."""
+        changes: dict[str, Relation] = {}
+        for action in transaction.actions:
+            before = changes.get(action.view)
+            changes[action.view] = action.delta if before is None else before.plus(action.delta)
+        return Commit(
+            number=self._last.number + 1,
+            committed_at=max(datetime.now(timezone.utc), self._last.committed_at + timedelta(microseconds=1)),
+            positions={v: self._vector(view, transaction.positions) for v, view in self._views.items()},
+            as_of={
+                v: {s: transaction.as_of[s] for s in view.sources if s in transaction.as_of}
+                for v, view in self._views.items()
+            },
+            identity=self._last.identity,
+            changes={view: change for view, change in changes.items() if not change.known_empty},
+        )
+
+    @staticmethod
+    def _vector(view: View, positions: Mapping[str, Position]) -> dict[str, str]:
+        return {source: positions[source].text for source in view.sources}

@@ -1,0 +1,276 @@
+"""The coordinator: one process that keeps the views of a project, live.
+
+    monitors (a thread per source) ──Transaction──▶ ┐
+    answerer (a few threads per source) ──Answer──▶ ├─ events ─▶ this loop: integrator, inboxes, managers, merge
+                                                    ┘                 │ queries ▶ answerer      │ warehouse transactions
+    committer (a thread, one append at a time) ◀────────────────────────────────────────────────┘
+
+The loop is the only one that touches the pure boxes. The log in the warehouse is the only durable state: after a
+crash everything in flight is forgotten, the last header is read (after fencing off whoever wrote it), and the sources
+are read again from its positions.
+
+Blocks: strongly consistent managers work through the updates between two cuts. A cut is made when the views'
+freshness allows another commit and the block before has been merged, so that under load blocks grow by themselves,
+and always for all views at the same update.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from strobe.errors import BrokenInvariant, StrobeError
+from strobe.integrator.integrator import Integrator
+from strobe.managers.base import Outbound
+from strobe.managers.inbox import Inbox
+from strobe.merge.painting import Painting
+from strobe.messages import ActionList, Answer, Message, Position, Query, Rel, Transaction, WarehouseTransaction
+from strobe.runtime.answerer import Answerer, SparkAnswer
+from strobe.runtime.assembly import Assembly, PlannedView
+from strobe.runtime.committer import Committer
+from strobe.runtime.failpoints import reach
+from strobe.runtime.monitor import Monitor
+from strobe.sources.base import Source
+from strobe.warehouse.header import Commit
+from strobe.warehouse.warehouse import Warehouse
+
+TABLE_ROWS = 5_000
+"""Rows of the view-update table beyond which the sources are left alone until some have been applied."""
+
+Errand = Iterator[None]
+"""Work that takes several turns of the loop: it yields when it has to wait."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    error: BaseException
+
+
+Event = Transaction | Answer | Failure
+
+
+class Coordinator:
+    def __init__(
+        self,
+        assembly: Assembly,
+        warehouse: Warehouse,
+        last: Commit,
+        *,
+        through_spark: SparkAnswer,
+        record: Callable[[Message], None] = lambda _: None,
+    ) -> None:
+        """`last` is the last commit in the log, read after fencing; the assembly holds exactly the views in it.
+
+        `record` is given every message that the pure boxes get, in order: enough to replay them."""
+        self.assembly = assembly
+        self.warehouse = warehouse
+        self._through_spark = through_spark
+        self._record = record
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self.stop_requested = threading.Event()
+        self._errand: Errand | None = None
+        self._build(last)
+
+    def _build(self, last: Commit) -> None:
+        """Everything that follows from the last header."""
+        views = {name: planned.view for name, planned in self.assembly.views.items()}
+        positions = self._positions(last)
+        self.vector = {s: min((p[s] for p in positions.values() if s in p), key=_order) for s in self._used_sources()}
+        self.integrator = Integrator(views, positions)
+        self.merge = Painting(self.vector)
+        self.inboxes = {
+            name: Inbox(planned.algorithm.make(planned.view, planned.level), self.vector)
+            for name, planned in self.assembly.views.items()
+        }
+        self.committer = Committer(self.warehouse, last, views, done=lambda _: None, fail=self._failed)
+        self.answerer = Answerer(
+            {s: self.assembly.sources[s] for s in self.vector},
+            deliver=self._events.put,
+            fail=self._failed,
+            through_spark=self._through_spark,
+            evaluate=self.assembly.project.evaluate,
+        )
+        stops = {s: [p[s] for p in positions.values() if s in p] for s in self.vector}
+        self.monitors = {
+            s: Monitor(
+                self.assembly.sources[s],
+                self.vector[s],
+                stops[s],
+                deliver=self._events.put,
+                fail=self._failed,
+                room=lambda: self.merge.size < TABLE_ROWS,
+            )
+            for s in self.vector
+        }
+        self._last_cut = 0
+        self._last_cut_at = 0.0
+
+    def _used_sources(self) -> list[str]:
+        return sorted({s for planned in self.assembly.views.values() for s in planned.view.sources})
+
+    def _positions(self, last: Commit) -> dict[str, dict[str, Position]]:
+        sources = self.assembly.sources
+        return {
+            view: {s: sources[s].position(text) for s, text in vector.items()}
+            for view, vector in last.positions.items()
+            if view in self.assembly.views
+        }
+
+    def _failed(self, error: BaseException) -> None:
+        self._events.put(Failure(error))
+
+    # The loop.
+
+    def run(self, done: Callable[[], bool] = lambda: False) -> None:
+        """Keep the views until asked to stop or `done`; then commit what has been merged, and end."""
+        for thread in (*self.monitors.values(), self.committer):
+            thread.start()
+        try:
+            while not self.stop_requested.is_set() and not done():
+                self._turn()
+        finally:
+            for monitor in self.monitors.values():
+                monitor.stop()
+            self.answerer.stop()
+        self.committer.stop()
+        self.committer.join()
+        self._raise_failures()
+
+    def _turn(self) -> None:
+        try:
+            self._handle(self._events.get(timeout=0.02))
+            for _ in range(200):
+                self._handle(self._events.get_nowait())
+        except queue.Empty:
+            pass
+        self._cut_when_due()
+        if self._errand is not None and next(self._errand, self) is self:
+            self._errand = None
+
+    def _handle(self, event: Event) -> None:
+        if isinstance(event, Transaction):
+            self._route(event)
+        elif isinstance(event, Answer):
+            self._record(event)
+            self._send(self.inboxes[event.view].answer(event))
+        else:
+            raise event.error
+
+    def _raise_failures(self) -> None:
+        while not self._events.empty():
+            event = self._events.get_nowait()
+            if isinstance(event, Failure):
+                raise event.error
+
+    def _route(self, transaction: Transaction) -> None:
+        reach("received")
+        self._record(transaction)
+        routed = self.integrator.receive(transaction)
+        self._merge(routed.rel)
+        for view in sorted(routed.rel.views):
+            self._send(self.inboxes[view].update(routed.update))
+        reach("routed")
+        for name, inbox in self.inboxes.items():
+            if transaction.source in self.assembly.views[name].view.sources:
+                self._send(inbox.progress(transaction.source, transaction.position))
+
+    def _send(self, messages: list[Outbound]) -> None:
+        for message in messages:
+            if isinstance(message, Query):
+                self.answerer.ask(message)
+            else:
+                self._merge(message)
+
+    def _merge(self, message: Rel | ActionList) -> None:
+        for transaction in self.merge.receive(message):
+            reach("merged")
+            self._submit(transaction)
+
+    def _submit(self, transaction: WarehouseTransaction) -> None:
+        views = [self.assembly.views[action.view] for action in transaction.actions]
+        complete = [planned for planned in views if planned.level == "complete"]
+        wait = min((p.freshness for p in complete), default=0.0) if len(complete) == len(views) else 0.0
+        self.committer.submit(transaction, wait=wait, keep=bool(complete))
+
+    # Blocks.
+
+    def _cut_when_due(self) -> None:
+        if not self.integrator.uncut or self._block_open() or self.committer.waiting:
+            return
+        pause = min((planned.freshness for planned in self.assembly.views.values()), default=0.0)
+        if time.monotonic() >= self._last_cut_at + pause:
+            self._cut()
+
+    def _block_open(self) -> bool:
+        oldest = self.merge.oldest()
+        return oldest is not None and oldest[0] <= self._last_cut
+
+    def _cut(self) -> None:
+        cut = self.integrator.cut()
+        self._record(cut)
+        self._last_cut, self._last_cut_at = cut.number, time.monotonic()
+        for inbox in self.inboxes.values():
+            self._send(inbox.cut(cut))
+
+    # Coming to rest at an exact vector.
+
+    @property
+    def errand_open(self) -> bool:
+        return self._errand is not None
+
+    def start_errand(self, errand: Errand) -> None:
+        if self._errand is not None:
+            raise BrokenInvariant("two errands at a time")
+        self._errand = errand
+
+    def pause(self) -> None:
+        """Let nothing more in from any source."""
+        for monitor in self.monitors.values():
+            if not monitor.pause():
+                raise StrobeError("the source could not be paused", where=f"source {monitor.source.name}")
+
+    def bring_to(self, positions: dict[str, Position]) -> Errand:
+        """Commit exactly this vector. The monitors have been paused before these positions were read."""
+        for source, position in positions.items():
+            self.monitors[source].hold_at(position)
+        while not all(self.monitors[source].holds for source in positions):
+            yield
+        yield
+        while not self._events.empty():
+            yield
+        self._cut()
+        while self.merge.size:
+            yield
+        self.committer.flush()
+        while self.committer.busy:
+            yield
+
+    def resume(self) -> None:
+        for monitor in self.monitors.values():
+            monitor.resume()
+
+    def visible(self, source: str) -> Position:
+        """Up to where readers see this source now: a durable commit, or updates since that changed no view."""
+        return self.committer.visible.get(source, self.vector[source])
+
+    # Idleness.
+
+    def idle(self) -> bool:
+        """Whether everything that the sources had committed by now is in the warehouse."""
+        if self._errand is not None or self.merge.size or not self._events.empty() or self.committer.waiting:
+            return False
+        return all(self._caught_up(self.assembly.sources[s], monitor) for s, monitor in self.monitors.items())
+
+    @staticmethod
+    def _caught_up(source: Source, monitor: Monitor) -> bool:
+        try:
+            return source.now() <= monitor.position
+        except StrobeError:
+            return False
+
+
+def _order(position: Position) -> tuple[int, ...]:
+    return position.order

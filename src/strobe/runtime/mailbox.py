@@ -1,0 +1,85 @@
+"""Requests to a running coordinator, as files in `<warehouse>/_strobe/requests`.
+
+A command that needs the coordinator's help (an audit wants a commit at an exact vector, a rebuild wants a view swapped)
+writes `<id>.request.json`; the coordinator answers in `<id>.reply.json`. Files work wherever the warehouse does, need
+no port, and have the permissions of the warehouse.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from strobe.errors import NotNow
+
+Document = dict[str, Any]
+
+
+def _folder(warehouse: Path) -> Path:
+    return warehouse / "_strobe" / "requests"
+
+
+def _write(path: Path, document: Document) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(document))
+    temporary.replace(path)
+
+
+def post(warehouse: Path, document: Document) -> str:
+    """Ask the running coordinator for something; its reply will carry the number returned."""
+    number = uuid.uuid4().hex
+    _write(_folder(warehouse) / f"{number}.request.json", document)
+    return number
+
+
+def request(warehouse: Path, document: Document, timeout: float) -> Document:
+    """Ask the running coordinator for something and wait for its reply."""
+    number = post(warehouse, document)
+    asked = _folder(warehouse) / f"{number}.request.json"
+    reply = _folder(warehouse) / f"{number}.reply.json"
+    deadline = time.monotonic() + timeout
+    try:
+        while time.monotonic() < deadline:
+            if reply.exists():
+                found: Document = json.loads(reply.read_text())
+                return found
+            time.sleep(0.05)
+    finally:
+        asked.unlink(missing_ok=True)
+        reply.unlink(missing_ok=True)
+    raise NotNow(
+        f"the coordinator did not answer within {timeout:.0f} s",
+        where=str(warehouse),
+        fix="Look at `strobe status`: it may be busy or have stopped.",
+    )
+
+
+def requests(warehouse: Path) -> Iterator[tuple[str, Document]]:
+    """What has been asked for and not been taken up yet; taking one removes it."""
+    folder = _folder(warehouse)
+    if not folder.is_dir():
+        return
+    for path in sorted(folder.glob("*.request.json")):
+        try:
+            document: Document = json.loads(path.read_text())
+            path.unlink()
+        except (OSError, ValueError):
+            continue
+        yield path.name.removesuffix(".request.json"), document
+
+
+def reply(warehouse: Path, number: str, document: Document) -> None:
+    _write(_folder(warehouse) / f"{number}.reply.json", document)
+
+
+def clear(warehouse: Path) -> None:
+    """A new coordinator starts with an empty mailbox: what was asked of another one is asked again."""
+    folder = _folder(warehouse)
+    for path in folder.glob("*.json") if folder.is_dir() else ():
+        path.unlink(missing_ok=True)

@@ -1,0 +1,364 @@
+"""`strobe run`: everything around the coordinator's loop.
+
+    preflight ─▶ lock ─▶ Spark ─▶ fence ─▶ last header ─▶ (first time: load) ─▶ verify sources ─▶ loop ─▶ fold ─▶
+    release
+
+Nothing is written before preflight has passed. A second coordinator is refused while the first is alive; with
+`take_over` the fence sees to it that the first can commit no more.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any, Protocol
+from uuid import uuid4
+
+from strobe.algebra.relation import Relation
+from strobe.algebra.view import View
+from strobe.config import Project
+from strobe.dataplane import staging
+from strobe.errors import LostGuarantee, NotNow, UserError
+from strobe.messages import Message, Query, Seen
+from strobe.runtime import mailbox, status
+from strobe.runtime.assembly import Assembly, assemble, plan_view, schemas, source_names
+from strobe.runtime.caretaker import Caretaker
+from strobe.runtime.coordinator import Coordinator, Errand
+from strobe.runtime.failpoints import reach
+from strobe.runtime.loading import Snapshot, snapshot
+from strobe.sources.base import Source
+from strobe.warehouse.header import Commit, Header
+from strobe.warehouse.layout import Layout
+from strobe.warehouse.lock import CoordinatorLock, write_heartbeat
+from strobe.warehouse.warehouse import Warehouse
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+FREEZE = 60.0
+"""Seconds for which a coordinator stands still for an auditor that has gone silent."""
+
+
+class Reporter(Protocol):
+    """Who tells a person what is going on."""
+
+    def say(self, text: str) -> None: ...
+
+    def loading(self, source: str, rows: int) -> None: ...
+
+    def status(self, document: dict[str, Any]) -> None: ...
+
+
+@dataclass(frozen=True)
+class Rebuild:
+    """A view that is to be loaded anew: who asked, the sources as they were read, and how to let go of that."""
+
+    view: str
+    request: str
+    assembly: Assembly
+    taken: Snapshot
+    release: ExitStack
+
+
+class Service:
+    def __init__(
+        self, project: Project, reporter: Reporter, *, record: Callable[[Message], None] = lambda _: None
+    ) -> None:
+        self.project = project
+        self._reporter = reporter
+        self._record = record
+        self._layout = Layout(project.warehouse)
+        self._lock = CoordinatorLock(self._layout.control)
+        self._spark: SparkSession | None = None
+        self._workers = ThreadPoolExecutor(2, thread_name_prefix="worker")
+        self._stop = threading.Event()
+        self._heart: threading.Thread | None = None
+        self.coordinator: Coordinator | None = None
+        self._rebuild: Rebuild | None = None
+
+    def stop(self) -> None:
+        """Finish the commit at hand, fold and end. May be called from a signal handler."""
+        self._stop.set()
+        coordinator = self.coordinator
+        if coordinator is not None:
+            coordinator.stop_requested.set()
+
+    # Starting.
+
+    def run(self, *, until_idle: bool = False, seconds: float | None = None, take_over: bool = False) -> None:
+        assembly = assemble(self.project, self.spark)
+        try:
+            preflight(assembly)
+            self._lock.acquire(take_over)
+            try:
+                self._serve(assembly, until_idle, seconds, take_over)
+            finally:
+                self._lock.release()
+        finally:
+            assembly.close()
+            self._workers.shutdown(wait=False, cancel_futures=True)
+
+    def spark(self) -> SparkSession:
+        if self._spark is None:
+            from strobe.dataplane.session import start
+
+            self._spark = start(self.project.spark)
+        return self._spark
+
+    def _serve(self, assembly: Assembly, until_idle: bool, seconds: float | None, take_over: bool) -> None:
+        self._reporter.say("starting Spark")
+        warehouse = Warehouse.create_or_open(
+            self.spark(), self.project.warehouse, self.project.retention, self.project.name, at=reach
+        )
+        header = warehouse.fence(take_over)
+        mailbox.clear(self.project.warehouse)
+        staging.sweep_leftovers(self.project.warehouse / "staging" / "reads")
+        last = self._load(assembly, warehouse) if header is None else _commit_of(header)
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while True:
+            assembly = self._as_applied(assembly, warehouse)
+            self._verify(assembly, last)
+            self._rebuild = None
+            last = self._keep(assembly, warehouse, last, until_idle, deadline)
+            if self._rebuild is None:
+                return
+            last = self._swap(warehouse, last, self._rebuild)
+
+    def _as_applied(self, assembly: Assembly, warehouse: Warehouse) -> Assembly:
+        """The views as they were last loaded. An edited strobe.yml is told about, never applied by a run."""
+        applied = warehouse.applied()
+        relations = schemas(assembly.sources, {s for d in applied.values() for s in source_names(d.sql)})
+        views = {}
+        for name, definition in applied.items():
+            if name not in self.project.views:
+                self._reporter.say(f"view {name} is no longer in strobe.yml: it is kept as it was last loaded")
+                continue
+            if definition.sql.strip() != self.project.views[name].sql.strip():
+                self._reporter.say(f"view {name} was edited: `strobe rebuild {name}` loads the new definition")
+            views[name] = plan_view(self.project, name, definition.sql, relations, f"view {name}")
+        for name in self.project.views:
+            if name not in applied:
+                self._reporter.say(f"view {name} is new: `strobe rebuild {name}` loads it")
+        return replace(assembly, views=views)
+
+    def _verify(self, assembly: Assembly, last: Commit) -> None:
+        """Rule 8: the sources are the same, and their logs still reach back to where the views stand."""
+        for name in {s for planned in assembly.views.values() for s in planned.view.sources}:
+            source = assembly.sources[name]
+            identity, known = source.identity(), last.identity.get(name)
+            users = [v for v, planned in assembly.views.items() if name in planned.view.sources]
+            if known is not None and identity != known:
+                raise LostGuarantee(
+                    f"this is another database than before (it was {known}, it is {identity})",
+                    where=f"source {name}",
+                    fix=f"Put the old one back, or rebuild the views that use it: {', '.join(users)}.",
+                )
+            for view in users:
+                source.verify(source.position(last.positions[view][name]))
+
+    # Loading.
+
+    def _load(self, assembly: Assembly, warehouse: Warehouse) -> Commit:
+        """The first load: all views from one snapshot of each source."""
+        views = [planned.view for planned in assembly.views.values()]
+        self._reporter.say(f"loading {', '.join(view.name for view in views)}")
+        with snapshot(self.spark(), assembly.sources, views, self.project.warehouse, self._reporter.loading) as taken:
+            start = Commit(0, datetime.fromtimestamp(0, timezone.utc), {})
+            return self._join(assembly, warehouse, start, views, taken)
+
+    def _join(
+        self, assembly: Assembly, warehouse: Warehouse, last: Commit, views: list[View], taken: Snapshot
+    ) -> Commit:
+        """Write the views' tables and bring them in with one commit."""
+        vectors = {view.name: {s: taken.positions[s].text for s in view.sources} for view in views}
+        commit = Commit(
+            number=last.number + 1,
+            committed_at=max(datetime.now(timezone.utc), last.committed_at + timedelta(microseconds=1)),
+            positions={**last.positions, **vectors},
+            as_of=last.as_of,
+            identity={**last.identity, **{s: assembly.sources[s].identity() for s in taken.positions}},
+        )
+        warehouse.load({view.name: (view, taken.compute(self.spark(), view)) for view in views}, commit)
+        self._reporter.say(f"loaded {', '.join(vectors)} at commit {commit.number}")
+        return commit
+
+    # Keeping.
+
+    def _keep(
+        self, assembly: Assembly, warehouse: Warehouse, last: Commit, until_idle: bool, deadline: float | None
+    ) -> Commit:
+        coordinator = Coordinator(
+            assembly, warehouse, last, through_spark=self._answer_through_spark(assembly), record=self._record
+        )
+        self.coordinator = coordinator
+        caretaker = Caretaker(coordinator, warehouse, self._reporter.say)
+        errands = _Errands(self, coordinator)
+        quiet = _Quiet(coordinator)
+        heart = threading.Thread(target=self._beat, args=(coordinator,), name="heartbeat", daemon=True)
+        ended = threading.Event()
+        self._ended = ended
+        heart.start()
+
+        def done() -> bool:
+            errands.look()
+            over = deadline is not None and time.monotonic() >= deadline
+            return self._stop.is_set() or self._rebuild is not None or over or (until_idle and quiet.for_a_moment())
+
+        try:
+            caretaker.start()
+            self._reporter.say(f"keeping {', '.join(assembly.views)} from commit {last.number}")
+            coordinator.run(done)
+            self._reporter.say(f"stopping at commit {coordinator.committer.last.number}")
+            caretaker.finish()
+        finally:
+            caretaker.stop()
+            ended.set()
+            heart.join(timeout=5)
+            self.coordinator = None
+        self._heartbeat(coordinator, stopped=self._rebuild is None)
+        return coordinator.committer.last
+
+    def _beat(self, coordinator: Coordinator) -> None:
+        ended = self._ended
+        while not ended.wait(0.5):
+            self._reporter.status(self._heartbeat(coordinator))
+
+    def _heartbeat(self, coordinator: Coordinator, stopped: bool = False) -> dict[str, Any]:
+        document = status.document(coordinator)
+        write_heartbeat(self._layout.control, {**document, "epoch": coordinator.warehouse.epoch, "stopped": stopped})
+        return document
+
+    def _answer_through_spark(self, assembly: Assembly) -> Callable[[Source, Query], tuple[tuple[Relation, ...], Seen]]:
+        def answer(source: Source, query: Query) -> tuple[tuple[Relation, ...], Seen]:
+            view = assembly.views[query.view].view
+            folder = self.project.warehouse / "staging" / "reads" / uuid4().hex
+            return staging.answer(self.spark(), source.reader(), query, view, folder)
+
+        return answer
+
+    # Rebuilding.
+
+    def rebuild(self, coordinator: Coordinator, request: str, view: str) -> Errand:
+        """Read the sources, bring everything else to exactly that vector, and leave the loop to load the view there."""
+        release = ExitStack()
+        try:
+            fresh = assemble(self.project, self.spark)
+            if view not in fresh.views:
+                raise UserError(
+                    f"there is no view {view!r}", where="strobe.yml", fix=f"It has {', '.join(fresh.views)}."
+                )
+            preflight(fresh)
+            coordinator.pause()
+            reading = self._workers.submit(self._read, fresh, view, release)
+            while not reading.done():
+                yield
+            taken = reading.result()
+            held = {s: p for s, p in taken.positions.items() if s in coordinator.monitors}
+            yield from coordinator.bring_to(held)
+        except UserError as error:
+            release.close()
+            coordinator.resume()
+            mailbox.reply(self.project.warehouse, request, error.document())
+            return
+        self._rebuild = Rebuild(view, request, fresh, taken, release)
+
+    def _read(self, assembly: Assembly, view: str, release: ExitStack) -> Snapshot:
+        views = [assembly.views[view].view]
+        return release.enter_context(
+            snapshot(self.spark(), assembly.sources, views, self.project.warehouse, self._reporter.loading)
+        )
+
+    def _swap(self, warehouse: Warehouse, last: Commit, rebuild: Rebuild) -> Commit:
+        """Load the view at the vector at which all the others now stand."""
+        with rebuild.release:
+            commit = self._join(
+                rebuild.assembly, warehouse, last, [rebuild.assembly.views[rebuild.view].view], rebuild.taken
+            )
+        mailbox.reply(self.project.warehouse, rebuild.request, {"commit": commit.number})
+        return commit
+
+
+class _Errands:
+    """Takes up requests from the mailbox, one at a time."""
+
+    def __init__(self, service: Service, coordinator: Coordinator) -> None:
+        self._service, self._coordinator = service, coordinator
+        self._warehouse = service.project.warehouse
+        self._next_look = 0.0
+        self._brought: dict[str, Any] | None = None
+        self._frozen_until = 0.0
+
+    def look(self) -> None:
+        now = time.monotonic()
+        if now < self._next_look:
+            return
+        self._next_look = now + 0.1
+        for number, document in mailbox.requests(self._warehouse):
+            if document.get("kind") == "renew":
+                self._frozen_until = now + FREEZE
+            elif document.get("kind") == "bring" and self._coordinator.errand_open:
+                self._brought = {"request": number, **document}
+            elif self._coordinator.errand_open:
+                busy = NotNow("the coordinator is busy with another audit or rebuild", fix="Try again.")
+                mailbox.reply(self._warehouse, number, busy.document())
+            elif document.get("kind") == "freeze":
+                self._brought = None
+                self._coordinator.start_errand(self._audit(number))
+            elif document.get("kind") == "rebuild":
+                self._coordinator.start_errand(self._service.rebuild(self._coordinator, number, str(document["view"])))
+
+    def _audit(self, request: str) -> Errand:
+        """Stand still until the auditor has read the sources, commit exactly the vector that it read, and go on."""
+        try:
+            self._coordinator.pause()
+            mailbox.reply(self._warehouse, request, {"frozen": True})
+            self._frozen_until = time.monotonic() + FREEZE
+            while self._brought is None and time.monotonic() < self._frozen_until:
+                yield
+            if self._brought is not None:
+                sources = self._coordinator.assembly.sources
+                vector = {s: sources[s].position(text) for s, text in self._brought["positions"].items()}
+                yield from self._coordinator.bring_to(vector)
+                commit = self._coordinator.committer.last.number
+                mailbox.reply(self._warehouse, self._brought["request"], {"commit": commit})
+        finally:
+            self._coordinator.resume()
+
+
+class _Quiet:
+    """Idle, and still idle a moment later."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+        self._since: float | None = None
+        self._next_look = 0.0
+
+    def for_a_moment(self) -> bool:
+        now = time.monotonic()
+        if now < self._next_look:
+            return False
+        self._next_look = now + 0.1
+        if not self._coordinator.idle():
+            self._since = None
+            return False
+        self._since = self._since or now
+        return now - self._since >= 0.3
+
+
+def preflight(assembly: Assembly) -> None:
+    """Raise for the first thing that is missing in a source."""
+    for name, source in assembly.sources.items():
+        relations = [relation.name for relation in assembly.relations(name)]
+        for finding in source.check(relations) if relations else ():
+            if finding.severity == "error":
+                raise UserError(finding.message, where=finding.where, fix=finding.fix)
+
+
+def _commit_of(header: Header) -> Commit:
+    return Commit(header.number, header.committed_at, header.positions, header.as_of, header.identity)

@@ -1,0 +1,55 @@
+"""What a running coordinator says of itself: written with every heartbeat, shown by `strobe status`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import datetime, timezone
+from typing import Any
+
+from strobe.runtime.coordinator import Coordinator
+
+
+def document(coordinator: Coordinator) -> dict[str, Any]:
+    last = coordinator.committer.last
+    oldest = coordinator.merge.oldest()
+    return {
+        "at": datetime.now(timezone.utc).isoformat(),
+        "commit": last.number,
+        "committed_at": last.committed_at.isoformat(),
+        "sources": {name: _source(coordinator, name) for name in coordinator.vector},
+        "views": {name: _view(coordinator, name) for name in coordinator.assembly.views},
+        "waiting": {
+            "rows": coordinator.merge.size,
+            "oldest": None if oldest is None else {"update": oldest[0], "waits_for": list(oldest[1])},
+            "commits": coordinator.committer.waiting,
+        },
+    }
+
+
+def _source(coordinator: Coordinator, name: str) -> dict[str, Any]:
+    monitor = coordinator.monitors[name]
+    problem = monitor.problem or coordinator.answerer.problems.get(name)
+    return {
+        "position": coordinator.visible(name).text,
+        "read": monitor.position.text,
+        "state": "retrying" if problem else "paused" if monitor.paused else "watched",
+        "problem": str(problem) if problem else None,
+        "asked": asdict(coordinator.answerer.asked[name]),
+    }
+
+
+def _view(coordinator: Coordinator, name: str) -> dict[str, Any]:
+    planned = coordinator.assembly.views[name]
+    inbox = coordinator.inboxes[name]
+    down = [s for s in planned.view.sources if _down(coordinator, s)]
+    return {
+        "level": planned.level,
+        "algorithm": planned.algorithm.name,
+        "freshness": planned.freshness,
+        "queue": coordinator.merge.waiting_for(name),
+        "waits_for": down or list(inbox.waits_for),
+    }
+
+
+def _down(coordinator: Coordinator, name: str) -> bool:
+    return bool(coordinator.monitors[name].problem or coordinator.answerer.problems.get(name))
