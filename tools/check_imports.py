@@ -3,7 +3,7 @@
     python tools/check_imports.py [FOLDER]
 
 A box is a folder or a module directly under `src/strobe`; an interface that others may know without knowing the rest of
-its box stands in the tables as `box.module`. The tables below are the architecture; a box that is missing from them is an
+its box stands in the tables as `box.module`. The tables are the architecture; a box that is missing from them is an
 error, so that a new one has to be placed. Imports inside functions count as well.
 """
 
