@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
 
 from strobe.algebra.bag import Bag
 from strobe.algebra.relation import Relation
@@ -37,10 +36,8 @@ class Asked:
     through_spark: int = 0
 
 
-class SparkAnswer(Protocol):
-    """Answers the first look-up of a query through Spark."""
-
-    def __call__(self, source: Source, query: Query) -> tuple[tuple[Relation, ...], Seen]: ...
+SparkAnswer = Callable[[Source, Query], tuple[tuple[Relation, ...], Seen]]
+"""Answers the first look-up of a query through Spark."""
 
 
 class Answerer:

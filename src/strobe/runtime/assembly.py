@@ -4,13 +4,13 @@ written."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from strobe.algebra.schema import RelationSchema
 from strobe.algebra.sql import compile_view, referenced_relations
 from strobe.algebra.view import View
-from strobe.config import Project
+from strobe.config import Project, ViewConfig
 from strobe.errors import SourceUnavailable, UserError
 from strobe.managers import Algorithm, choose
 from strobe.sources import open_source
@@ -88,6 +88,25 @@ def assemble(project: Project, spark: Callable[[], SparkSession] = no_spark) -> 
     used = {s for config in project.views.values() for s in source_names(config.sql)}
     relations = schemas(sources, used)
     views = {
-        name: plan_view(project, name, config.sql, relations, f"{config.origin}: view {name}") for name, config in project.views.items()
+        name: plan_view(name, config.sql, config, relations, f"{config.origin}: view {name}")
+        for name, config in project.views.items()
     }
     return Assembly(project, sources, views)
+
+
+def as_applied(assembly: Assembly, definitions: Mapping[str, str], say: Callable[[str], None]) -> Assembly:
+    """The views as they were last loaded (`definitions` is their SQL); what strobe.yml says otherwise is only told."""
+    project = assembly.project
+    relations = schemas(assembly.sources, {s for sql in definitions.values() for s in source_names(sql)})
+    views = {}
+    for name, sql in definitions.items():
+        config = project.views.get(name)
+        if config is None:
+            say(f"view {name} is no longer in strobe.yml: it is kept as it was last loaded")
+        elif sql.strip() != config.sql.strip():
+            say(f"view {name} was edited: `strobe rebuild {name}` loads the new definition")
+        views[name] = plan_view(name, sql, config or ViewConfig(sql=sql), relations, f"view {name}")
+    for name in project.views:
+        if name not in definitions:
+            say(f"view {name} is new: `strobe rebuild {name}` loads it")
+    return replace(assembly, views=views)

@@ -1,8 +1,9 @@
 """`strobe audit`: recompute views from the live sources *while they change*, and compare.
 
-The sources are read, each in one snapshot with its position; the coordinator commits exactly that vector; the view at that
-commit must equal the recomputation, row for row. A running coordinator is asked to stand still while the sources are being read,
-so that it cannot pass the vector before it is known; without one, this process keeps the views up to there itself.
+The sources are read, each in one snapshot with its position; the coordinator commits exactly that vector; the view at
+that commit must equal the recomputation, row for row. A running coordinator is asked to stand still while the sources
+are being read, so that it cannot pass the vector before it is known; without one, this process keeps the views up to
+there itself.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from strobe.auditor.compare import differences
 from strobe.config import Project
 from strobe.errors import NotNow, StrobeError, UserError
 from strobe.runtime import mailbox
-from strobe.runtime.assembly import Assembly, assemble
+from strobe.runtime.assembly import Assembly, as_applied, assemble
 from strobe.runtime.loading import Snapshot, snapshot
 from strobe.runtime.service import FREEZE, Service
+from strobe.warehouse import look, reader
 from strobe.warehouse.layout import Layout
 from strobe.warehouse.lock import CoordinatorLock
-from strobe.warehouse.warehouse import Warehouse
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,30 +43,33 @@ def audit(project: Project, names: Sequence[str], say: Callable[[str], None] = l
     """The verdict over these views (all, if none are named), as the public JSON document."""
     service = Service(project, _Silent())
     assembly = assemble(project, service.spark)
+    if look.exists(Layout(project.warehouse).log):
+        stored = look.definitions(project.warehouse)
+        assembly = as_applied(assembly, {d.view: d.sql for d in stored if d.to_commit is None}, say)
     unknown = [name for name in names if name not in assembly.views]
     if unknown:
         raise UserError(f"there is no view {unknown[0]!r}", fix=f"There are {', '.join(assembly.views)}.")
     chosen = list(names) or list(assembly.views)
     say("starting Spark")
     spark = service.spark()
-    with _coordinator(project, service, say):
+    with coordinator_at_work(project, service, say):
         with _frozen(project), _read(spark, assembly, chosen, project) as taken:
             say("bringing the views to the vector that was read")
             vector = {source: position.text for source, position in taken.positions.items()}
             reply = mailbox.request(project.warehouse, {"kind": "bring", "positions": vector}, timeout=120)
-            _raise(reply)
+            raise_error(reply)
             say(f"comparing at commit {reply['commit']}")
-            warehouse = Warehouse.open(spark, project.warehouse)
-            verdicts = {n: _verdict(spark, warehouse, assembly, n, taken, int(reply["commit"])) for n in chosen}
+            state = reader.snapshot(spark, project.warehouse, int(reply["commit"]))
+            verdicts = {n: _verdict(spark, state, assembly, n, taken) for n in chosen}
     worst = "invalid" if any(v["verdict"] == "invalid" for v in verdicts.values()) else "valid"
     return {"verdict": worst, "commit": int(reply["commit"]), "views": verdicts}
 
 
 def _verdict(
-    spark: SparkSession, warehouse: Warehouse, assembly: Assembly, name: str, taken: Snapshot, commit: int
+    spark: SparkSession, state: reader.Snapshot, assembly: Assembly, name: str, taken: Snapshot
 ) -> dict[str, Any]:
-    planned = assembly.views[name]
-    total, rows = differences(warehouse.table(name, commit), taken.compute(spark, planned.view))
+    planned, commit = assembly.views[name], state.commit
+    total, rows = differences(state.table(name), taken.compute(spark, planned.view))
     if not total:
         because = f"commit {commit} equals a recomputation at exactly the positions that it names"
         return {"verdict": "valid", "level": planned.level, "because": because, "witness": None}
@@ -83,7 +87,7 @@ def _read(spark: SparkSession, assembly: Assembly, names: list[str], project: Pr
 @contextmanager
 def _frozen(project: Project) -> Iterator[None]:
     """The coordinator takes nothing new in, until it has been brought to a vector or nobody renews the request."""
-    _raise(mailbox.request(project.warehouse, {"kind": "freeze"}, timeout=60))
+    raise_error(mailbox.request(project.warehouse, {"kind": "freeze"}, timeout=60))
     over = threading.Event()
 
     def renew() -> None:
@@ -98,7 +102,7 @@ def _frozen(project: Project) -> Iterator[None]:
 
 
 @contextmanager
-def _coordinator(project: Project, service: Service, say: Callable[[str], None]) -> Iterator[None]:
+def coordinator_at_work(project: Project, service: Service, say: Callable[[str], None]) -> Iterator[None]:
     """A coordinator at work: the one that runs already, or one in this process for as long as the audit takes."""
     lock = CoordinatorLock(Layout(project.warehouse).control)
     try:
@@ -131,7 +135,7 @@ def _coordinator(project: Project, service: Service, say: Callable[[str], None])
         raise failed[0]
 
 
-def _raise(reply: dict[str, Any]) -> None:
+def raise_error(reply: dict[str, Any]) -> None:
     if "error" in reply:
         error = reply["error"]
         kind = NotNow if error["code"] == NotNow.code else UserError if error["code"] == "user" else StrobeError

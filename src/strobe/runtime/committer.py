@@ -128,8 +128,7 @@ class Committer(threading.Thread):
                 self._changed.wait(max(0.001, min(1.0, due - now)))
 
     def _take(self) -> list[WarehouseTransaction]:
-        """The next transactions that become commits; those that only moved positions are absorbed by their successors.
-        """
+        """The next transactions that become commits; one that only moved positions is absorbed by its successor."""
         self._working = True
         batch: list[WarehouseTransaction] = []
         moved, self._moved = self._moved, None

@@ -29,7 +29,7 @@ from strobe.managers.inbox import Inbox
 from strobe.merge.painting import Painting
 from strobe.messages import ActionList, Answer, Message, Position, Query, Rel, Transaction, WarehouseTransaction
 from strobe.runtime.answerer import Answerer, SparkAnswer
-from strobe.runtime.assembly import Assembly, PlannedView
+from strobe.runtime.assembly import Assembly
 from strobe.runtime.committer import Committer
 from strobe.runtime.failpoints import reach
 from strobe.runtime.monitor import Monitor
@@ -256,7 +256,12 @@ class Coordinator:
         """Up to where readers see this source now: a durable commit, or updates since that changed no view."""
         return self.committer.visible.get(source, self.vector[source])
 
-    # Idleness.
+    # Rest.
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is in flight: all that was read has been committed."""
+        return not self.merge.size and not self.committer.busy
 
     def idle(self) -> bool:
         """Whether everything that the sources had committed by now is in the warehouse."""

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 from strobe.algebra.schema import RelationSchema
 from strobe.algebra.view import View, snapshot_name
@@ -64,12 +63,11 @@ def snapshot(
                 (relation, [c.name for c in relation.columns if c.name in columns])
                 for relation, columns in relations.values()
             ]
-            folder = warehouse / "staging" / "reads" / uuid4().hex
 
             def report(rows: int, source: str = source) -> None:
                 progress(source, rows)
 
-            staged[source] = staging.snapshot(spark, sources[source].reader(), chosen, folder, report)
+            staged[source] = staging.snapshot(spark, sources[source].reader(), chosen, warehouse / "staging", report)
         yield Snapshot(staged)
     finally:
         for one in staged.values():

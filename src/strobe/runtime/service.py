@@ -14,10 +14,9 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Protocol
-from uuid import uuid4
 
 from strobe.algebra.relation import Relation
 from strobe.algebra.view import View
@@ -26,12 +25,14 @@ from strobe.dataplane import staging
 from strobe.errors import LostGuarantee, NotNow, UserError
 from strobe.messages import Message, Query, Seen
 from strobe.runtime import mailbox, status
-from strobe.runtime.assembly import Assembly, assemble, plan_view, schemas, source_names
+from strobe.runtime.answerer import SparkAnswer
+from strobe.runtime.assembly import Assembly, as_applied, assemble
 from strobe.runtime.caretaker import Caretaker
 from strobe.runtime.coordinator import Coordinator, Errand
 from strobe.runtime.failpoints import reach
 from strobe.runtime.loading import Snapshot, snapshot
 from strobe.sources.base import Source
+from strobe.warehouse import tables
 from strobe.warehouse.header import Commit, Header
 from strobe.warehouse.layout import Layout
 from strobe.warehouse.lock import CoordinatorLock, write_heartbeat
@@ -74,6 +75,8 @@ class Service:
         self._reporter = reporter
         self._record = record
         self._layout = Layout(project.warehouse)
+        self._staging = project.warehouse / "staging"
+        self._staged: list[staging.Staged] = []
         self._lock = CoordinatorLock(self._layout.control)
         self._spark: SparkSession | None = None
         self._workers = ThreadPoolExecutor(2, thread_name_prefix="worker")
@@ -95,6 +98,7 @@ class Service:
         assembly = assemble(self.project, self.spark)
         try:
             preflight(assembly)
+            tables.check_before_use(self._layout, self.project.name)
             self._lock.acquire(take_over)
             try:
                 self._serve(assembly, until_idle, seconds, take_over)
@@ -116,36 +120,22 @@ class Service:
         warehouse = Warehouse.create_or_open(
             self.spark(), self.project.warehouse, self.project.retention, self.project.name, at=reach
         )
+        warehouse.lock = self._lock
         header = warehouse.fence(take_over)
         mailbox.clear(self.project.warehouse)
-        staging.sweep_leftovers(self.project.warehouse / "staging" / "reads")
+        staging.sweep_leftovers(self._staging)
         last = self._load(assembly, warehouse) if header is None else _commit_of(header)
         deadline = None if seconds is None else time.monotonic() + seconds
         while True:
-            assembly = self._as_applied(assembly, warehouse)
+            applied = {name: definition.sql for name, definition in warehouse.definitions.items()}
+            assembly = as_applied(assembly, applied, self._reporter.say)
+            warehouse.use([planned.view for planned in assembly.views.values()])
             self._verify(assembly, last)
             self._rebuild = None
             last = self._keep(assembly, warehouse, last, until_idle, deadline)
             if self._rebuild is None:
                 return
             last = self._swap(warehouse, last, self._rebuild)
-
-    def _as_applied(self, assembly: Assembly, warehouse: Warehouse) -> Assembly:
-        """The views as they were last loaded. An edited strobe.yml is told about, never applied by a run."""
-        applied = warehouse.applied()
-        relations = schemas(assembly.sources, {s for d in applied.values() for s in source_names(d.sql)})
-        views = {}
-        for name, definition in applied.items():
-            if name not in self.project.views:
-                self._reporter.say(f"view {name} is no longer in strobe.yml: it is kept as it was last loaded")
-                continue
-            if definition.sql.strip() != self.project.views[name].sql.strip():
-                self._reporter.say(f"view {name} was edited: `strobe rebuild {name}` loads the new definition")
-            views[name] = plan_view(self.project, name, definition.sql, relations, f"view {name}")
-        for name in self.project.views:
-            if name not in applied:
-                self._reporter.say(f"view {name} is new: `strobe rebuild {name}` loads it")
-        return replace(assembly, views=views)
 
     def _verify(self, assembly: Assembly, last: Commit) -> None:
         """Rule 8: the sources are the same, and their logs still reach back to where the views stand."""
@@ -184,7 +174,8 @@ class Service:
             as_of=last.as_of,
             identity={**last.identity, **{s: assembly.sources[s].identity() for s in taken.positions}},
         )
-        warehouse.load({view.name: (view, taken.compute(self.spark(), view)) for view in views}, commit)
+        loaded = [warehouse.load(view, taken.compute(self.spark(), view)) for view in views]
+        warehouse.join(loaded, commit)
         self._reporter.say(f"loaded {', '.join(vectors)} at commit {commit.number}")
         return commit
 
@@ -207,6 +198,7 @@ class Service:
 
         def done() -> bool:
             errands.look()
+            self._unstage(coordinator)
             over = deadline is not None and time.monotonic() >= deadline
             return self._stop.is_set() or self._rebuild is not None or over or (until_idle and quiet.for_a_moment())
 
@@ -234,15 +226,31 @@ class Service:
         write_heartbeat(self._layout.control, {**document, "epoch": coordinator.warehouse.epoch, "stopped": stopped})
         return document
 
-    def _answer_through_spark(self, assembly: Assembly) -> Callable[[Source, Query], tuple[tuple[Relation, ...], Seen]]:
+    def _answer_through_spark(self, assembly: Assembly) -> SparkAnswer:
         def answer(source: Source, query: Query) -> tuple[tuple[Relation, ...], Seen]:
             view = assembly.views[query.view].view
-            folder = self.project.warehouse / "staging" / "reads" / uuid4().hex
-            return staging.answer(self.spark(), source.reader(), query, view, folder)
+            relations, staged = staging.answer(self.spark(), source.reader(), query, view, self._staging)
+            self._staged.append(staged)
+            return relations, staged.seen
 
         return answer
 
-    # Rebuilding.
+    def _unstage(self, coordinator: Coordinator) -> None:
+        """Large answers are kept as files until everything that was computed from them has been committed."""
+        if self._staged and coordinator.settled:
+            for staged in self._staged:
+                staged.remove()
+            self._staged = []
+
+    # Errands.
+
+    def fold(self, coordinator: Coordinator, request: str) -> Errand:
+        """Bring the view tables up to the last commit, on request."""
+        folding = self._workers.submit(coordinator.warehouse.fold)
+        while not folding.done():
+            yield
+        folding.result()
+        mailbox.reply(self.project.warehouse, request, {"commit": coordinator.committer.last.number})
 
     def rebuild(self, coordinator: Coordinator, request: str, view: str) -> Errand:
         """Read the sources, bring everything else to exactly that vector, and leave the loop to load the view there."""
@@ -310,6 +318,8 @@ class _Errands:
             elif document.get("kind") == "freeze":
                 self._brought = None
                 self._coordinator.start_errand(self._audit(number))
+            elif document.get("kind") == "fold":
+                self._coordinator.start_errand(self._service.fold(self._coordinator, number))
             elif document.get("kind") == "rebuild":
                 self._coordinator.start_errand(self._service.rebuild(self._coordinator, number, str(document["view"])))
 
