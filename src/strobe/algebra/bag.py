@@ -13,7 +13,8 @@ from strobe.algebra.relation import Relation
 Row = tuple[Any, ...]
 
 NAN = float("nan")
-"""The one NaN: Spark calls NaN equal to NaN, and one object is equal to itself inside Python's tuples and dictionaries."""
+"""The one NaN: Spark calls NaN equal to NaN, and one object is equal to itself inside Python's tuples and
+dictionaries."""
 
 
 def canonical(value: Any) -> Any:
@@ -76,7 +77,7 @@ class Bag:
 
     def plus(self, other: Relation) -> Relation:
         if not isinstance(other, Bag):
-            return other.plus(self)
+            return other.lift(self).plus(other)
         return self.add(other)
 
     def add(self, other: Bag) -> Bag:

@@ -119,8 +119,10 @@ class SparkRelation:
 
     def keys(self, attributes: Sequence[str]) -> SparkRelation:
         found = self.net().project(attributes)
-        once = found._frame.withColumn(COUNT, F.lit(1).cast("bigint")).dropna(subset=found._names()).distinct()
-        return found._with(once, net=True)
+        whole = found._frame.withColumn(COUNT, F.lit(1).cast("bigint"))
+        for column in found._columns():  # not `dropna`, to which NaN is missing too
+            whole = whole.where(column.isNotNull())
+        return found._with(whole.distinct(), net=True)
 
     def key_delete(self, keys: Relation, on: Sequence[tuple[str, str]]) -> SparkRelation:
         gone = self.lift(keys).keys([b for _, b in on])
@@ -135,9 +137,6 @@ class SparkRelation:
 
     def _with(self, frame: DataFrame, *, net: bool) -> SparkRelation:
         return SparkRelation(frame, self._attributes, self._types, net=net, known_empty=self._known_empty)
-
-    def _names(self) -> list[str]:
-        return _names(len(self._attributes))
 
     def _columns(self, attributes: Sequence[str] | None = None) -> list[Column]:
         wanted = self._attributes if attributes is None else attributes

@@ -1,0 +1,130 @@
+"""Laws of the signed bag, which the Spark relations are held to as well."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strobe.algebra.bag import NAN, Bag, Row, canonical
+
+VALUES = st.sampled_from([None, 0, 1, 2, "", "a", Decimal("1.0"), float("nan"), -0.0, b"x"])
+
+
+def bags(*attributes: str) -> st.SearchStrategy[Bag]:
+    row = st.tuples(*(VALUES.map(canonical) for _ in attributes))
+    return st.dictionaries(row, st.integers(-3, 3), max_size=6).map(lambda rows: Bag(attributes, rows))
+
+
+AB = bags("a", "b")
+CD = bags("c", "d")
+
+
+@given(AB)
+def test_negation_is_the_inverse_of_plus(bag: Bag) -> None:
+    """What comes and goes in the same number leaves nothing behind."""
+    assert bag.add(bag.negate()).known_empty
+    assert bag.negate().negate() == bag
+
+
+@given(AB, AB, AB)
+def test_plus_is_commutative_and_associative(x: Bag, y: Bag, z: Bag) -> None:
+    """Changes may be summed in any order."""
+    assert x.add(y) == y.add(x)
+    assert x.add(y).add(z) == x.add(y.add(z))
+
+
+@given(AB, AB)
+def test_plus_goes_by_name(x: Bag, y: Bag) -> None:
+    """The order in which the other's attributes are listed does not matter."""
+    assert x.add(y.project(["b", "a"])) == x.add(y)
+
+
+@given(AB, AB, CD)
+def test_join_distributes_over_plus(x: Bag, y: Bag, z: Bag) -> None:
+    """The law that incremental maintenance rests on."""
+    on = [("a", "c")]
+    assert x.add(y).join(z, on) == x.join(z, on).plus(y.join(z, on))
+    assert x.negate().join(z, on) == Bag(["a", "b", "c", "d"]).plus(x.join(z, on)).negate()
+
+
+@given(AB, CD)
+def test_join_is_symmetric_and_multiplies(x: Bag, z: Bag) -> None:
+    """Own attributes come first, counts multiply, NULL joins with nothing."""
+    joined = x.join(z, [("a", "c")])
+    assert joined.attributes == ("a", "b", "c", "d")
+    assert joined == z.join(x, [("c", "a")])
+    expected: dict[Row, int] = {}
+    for (a, b), n in x.items():
+        for (c, d), m in z.items():
+            if (a is not None and a == c) or (a is c and a is NAN):
+                expected[(a, b, c, d)] = n * m
+    assert joined == Bag(["a", "b", "c", "d"], expected)
+
+
+@given(AB, AB)
+def test_project_is_linear_and_keeps_the_sum(x: Bag, y: Bag) -> None:
+    """Rows that become equal are summed; projecting a sum is summing projections."""
+    assert x.add(y).project(["b"]) == x.project(["b"]).add(y.project(["b"]))
+    assert sum(n for _, n in x.project([]).items()) == sum(n for _, n in x.items())
+
+
+@given(AB)
+def test_rename_changes_names_only(x: Bag) -> None:
+    """Renaming there and back is nothing."""
+    renamed = x.rename({"a": "z"})
+    assert renamed.attributes == ("z", "b")
+    assert renamed.rename({"z": "a"}) == x
+
+
+@given(AB)
+def test_keys_are_distinct_without_null_whatever_the_sign(x: Bag) -> None:
+    """A row that goes has a key too; NULL is none."""
+    keys = x.keys(["b"])
+    assert {row for row, _ in keys.items()} == {(b,) for (_, b), _ in x.items() if b is not None}
+    assert all(n == 1 for _, n in keys.items())
+
+
+@given(AB, CD)
+def test_key_delete_removes_exactly_what_joins(x: Bag, z: Bag) -> None:
+    """What is left joins with no key, and only rows that join are gone."""
+    left = x.key_delete(z, [("a", "c")])
+    assert isinstance(left, Bag)
+    assert left.join(z.keys(["c"]), [("a", "c")]).known_empty
+    gone = x.add(left.negate())
+    assert gone == gone.join(z.keys(["c"]), [("a", "c")]).project(["a", "b"])
+
+
+@given(AB)
+def test_of_sums_equal_rows(x: Bag) -> None:
+    """A bag from rows with repetitions holds each once, with its count."""
+    plain = Bag(x.attributes, {row: abs(n) for row, n in x.items()})
+    assert Bag.of(["a", "b"], plain.expand()) == plain
+    assert Bag.of(["a", "b"], plain.expand(), count=-1) == plain.negate()
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (float("nan"), -float("nan")),
+        (0.0, -0.0),
+        (Decimal("1.5"), Decimal("1.500")),
+        (Decimal("-0.0"), Decimal(0)),
+        (Decimal(2), 2),
+        (bytearray(b"ab"), memoryview(b"ab")),
+    ],
+)
+def test_canonical_values_hash_and_cancel(one: object, other: object) -> None:
+    """Values that Spark calls equal are one value on the driver, so that a row coming and going cancels."""
+    assert Bag.of(["a"], [(one,)]).add(Bag.of(["a"], [(other,)], count=-1)).known_empty
+
+
+def test_canonical_leaves_other_values_alone() -> None:
+    """Nothing but the form of a value ever changes."""
+    for value in (None, 1, "é", "e\u0301", b"", 1.5, math.inf, Decimal("1.10"), True):
+        assert canonical(value) == value
+    assert math.copysign(1, canonical(-0.0)) == 1
+    assert canonical("é") != canonical("e\u0301")
