@@ -6,7 +6,9 @@ import pytest
 
 from strobe.algebra.schema import Column, RelationSchema
 from strobe.algebra.sql import compile_view, referenced_relations
+from strobe.algebra.sql_functions import ALLOWED, SYNTAX
 from strobe.algebra.view import Equality, Output, View, snapshot_name
+from strobe.errors import UserError
 
 
 def relation(id_: str, columns: str, key: tuple[str, ...] = ()) -> RelationSchema:
@@ -18,6 +20,7 @@ ORDERS = relation("shop.orders", "id:bigint customer:bigint placed:date state:st
 CUSTOMERS = relation("shop.customers", "id:bigint name:string city:string", ("id",))
 INVOICES = relation("billing.invoices", "id:int order_id:bigint amount:decimal(12,4) rate:double", ("id",))
 LINES = relation("depot.main.lines", "order_id:bigint sku:string n:int wide:decimal(38,30)")
+SEVERAL_ARGUMENTS = {"if", "dateadd", "date_add", "datediff", "date_diff", "position", "overlay"}
 RELATIONS = {r.id: r for r in (ORDERS, CUSTOMERS, INVOICES, LINES)}
 
 
@@ -137,6 +140,19 @@ def test_text_survives_exactly() -> None:
     assert text == item.replace("id", "r0c0")
     ((_, text),) = outputs("SELECT id -- one, 'two\n + /* ; */ 1 AS x FROM shop.orders -- end")
     assert text.split() == ["r0c0", "+", "1"]
+
+
+@pytest.mark.parametrize("name", sorted(ALLOWED - SYNTAX))
+def test_every_argument_of_every_function_is_seen(name: str) -> None:
+    """No function loses or changes an argument on the way, whatever the parser knows of it."""
+    columns = ["o.id", "o.customer", "o.placed", "o.state"]
+    for count in range(1, 5):
+        try:
+            ((_, text),) = outputs(f"SELECT {name}({', '.join(columns[:count])}) AS x FROM shop.orders o")
+        except UserError as error:
+            assert count != 1 or name in SEVERAL_ARGUMENTS, error
+            continue
+        assert text == f"{name}({', '.join(f'r0c{i}' for i in range(count))})"
 
 
 def test_stars_are_expanded_in_sparks_order() -> None:

@@ -15,7 +15,7 @@ from sqlglot import TokenType
 from sqlglot import expressions as exp
 
 from strobe.algebra.sql_functions import LAMBDAS, VOLATILE_WITHOUT_ARGUMENTS, refusal, words
-from strobe.algebra.sql_text import DIALECT, Span, Text
+from strobe.algebra.sql_text import Parser, Span, Text
 from strobe.errors import UserError
 
 _NODES = (
@@ -24,7 +24,7 @@ _NODES = (
     *(exp.Is, exp.In, exp.Between, exp.Like, exp.ILike, exp.RegexpLike, exp.Escape, exp.Any, exp.All),
     *(exp.Add, exp.Sub, exp.Mul, exp.Div, exp.IntDiv, exp.Mod, exp.Neg, exp.DPipe),
     *(exp.BitwiseAnd, exp.BitwiseOr, exp.BitwiseXor, exp.BitwiseNot, exp.BitwiseLeftShift, exp.BitwiseRightShift),
-    *(exp.DataType, exp.DataTypeParam, exp.ColumnDef, exp.Interval, exp.IntervalSpan, exp.Bracket, exp.PropertyEQ),
+    *(exp.DataType, exp.DataTypeParam, exp.ColumnDef, exp.Interval, exp.IntervalSpan, exp.Bracket),
     *(exp.HexString, exp.RawString),
     exp.Func,  # allowed by its name, at its token
 )
@@ -41,7 +41,7 @@ _GRAMMAR = words("""
     UNKNOWN Y YR YRS DATE TIMESTAMP TIMESTAMP_NTZ TIMESTAMP_LTZ
 """)
 _PARAMETERS = {TokenType.PARAMETER, TokenType.PLACEHOLDER, TokenType.COLON, TokenType.L_BRACE}
-_PARAMETERLESS = frozenset(DIALECT.parser_class.NO_PAREN_FUNCTIONS)
+_PARAMETERLESS = frozenset(Parser.NO_PAREN_FUNCTIONS)
 _MOMENT = re.compile(r"\s*(now|today|tomorrow|yesterday)(\s+\S+)?\s*", re.IGNORECASE)
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.NullSafeNEQ, exp.In, exp.Like, exp.ILike)
 

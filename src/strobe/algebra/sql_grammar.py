@@ -202,6 +202,8 @@ class _Reader:
                 continue
             if self.word in ("INNER", "CROSS"):
                 self.at += 1
+                if self.word != "JOIN":
+                    raise self.unexpected()
             if self.word != "JOIN":
                 return left
             self.at += 1

@@ -15,6 +15,7 @@ from sqlglot import Token, TokenType
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import ParseError, TokenError
 from sqlglot.expressions import Expr, Select
+from sqlglot.parsers.spark import SparkParser
 
 from strobe.errors import UserError
 
@@ -22,6 +23,20 @@ DIALECT = Spark()
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NUMBER = re.compile(r"\d+(\.\d*)?(E[+-]?\d+)?(BD|[LSYDF])?", re.IGNORECASE)
 _NUMBERS = (TokenType.NUMBER, TokenType.HEX_STRING, TokenType.BIT_STRING)
+
+
+class Parser(SparkParser):
+    """Spark's grammar, with functions as plain calls that keep all their arguments: what sqlglot knows of functions
+    would turn some arguments into something else. Only those with a syntax of their own are read specially."""
+
+    FUNCTIONS = {  # noqa: RUF012  # as sqlglot declares it
+        name: SparkParser.FUNCTIONS[name]
+        for name in ("TIMESTAMPADD", "TIMESTAMPDIFF", "DATEADD", "DATE_ADD", "DATEDIFF", "DATE_DIFF")
+    }
+    FUNCTION_PARSERS = {  # noqa: RUF012
+        name: SparkParser.FUNCTION_PARSERS[name]
+        for name in ("CAST", "TRY_CAST", "EXTRACT", "OVERLAY", "POSITION", "SUBSTRING", "SUBSTR", "TRIM")
+    }
 
 
 @dataclass(frozen=True)
@@ -119,10 +134,11 @@ class Text:
         """The syntax tree of one SELECT item or expression; places in it are places in the text."""
         tokens = [Token(TokenType.SELECT, "SELECT", start=0, end=0), *self.tokens[span.start : span.end]]
         try:
-            trees = DIALECT.parser().parse(tokens, self.sql)
-        except ParseError as error:
-            found = error.errors[0].get("description", "") if error.errors else ""
-            raise self.refuse(span.start, f"this expression cannot be read ({found})", "Check its syntax.") from error
+            trees = Parser(dialect=DIALECT).parse(tokens, self.sql)
+        except Exception as error:  # sqlglot fails with errors of all kinds on what it does not know
+            syntax = isinstance(error, ParseError) and "class" not in str(error)
+            fix = "Check its syntax, and quote unusual names with backticks." if syntax else "Check the arguments."
+            raise self.refuse(span.start, "this expression cannot be read", fix) from error
         tree = trees[0] if len(trees) == 1 else None
         if not isinstance(tree, Select) or len(tree.expressions) != 1:
             raise self.refuse(span.start, "this expression cannot be read", "Check its syntax.")
