@@ -71,9 +71,8 @@ def source_names(sql: str) -> set[str]:
 
 
 def plan_view(
-    project: Project, name: str, sql: str, relations: Mapping[str, RelationSchema], where: str
+    name: str, sql: str, config: ViewConfig, relations: Mapping[str, RelationSchema], where: str
 ) -> PlannedView:
-    config = project.views[name]
     view = compile_view(name, sql, relations, where=where)
     algorithm, because = choose(name, config.algorithm, config.consistency)
     level = "none" if algorithm.reaches == "none" else config.consistency

@@ -28,13 +28,13 @@ class Caretaker(threading.Thread):
         self._coordinator = coordinator
         self._warehouse = warehouse
         self._say = say
-        self._stop = threading.Event()
+        self._ended = threading.Event()
         self._folded = coordinator.committer.last.number
         self._folded_at = self._maintained_at = self._discarded_at = time.monotonic()
         self._discarded: dict[str, str] = {}
 
     def run(self) -> None:
-        while not self._stop.wait(0.5):
+        while not self._ended.wait(0.5):
             now = time.monotonic()
             try:
                 if now - self._discarded_at >= DISCARD_EVERY:
@@ -82,4 +82,4 @@ class Caretaker(threading.Thread):
         self._discard()
 
     def stop(self) -> None:
-        self._stop.set()
+        self._ended.set()

@@ -34,17 +34,17 @@ class Monitor(threading.Thread):
         self.problem: StrobeError | None = None
         self._stops = list(stops)
         self._deliver, self._fail, self._room = deliver, fail, room
-        self._stop = threading.Event()
+        self._ended = threading.Event()
         self._paused = threading.Event()
         self._at_rest = threading.Event()
         self._hold: Position | None = None
 
     def run(self) -> None:
-        backoff = Backoff(self._stop)
-        while not self._stop.is_set():
+        backoff = Backoff(self._ended)
+        while not self._ended.is_set():
             if self._resting():
                 self._at_rest.set()
-                self._stop.wait(0.02)
+                self._ended.wait(0.02)
                 continue
             self._at_rest.clear()
             try:
@@ -63,9 +63,9 @@ class Monitor(threading.Thread):
     def _read(self, backoff: Backoff) -> None:
         stops = [*self._stops, *([self._hold] if self._hold else [])]
         for transaction in self.source.transactions(self.position, stops, self._interrupted):
-            while not self._room() and not self._stop.wait(0.02):
+            while not self._room() and not self._ended.wait(0.02):
                 pass
-            if self._stop.is_set():
+            if self._ended.is_set():
                 return
             self._deliver(transaction)
             self.position = transaction.position
@@ -78,7 +78,7 @@ class Monitor(threading.Thread):
         return self._paused.is_set() or (self._hold is not None and self._hold <= self.position)
 
     def _interrupted(self) -> bool:
-        return self._stop.is_set() or self._paused.is_set()
+        return self._ended.is_set() or self._paused.is_set()
 
     def pause(self, timeout: float = 30.0) -> bool:
         """Let nothing more in; True once that is so."""
@@ -105,4 +105,4 @@ class Monitor(threading.Thread):
         self._paused.clear()
 
     def stop(self) -> None:
-        self._stop.set()
+        self._ended.set()
