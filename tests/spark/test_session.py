@@ -68,8 +68,13 @@ CTRL_C = """
 import os, signal, sys, time
 from pathlib import Path
 from strobe.dataplane import session
-spark = session.start({"spark.master": "local[1]", "spark.driver.memory": "512m"}, log=Path(sys.argv[1]))
-print("jvm", spark._jvm.java.lang.ProcessHandle.current().pid(), flush=True)
+settings = {"spark.master": "local[1]", "spark.driver.memory": "513m"}
+settings |= {"spark.hadoop.key": r"hun ter:2=\\ \u00fc\U0001d11e#"}
+spark = session.start(settings, log=Path(sys.argv[1]))
+process = spark._jvm.java.lang.ProcessHandle.current()
+print("jvm", process.pid(), "ter:2" in Path(f"/proc/{process.pid()}/cmdline").read_text(), flush=True)
+launched = spark._jvm.System.getProperty("spark.hadoop.key") == settings["spark.hadoop.key"]
+print("key", launched, "-Xmx513m" in Path(f"/proc/{process.pid()}/cmdline").read_text(), flush=True)
 try:
     os.killpg(0, signal.SIGINT)
     time.sleep(60)
@@ -80,7 +85,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.live
-def test_silent_offline_and_deaf_to_ctrl_c(spark: SparkSession, tmp_path: Path) -> None:
+def test_silent_offline_discreet_and_deaf_to_ctrl_c(spark: SparkSession, tmp_path: Path) -> None:
     """With cached jars Spark starts offline and in silence; Ctrl-C lets it finish, and it ends with Python."""
     nowhere = " ".join(f"-D{scheme}.proxyHost=127.0.0.1 -D{scheme}.proxyPort=9" for scheme in ("http", "https"))
     log = tmp_path / "spark.log"
@@ -92,8 +97,11 @@ def test_silent_offline_and_deaf_to_ctrl_c(spark: SparkSession, tmp_path: Path) 
         start_new_session=True,
         env={**os.environ, "JAVA_TOOL_OPTIONS": nowhere},
     )
-    first, second = ran.stdout.splitlines()
-    assert (ran.stderr, second) == ("", "count 7")
+    assert ran.stderr == ""
+    first, second, third = ran.stdout.splitlines()
+    assert first.endswith("False"), "a secret stands on the command line"
+    assert second == "key True True"
+    assert third == "count 7"
     assert "resolution report" in log.read_text()
     jvm = Path("/proc") / first.split()[1]
     deadline = time.monotonic() + 30

@@ -2,12 +2,15 @@
 
 Everything the JVM prints (Ivy's report, Spark's start-up, warnings, a crash) goes to a log file. The JVM runs in a
 session of its own, so that Ctrl-C reaches Python alone, which then stops cleanly; it ends with Python all the same,
-because it watches the pipe to its standard input.
+because it watches the pipe to its standard input. Settings, which may hold secrets, reach it through a private file
+and not on the command line, which anybody on the machine can read.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
+import struct
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -30,10 +33,10 @@ _DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 def start(settings: Mapping[str, str], *, app: str = "strobe", log: Path | None = None) -> SparkSession:
     """The Spark session of this process, started with the user's settings; what the JVM prints is appended to `log`."""
     _use_this_python()
-    conf = SparkConf(loadDefaults=False)
-    conf.setAll(list(configuration(settings, app).items()))
+    merged = configuration(settings, app)
     if SparkContext._gateway is None:
-        _launch(conf, log or default_log())
+        _launch(merged, log or default_log())
+    conf = SparkConf(loadDefaults=False).setAll(list(merged.items()))
     try:
         session = SparkSession.builder.config(conf=conf).getOrCreate()
     except Exception as error:
@@ -104,27 +107,56 @@ def _use_this_python() -> None:
         os.environ[name] = sys.executable
 
 
-def _launch(conf: SparkConf, log: Path) -> None:
+def _launch(settings: Mapping[str, str], log: Path) -> None:
     """Start the JVM with its output in a file and hand it to pyspark."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as output, _environment(JAVA_HOME=str(find_java_home())):
+    begin = log.stat().st_size if log.exists() else 0
+    home = str(find_java_home())
+    with log.open("ab") as output, _properties(settings) as file:
+        submit = f"--properties-file {shlex.quote(file)} --load-spark-defaults "
+        submit += os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")
         quietly = {"stdout": output, "stderr": output, "start_new_session": True}
-        try:
-            gateway = launch_gateway(conf, popen_kwargs=quietly)  # type: ignore[no-untyped-call]
-        except PySparkRuntimeError:
-            raise UserError(
-                "Spark's Java process ended while it started",
-                where="strobe.yml: spark",
-                fix=f"{_last_complaint(log)}All it printed is in {log}.",
-            ) from None
+        with _environment(JAVA_HOME=home, PYSPARK_SUBMIT_ARGS=submit):
+            try:
+                gateway = launch_gateway(popen_kwargs=quietly)  # type: ignore[no-untyped-call]
+            except PySparkRuntimeError:
+                raise _failed_start(log, begin) from None
     SparkContext._ensure_initialized(gateway=gateway)
 
 
-def _last_complaint(log: Path) -> str:
-    """The most telling line of a failed start, if there is one."""
-    lines = log.read_text(errors="replace").splitlines()[-200:]
-    telling = [line.strip() for line in lines if any(sign in line for sign in ("unresolved", "Exception", "Error"))]
-    return f"{telling[-1]}\n  " if telling else ""
+def _failed_start(log: Path, begin: int) -> UserError:
+    """Why the JVM ended, as far as what it printed since `begin` tells."""
+    lines = log.read_bytes()[begin:].decode(errors="replace").splitlines()
+    if any("unresolved dependency" in line for line in lines):
+        return UserError(
+            f"Spark could not fetch {delta_package()} or another package",
+            where="strobe.yml: spark",
+            fix=f"The first start needs Maven Central, or a mirror (spark.jars.ivySettings). Details are in {log}.",
+        )
+    telling = [line.strip() for line in lines if any(sign in line for sign in ("Exception", "Invalid", "Error: "))]
+    return UserError(
+        f"Spark's Java process ended while it started{': ' + telling[0] if telling else ''}",
+        where="strobe.yml: spark",
+        fix=f"Check the settings of Spark. All it printed is in {log}.",
+    )
+
+
+@contextmanager
+def _properties(settings: Mapping[str, str]) -> Iterator[str]:
+    """A Java properties file with these settings, readable by this user alone, while the JVM starts."""
+    handle, name = tempfile.mkstemp(suffix=".conf", dir=_scratch())
+    try:
+        with os.fdopen(handle, "w", encoding="ascii") as file:
+            file.writelines(f"{_escaped(key)}={_escaped(value)}\n" for key, value in settings.items())
+        yield name
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+def _escaped(text: str) -> str:
+    """Text as Java reads it from a properties file: all but the plainest characters by their UTF-16 code."""
+    units = struct.iter_unpack(">H", text.encode("utf-16-be"))
+    return "".join(chr(unit) if unit < 128 and chr(unit).isalnum() else f"\\u{unit:04x}" for (unit,) in units)
 
 
 @contextmanager
