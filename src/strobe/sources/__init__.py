@@ -1,1 +1,27 @@
 """Sources: for each kind of database a monitor that reports its transactions and an answerer of queries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from strobe.errors import UserError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from strobe.sources.base import Source
+
+
+def open_source(name: str, config: Any, warehouse: Path, spark: Callable[[], SparkSession] | None) -> Source:
+    """The source that `strobe.yml` describes under this name. Only sources that read through Spark call `spark`."""
+    if config.type == "sqlite":
+        from strobe.sources.sqlite import SqliteSource
+
+        return SqliteSource(name, config.path)
+    if config.type == "files":
+        from strobe.sources.files import FilesSource
+
+        return FilesSource(name, config, warehouse, spark)
+    raise UserError(f"there is no source type {config.type}", where=f"source {name}", fix="Known types: sqlite, files.")

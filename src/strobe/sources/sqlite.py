@@ -1,0 +1,260 @@
+"""SQLite: a trigger log, read in the answer's own read transaction (WAL mode).
+
+A position is the number of the last row of the log at that point, with the random mark that the row was given: a
+database that was restored from a backup and went another way has other marks. SQLite shows triggers no transaction
+identifiers, so a reported transaction is everything committed between two looks at the log, split at `stops`: whole
+transactions, one or several. A group is held in memory, whatever its size, with only its net changes.
+
+Strobe writes to the database in `prepare`, `undo` and `discard` only. Everything else happens in short read
+transactions on read-only connections, which in WAL mode block nobody.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from strobe.algebra.bag import Bag, Row
+from strobe.algebra.schema import RelationSchema
+from strobe.errors import SourceUnavailable, UserError
+from strobe.messages import Position, Transaction
+from strobe.sources.base import Finding, Reader, Source
+from strobe.sources.sqlite_check import check
+from strobe.sources.sqlite_log import Prepared, prepare_statements, prepared, undo_statements
+from strobe.sources.sqlite_reader import Place, Rows, SqliteReader, end_of_log, position_at
+from strobe.sources.sqlite_tables import read_table, table_names
+from strobe.sources.sqlite_triggers import LOG, note_name
+
+POLL_SECONDS = 0.02
+DISCARD_BATCH = 1000
+DISCARD_SECONDS = 0.5
+
+
+class SqliteSource(Source):
+    """A SQLite database. See the module for what a reported transaction is."""
+
+    def __init__(self, name: str, path: Path) -> None:
+        self.name = name
+        self._place = Place(name, Path(path))
+
+    def schemas(self) -> tuple[RelationSchema, ...]:
+        """Tables with their columns of a supported declared type; other columns are left out."""
+        with self._place.session() as connection:
+            tables = [read_table(connection, name) for name in table_names(connection)]
+        return tuple(t.schema(self.name) for t in tables if t.offered)
+
+    def check(self, relations: Sequence[str]) -> list[Finding]:
+        path = self._place.path
+        if not path.is_file():
+            return [Finding("error", f"source {self.name}", f"there is no file {path}", "Mend `path` in strobe.yml.")]
+        try:
+            with self._place.session() as connection:
+                return list(check(connection, self.name, path, relations))
+        except UserError as error:
+            return [Finding("error", error.where or f"source {self.name}", error.message, error.fix)]
+
+    def prepare_script(self, relations: Sequence[str]) -> list[str]:
+        with self._place.session() as connection:
+            (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
+            statements = prepare_statements(connection, self.name, relations, mode)
+        pragma = [] if mode == "wal" else ["PRAGMA journal_mode = WAL"]
+        return pragma + (["BEGIN IMMEDIATE", *statements, "COMMIT"] if statements else [])
+
+    def prepare(self, relations: Sequence[str]) -> None:
+        with self._place.session("rw") as connection:
+            (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
+            prepare_statements(connection, self.name, relations, mode)  # refuses before anything is changed
+            if mode != "wal":
+                connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("BEGIN IMMEDIATE")
+            for statement in prepare_statements(connection, self.name, relations, mode):
+                connection.execute(statement)
+            connection.execute("COMMIT")
+
+    def undo(self) -> list[str]:
+        """The journal mode first, because it cannot change while others use the database: then nothing is changed."""
+        with self._place.session("rw") as connection:
+            state = prepared(connection)
+            taken = []
+            if state and state.journal_mode != "wal":
+                connection.execute(f"PRAGMA journal_mode = {state.journal_mode}")
+                taken.append("WAL mode")
+            connection.execute("BEGIN IMMEDIATE")
+            for what, statement in undo_statements(connection):
+                connection.execute(statement)
+                taken.append(what)
+            connection.execute("COMMIT")
+            return taken
+
+    def identity(self) -> str:
+        with self._place.session() as connection:
+            return f"sqlite:{self._prepared(connection).identity}"
+
+    def position(self, text: str) -> Position:
+        try:
+            seq, mark = map(int, text.split(":"))
+        except ValueError:
+            raise UserError(f"{text!r} is not a position of a SQLite log", where=f"source {self.name}") from None
+        return position_at(seq, mark)
+
+    def now(self) -> Position:
+        with self._place.session() as connection:
+            self._prepared(connection)
+            return end_of_log(connection)
+
+    def verify(self, position: Position) -> None:
+        with self._place.session() as connection:
+            connection.execute("BEGIN")
+            state = self._prepared(connection)
+            self._anchored(connection, position)
+            for watched in state.watched:
+                if watched.since > position.order[0]:
+                    raise self._place.lost(
+                        f"table {watched.relation} was changed and prepared anew after position {position.text}"
+                    )
+            self._intact(connection, state)
+
+    def transactions(
+        self, after: Position, stops: Sequence[Position], stopped: Callable[[], bool]
+    ) -> Iterator[Transaction]:
+        """Everything committed between two looks is one transaction; see the module."""
+        while not stopped():
+            with self._place.session() as connection:
+                file = self._file()
+                version = schema = None
+                while not stopped() and self._file() == file:
+                    (current,) = connection.execute("PRAGMA data_version").fetchone()
+                    if current == version:
+                        time.sleep(POLL_SECONDS)
+                        continue
+                    version = current
+                    schema, groups = self._look(connection, after, stops, schema)
+                    for transaction in groups:
+                        after = transaction.position
+                        yield transaction
+
+    def _file(self) -> tuple[int, int]:
+        """The file under the path: a database that was put in another's place is another file."""
+        try:
+            found = self._place.path.stat()
+        except OSError as error:
+            raise SourceUnavailable(str(error), where=f"source {self.name}") from error
+        return found.st_dev, found.st_ino
+
+    def _look(
+        self, connection: sqlite3.Connection, after: Position, stops: Sequence[Position], schema: int | None
+    ) -> tuple[int, list[Transaction]]:
+        """What the log holds after a position, in one read transaction; the triggers too, if the schema changed."""
+        connection.execute("BEGIN")
+        try:
+            self._anchored(connection, after)
+            (version,) = connection.execute("PRAGMA schema_version").fetchone()
+            state = self._prepared(connection)
+            if version != schema:
+                self._intact(connection, state)
+            return version, self._groups(connection, state, after, stops)
+        finally:
+            connection.execute("ROLLBACK")
+
+    def _groups(
+        self, connection: sqlite3.Connection, state: Prepared, after: Position, stops: Sequence[Position]
+    ) -> list[Transaction]:
+        start, end = after.order[0], end_of_log(connection).order[0]
+        renewals = {w.since for w in state.watched}  # from there on a relation has other columns
+        ends = {s.order[0] for s in stops} | renewals | {end}
+        groups = []
+        for through in sorted(e for e in ends if start < e <= end):
+            groups.append(self._group(connection, state, start, through))
+            start = through
+        return groups
+
+    def _group(self, connection: sqlite3.Connection, state: Prepared, start: int, through: int) -> Transaction:
+        group = Group(self._place, state)
+        cursor = connection.execute(f"SELECT * FROM {LOG} WHERE seq > ? AND seq <= ? ORDER BY seq", (start, through))
+        seq = mark = at = None
+        while rows := cursor.fetchmany(1000):
+            for seq, mark, at, watch, sign, *values in rows:  # noqa: B007  # the last ones are used below
+                group.add(watch, sign, values)
+        if seq != through or mark is None or at is None:
+            raise self._place.lost(f"the log has no row {through} any more")
+        return Transaction(
+            self.name, position_at(through, mark), group.changes(), datetime.fromtimestamp(at, timezone.utc)
+        )
+
+    def reader(self) -> Reader:
+        return SqliteReader(self._place)
+
+    def discard(self, through: Position) -> None:
+        """Take away log before the position, and notes, in small steps that give way to every writer."""
+        try:
+            with closing(self._place.connect("rw", timeout=0.05)) as connection:
+                state = prepared(connection)
+                if state is None:
+                    return
+                doomed = [(LOG, "seq", f"WHERE seq < {through.order[0]}")]
+                doomed += [(note_name(w.id), "r0", "") for w in state.current]
+                until = time.monotonic() + DISCARD_SECONDS
+                for table, column, where in doomed:
+                    some = f"SELECT {column} FROM {table} {where} ORDER BY {column} LIMIT {DISCARD_BATCH}"
+                    delete = f"DELETE FROM {table} WHERE {column} IN ({some})"
+                    while time.monotonic() < until and connection.execute(delete).rowcount >= DISCARD_BATCH:
+                        time.sleep(0.002)
+        except (sqlite3.Error, SourceUnavailable):
+            return  # another time
+
+    def _prepared(self, connection: sqlite3.Connection) -> Prepared:
+        state = prepared(connection)
+        if state is None:
+            raise self._place.not_prepared()
+        return state
+
+    def _anchored(self, connection: sqlite3.Connection, position: Position) -> None:
+        """The log passed through this position and still has its row."""
+        seq, mark = map(int, position.text.split(":"))
+        row = connection.execute(f"SELECT mark FROM {LOG} WHERE seq = ?", (seq,)).fetchone()
+        if row is None or row[0] != mark:
+            raise self._place.lost(
+                f"the log in {self._place.path} does not pass through position {position.text}:"
+                " the database was restored or replaced, or its log was taken away"
+            )
+
+    def _intact(self, connection: sqlite3.Connection, state: Prepared) -> None:
+        for fault in state.faults(connection):
+            error = self._place.lost if fault.gap else self._mend
+            raise error(f"table {fault.relation}: {fault.what}")
+
+    def _mend(self, message: str) -> UserError:
+        return UserError(message, where=f"source {self.name}", fix=f"Run `strobe prepare {self.name}`.")
+
+
+class Group:
+    """Net changes of a stretch of the log, by relation."""
+
+    def __init__(self, place: Place, state: Prepared) -> None:
+        self._place = place
+        self._watched = state.by_id
+        self._counts: dict[int, dict[Row, int]] = {}
+        self._decoders: dict[int, Rows] = {}
+
+    def add(self, watch: int, sign: int, values: Sequence[Any]) -> None:
+        watched = self._watched[watch]
+        if not sign:
+            raise self._place.lost(f"the triggers of table {watched.relation} were missing or altered for some time")
+        if watch not in self._decoders:
+            self._decoders[watch] = Rows(self._place, watched.relation, watched.types)
+            self._counts[watch] = defaultdict(int)
+        counts = self._counts[watch]
+        row = self._decoders[watch].decode(values[: len(watched.types)])
+        counts[row] += sign
+        if not counts[row]:
+            del counts[row]
+
+    def changes(self) -> dict[str, Bag]:
+        found = [(self._watched[watch], counts) for watch, counts in self._counts.items() if counts]
+        return {watched.relation: Bag(watched.columns, counts) for watched, counts in found}

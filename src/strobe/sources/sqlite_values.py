@@ -1,0 +1,201 @@
+"""SQLite's values as Spark's: one decoder for the change stream, look-ups and scans, and its inverse for look-ups.
+
+SQLite types values, not columns, so a column's declared type is a promise that every value is held to here. A value
+that breaks it is refused and never bent: bent values would not cancel. Encoding a key may select too much, never too
+little; a key that no readable value of the column can equal is left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Any
+
+from strobe.algebra.bag import canonical
+
+Decode = Callable[[Any], Any]
+Encode = Callable[[Any], Any]
+
+_INTEGER = re.compile(r"(?<![A-Z])(TINY|SMALL|MEDIUM|BIG)?INT(EGER)?[248]?(?![A-Z])")
+_DECIMAL = re.compile(r"(DECIMAL|NUMERIC|DEC)\s*\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)")
+_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
+_TIMESTAMP = re.compile(
+    r"(\d{4}-\d{2}-\d{2})[ T](\d{2}):(\d{2})(?::(\d{2})(?:\.(\d{1,9}))?)?(?:\s?(Z)|([+-])(\d{2}):?(\d{2}))?", re.ASCII
+)
+
+
+class Unfit(Exception):
+    """A value that does not fit its column's type, and why."""
+
+
+def spark_type(declared: str) -> str | None:
+    """The Spark type of a column by its declared type; None where SQLite's declaration promises nothing usable."""
+    text = re.sub(r"\s*GENERATED ALWAYS$", "", declared.upper()).strip()
+    if match := _DECIMAL.fullmatch(text):
+        precision, scale = int(match[2]), int(match[3] or 0)
+        return f"decimal({precision},{scale})" if 1 <= precision <= 38 and scale <= precision else None
+    if _INTEGER.search(text):
+        return "bigint"
+    for part, type_ in _BY_NAME:
+        if part in text:
+            return type_
+    return None
+
+
+_BY_NAME = (
+    ("CHAR", "string"),
+    ("CLOB", "string"),
+    ("TEXT", "string"),
+    ("BLOB", "binary"),
+    ("REAL", "double"),
+    ("FLOA", "double"),
+    ("DOUB", "double"),
+    ("BOOL", "boolean"),
+    ("TIMESTAMP", "timestamp"),
+    ("DATETIME", "timestamp"),
+    ("DATE", "date"),
+)
+
+
+def searchable(type_: str) -> bool:
+    """Whether equal values have one stored form that SQLite can compare; an instant has many spellings."""
+    return type_ != "timestamp"
+
+
+def decoder(type_: str) -> Decode:
+    """Stored value (never NULL) to canonical value; raises `Unfit`."""
+    if type_.startswith("decimal"):
+        precision, scale = map(int, type_[8:-1].split(","))
+        return lambda value: _decimal(value, precision, scale)
+    return _DECODERS[type_]
+
+
+def encoder(type_: str) -> Encode:
+    """Canonical key (never None) to the value to search for; None when no readable value equals the key."""
+    return _encode_number if type_.startswith("decimal") else _ENCODERS[type_]
+
+
+def _integer(value: Any) -> int:
+    if isinstance(value, int):
+        return value
+    raise Unfit("it is not a 64-bit integer")
+
+
+def _decimal(value: Any, precision: int, scale: int) -> Decimal:
+    if isinstance(value, bytes) or (isinstance(value, str) and not _NUMBER.fullmatch(value)):
+        raise Unfit("it is not a number")
+    number = Decimal(repr(value) if isinstance(value, float) else value)
+    if not number.is_finite():
+        raise Unfit("it is not a finite number")
+    if isinstance(value, float) and _significant(number) > 15:
+        raise Unfit("it is stored as a binary fraction with more than 15 digits, so the decimal meant is not known")
+    if not number:
+        return Decimal((0, (0,), -scale))
+    sign, digits, exponent = number.as_tuple()
+    shift = int(exponent) + scale
+    coefficient = int("".join(map(str, digits)))
+    if shift > precision:
+        raise Unfit(f"it has more than {precision - scale} digits before the point")
+    whole, rest = (coefficient * 10**shift, 0) if shift >= 0 else divmod(coefficient, 10**-shift)
+    if rest:
+        raise Unfit(f"it has more than {scale} digits after the point")
+    if whole >= 10**precision:
+        raise Unfit(f"it has more than {precision - scale} digits before the point")
+    return Decimal((sign, tuple(map(int, str(whole))), -scale))
+
+
+def _significant(number: Decimal) -> int:
+    return len("".join(map(str, number.as_tuple().digits)).strip("0"))
+
+
+def _double(value: Any) -> float:
+    if isinstance(value, float):
+        return float(canonical(value))
+    if isinstance(value, int) and int(float(value)) == value:
+        return float(value)
+    raise Unfit("it is not a floating-point number")
+
+
+def _string(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    raise Unfit("it is not text")
+
+
+def _binary(value: Any) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    raise Unfit("it is not a blob")
+
+
+def _boolean(value: Any) -> bool:
+    if isinstance(value, int) and value in (0, 1):
+        return value == 1
+    raise Unfit("it is neither 0 nor 1")
+
+
+def _date(value: Any) -> date:
+    if isinstance(value, str) and _DATE.fullmatch(value):
+        try:
+            return date.fromisoformat(value)
+        except ValueError:
+            pass
+    raise Unfit("it is not a date written YYYY-MM-DD")
+
+
+def _timestamp(value: Any) -> datetime:
+    match = _TIMESTAMP.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise Unfit("it is not a timestamp written YYYY-MM-DD HH:MM:SS")
+    day, hour, minute, second, fraction, _, sign, off_hours, off_minutes = match.groups()
+    fraction = (fraction or "").rstrip("0")
+    if len(fraction) > 6:
+        raise Unfit("it is finer than a microsecond")
+    offset = timedelta(hours=int(off_hours or 0), minutes=int(off_minutes or 0))
+    try:
+        local = datetime.fromisoformat(f"{day}T{hour}:{minute}:{second or '00'}.{fraction:0<6}+00:00")
+        return (local + offset if sign == "-" else local - offset).astimezone(timezone.utc)
+    except (ValueError, OverflowError) as error:
+        raise Unfit("there is no such moment") from error
+
+
+_DECODERS: dict[str, Decode] = {
+    "bigint": _integer,
+    "double": _double,
+    "string": _string,
+    "binary": _binary,
+    "boolean": _boolean,
+    "date": _date,
+    "timestamp": _timestamp,
+}
+
+
+def _encode_number(key: Any) -> int | float | None:
+    """Numbers compare by value in SQLite. A fraction is stored as REAL (a DECIMAL column turns numeric text into one),
+    and a REAL is read only if it has at most 15 digits, so that at most one key has that REAL."""
+    number = Decimal(key)
+    if number == number.to_integral_value() and -(2**63) <= number < 2**63:
+        return int(number)
+    return float(number) if _significant(number) <= 15 else None
+
+
+def _encode_integer(key: Any) -> int | None:
+    number = _encode_number(key)
+    return number if isinstance(number, int) else None
+
+
+def _as_it_is(key: Any) -> Any:
+    return key
+
+
+_ENCODERS: dict[str, Encode] = {
+    "bigint": _encode_integer,
+    "double": _as_it_is,
+    "string": _as_it_is,
+    "binary": _as_it_is,
+    "boolean": int,
+    "date": date.isoformat,
+}
