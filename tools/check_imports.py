@@ -37,7 +37,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "auditor": _CORE | _EDGES,  # neither managers nor merge: it must not share their mistakes
     "simulator": _CORE | _PATH | {"recording", "auditor"},
     "runtime": _CORE | _EDGES | _PATH | {"recording", "auditor"},
-    "cli": _CORE | _EDGES | _PATH | {"recording", "auditor", "simulator", "runtime"},
+    "demo": _CORE | _EDGES | {"auditor", "runtime"},
+    "cli": _CORE | _EDGES | _PATH | {"recording", "auditor", "simulator", "runtime", "demo"},
     "__main__": {"cli"},
     "__init__": {"errors", "config", "runtime"},
 }

@@ -1,0 +1,247 @@
+"""The demo's shop, the archive of its history, the replay of a warehouse and the oracle, without a JVM."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from strobe import config
+from strobe.algebra.bag import Bag
+from strobe.auditor.replay import states
+from strobe.demo import shop
+from strobe.demo.history import Archive
+from strobe.demo.oracle import Oracle, check_every_state
+from strobe.errors import BrokenInvariant, UserError
+from strobe.sources.sqlite import SqliteSource
+
+START = datetime(2026, 1, 1, tzinfo=timezone.utc)
+JOIN = "SELECT p.a AS a, q.b AS b FROM one.p AS p JOIN two.q AS q ON q.a = p.a"
+
+# A warehouse written by hand in the public format: views are over (a, b), generation 1, loaded at commit 1.
+
+_POSITIONS = pa.map_(pa.string(), pa.map_(pa.string(), pa.string()))
+_ROW = pa.struct([("a", pa.int64()), ("b", pa.string())])
+
+
+def write_warehouse(
+    path: Path,
+    loaded: Mapping[str, Sequence[tuple[Any, ...]]],
+    commits: Sequence[tuple[Mapping[str, str], Mapping[str, Mapping[tuple[Any, ...], int]]]],
+) -> None:
+    """`commits` are (positions, signed rows by view); the first one brings the views in, as `loaded` says."""
+    log = []
+    for number, (positions, changes) in enumerate(commits, start=1):
+        vector = [(view, list(positions.items())) for view in loaded]
+        at = START + timedelta(seconds=number)
+        log.append({"commit": number, "committed_at": at, "positions": vector, "view": None})
+        for view, rows in changes.items():
+            for (a, b), count in rows.items():
+                values = {f"{view}_g1": {"a": a, "b": b}}
+                log.append({"commit": number, "view": view, "count": count, "rows": values})
+    rows_type = pa.struct([(f"{view}_g1", _ROW) for view in loaded])
+    fields = [("commit", pa.int64()), ("committed_at", pa.timestamp("us", tz="UTC")), ("positions", _POSITIONS)]
+    fields += [("view", pa.string()), ("count", pa.int64()), ("rows", rows_type)]
+    _write(path / "log", log, pa.schema(fields))
+    for view, rows in loaded.items():
+        copies = [{"a": a, "b": b, "_copy": rows[:i].count((a, b)) + 1} for i, (a, b) in enumerate(rows)]
+        _write(path / "views" / view, copies, pa.schema([*_ROW, ("_copy", pa.int64())]))
+    definitions = [{"view": v, "generation": 1, "from_commit": 1, "to_commit": None, "version": 0} for v in loaded]
+    names = ("generation", "from_commit", "to_commit", "version")
+    _write(path / "definitions", definitions, pa.schema([("view", pa.string()), *((n, pa.int64()) for n in names)]))
+    published = [{"commit": 1, "published_at": START, "views": [(view, 0) for view in loaded]}]
+    kind = pa.map_(pa.string(), pa.int64())
+    fields = [("commit", pa.int64()), ("published_at", pa.timestamp("us", tz="UTC")), ("views", kind)]
+    _write(path / "published", published, pa.schema(fields))
+
+
+def _write(path: Path, rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> None:
+    path.mkdir(parents=True)
+    write_deltalake(str(path), pa.Table.from_pylist(list(rows), schema=schema))
+
+
+def bag(*rows: tuple[Any, ...]) -> Bag:
+    return Bag.of(("a", "b"), rows)
+
+
+# Replay.
+
+
+def test_replay_yields_every_state(tmp_path: Path) -> None:
+    """The table as loaded, then the log's signed rows commit by commit; duplicates and NULLs are kept."""
+    changes: list[Any] = [({"s": "1"}, {}), ({"s": "2"}, {"v": {(1, "x"): -1, (2, None): 2}}), ({"s": "3"}, {})]
+    write_warehouse(tmp_path, {"v": [(1, "x"), (1, "x")]}, changes)
+    first, second, third = states(tmp_path)
+    assert first.views == {"v": bag((1, "x"), (1, "x"))}
+    assert second.views == {"v": bag((1, "x"), (2, None), (2, None))} == third.views
+    assert [s.commit for s in (first, second, third)] == [1, 2, 3]
+    assert second.committed_at == START + timedelta(seconds=2)
+    assert third.positions == {"v": {"s": "3"}}
+
+
+def test_replay_refuses_a_row_taken_away_that_is_not_there(tmp_path: Path) -> None:
+    """A negative count is an error with the row's values, unless it is to be expected of the view."""
+    write_warehouse(tmp_path, {"v": []}, [({"s": "1"}, {}), ({"s": "2"}, {"v": {(7, "x"): -1}})])
+    with pytest.raises(BrokenInvariant, match=r"view v: commit 2 takes away .*'a': 7"):
+        list(states(tmp_path))
+    *_, last = states(tmp_path, tolerate={"v"})
+    assert dict(last.views["v"].items()) == {(7, "x"): -1}
+
+
+def test_replay_of_no_warehouse(tmp_path: Path) -> None:
+    """A folder without a warehouse is said to be none."""
+    with pytest.raises(UserError, match="cannot be read"):
+        list(states(tmp_path))
+
+
+# Archive and oracle.
+
+
+@pytest.fixture
+def databases(tmp_path: Path) -> dict[str, Path]:
+    """Two prepared databases with a table each."""
+    for name, table in (("one", "p"), ("two", "q")):
+        with sqlite3.connect(tmp_path / f"{name}.db") as connection:
+            connection.execute(f"CREATE TABLE {table} (id INTEGER PRIMARY KEY, a INTEGER, b TEXT)")
+            connection.execute(f"INSERT INTO {table} (a, b) VALUES (1, 'x')")
+        SqliteSource(name, tmp_path / f"{name}.db").prepare([table])
+    return {name: tmp_path / f"{name}.db" for name in ("one", "two")}
+
+
+def execute(path: Path, *statements: str) -> str:
+    """Run statements in one transaction; where the log ends after it."""
+    with sqlite3.connect(path) as connection:
+        for statement in statements:
+            connection.execute(statement)
+    return SqliteSource("s", path).now().text
+
+
+def test_archive_knows_every_state(databases: dict[str, Path]) -> None:
+    """Contents come back for any position, in any order, though the log itself has been discarded by then."""
+    one = databases["one"]
+    source = SqliteSource("one", one)
+    with Archive({"one": one}) as archive:
+        begin = source.now().text
+        added = execute(one, "INSERT INTO p (a, b) VALUES (2, 'y')")
+        moved = execute(one, "UPDATE p SET a = 5", "INSERT OR REPLACE INTO p VALUES (1, 6, NULL)")
+        while archive.recorders["one"].changes[-1].seq < archive.order("one", moved):
+            time.sleep(0.01)
+        source.discard(source.now())
+        emptied = execute(one, "DELETE FROM p")
+    expected = {
+        emptied: [],
+        begin: [(1, 1, "x")],
+        moved: [(1, 6, None), (2, 5, "y")],
+        added: [(1, 1, "x"), (2, 2, "y")],
+    }
+    for position, rows in expected.items():
+        assert archive.state_at("one", position)["p"] == Bag.of(("id", "a", "b"), rows)
+
+
+def test_archive_notices_what_it_missed(databases: dict[str, Path]) -> None:
+    """A gap in the log is an error, never a silently wrong history."""
+    one = databases["one"]
+    archive = Archive({"one": one})
+    archive.start()
+    execute(
+        one, "INSERT INTO p (a) VALUES (2)", "INSERT INTO p (a) VALUES (3)", "DELETE FROM __strobe_log WHERE seq = 1"
+    )
+    with pytest.raises(BrokenInvariant, match="missed changes"):
+        archive.stop()
+
+
+def test_archive_refuses_a_position_of_another_log(databases: dict[str, Path]) -> None:
+    """A position whose mark is not the log's own is none of its states."""
+    with Archive({"one": databases["one"]}) as archive, pytest.raises(BrokenInvariant, match="never passed through"):
+        archive.state_at("one", "0:1")
+
+
+def test_archive_reads_drops(tmp_path: Path) -> None:
+    """Versions of the staged table are the states of a source of files."""
+    schema = pa.schema([("sku", pa.string()), ("price", pa.int64())])
+    for rows in ([("a", 1)], [("a", 2), ("b", None)]):
+        data = pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema=schema)
+        write_deltalake(str(tmp_path / "staged"), data, mode="overwrite")
+    archive = Archive({}, {"catalog": ("products", tmp_path / "staged")})
+    assert archive.state_at("catalog", "0")["products"] == Bag.of(("sku", "price"), [("a", 1)])
+    assert archive.state_at("catalog", "1")["products"] == Bag.of(("sku", "price"), [("a", 2), ("b", None)])
+
+
+def test_oracle_finds_the_wrong_states(databases: dict[str, Path], tmp_path: Path) -> None:
+    """Right states pass, also after a wrong one; the first wrong one is named with the rows that differ."""
+    sources = {name: SqliteSource(name, path) for name, path in databases.items()}
+    with Archive(databases) as archive:
+        begin = {name: source.now().text for name, source in sources.items()}
+        later = {**begin, "one": execute(databases["one"], "INSERT INTO p (a, b) VALUES (1, 'z')")}
+        last = {**later, "two": execute(databases["two"], "UPDATE q SET b = 'w'")}
+    commits: list[Any] = [
+        (begin, {}),
+        (later, {"right": {(1, "x"): 1}, "naive": {(1, "x"): 2}}),
+        (last, {"right": {(1, "x"): -2, (1, "w"): 2}, "naive": {(1, "x"): -3, (1, "w"): 2}}),
+    ]
+    write_warehouse(tmp_path / "w", {"right": [(1, "x")], "naive": [(1, "x")]}, commits)
+    verdicts = check_every_state(tmp_path / "w", archive, {"right": JOIN, "naive": JOIN})
+    right, naive = verdicts["right"], verdicts["naive"]
+    assert (right.states, right.wrong, right.first, right.positions) == (3, 0, None, last)
+    assert (naive.states, naive.wrong, naive.last) == (3, 1, None)
+    assert naive.first is not None and naive.first.commit == 2
+    assert [str(d) for d in naive.first.differences] == ["1 x (a=1, b='x') should not be there"]
+
+
+def test_oracle_refuses_to_go_back(databases: dict[str, Path], tmp_path: Path) -> None:
+    """A later commit at an earlier position is an error, even if its rows are right there."""
+    with Archive(databases) as archive:
+        begin = {name: SqliteSource(name, path).now().text for name, path in databases.items()}
+        later = {**begin, "one": execute(databases["one"], "INSERT INTO p (a) VALUES (77)")}
+    write_warehouse(tmp_path / "w", {"v": [(1, "x")]}, [(begin, {}), (later, {}), (begin, {})])
+    with pytest.raises(BrokenInvariant, match="commit 3 goes back in source one"):
+        check_every_state(tmp_path / "w", archive, {"v": JOIN})
+
+
+# The shop.
+
+
+def test_the_shop_at_work(tmp_path: Path) -> None:
+    """All its people work at once in processes of their own; the archive follows to exactly what is in the tables."""
+    shop.create(tmp_path)
+    assert set(config.load(tmp_path).views) == {"open_orders", "paid_orders", "open_orders_naive", "paid_orders_naive"}
+    tables = {"sales": ["customers", "orders"], "billing": ["payments"]}
+    sources = {name: SqliteSource(name, tmp_path / f"{name}.db") for name in tables}
+    for name, source in sources.items():
+        source.prepare(tables[name])
+    before = (tmp_path / "drops" / "products.csv").read_bytes()
+    with Archive({name: tmp_path / f"{name}.db" for name in tables}) as archive:
+        command = [sys.executable, "-m", "strobe.demo.shop", str(tmp_path)]
+        people = [subprocess.Popen([*command, person, "1.5"]) for person in (*shop.PEOPLE, shop.BUYER)]
+        assert [person.wait(timeout=30) for person in people] == [0, 0, 0, 0]
+    assert (tmp_path / "drops" / "products.csv").read_bytes() != before
+    for name, source in sources.items():
+        state = archive.state_at(name, source.now().text)
+        assert len(archive.recorders[name].changes) > 5
+        for table in tables[name]:
+            rows = sqlite3.connect(tmp_path / f"{name}.db").execute(f"SELECT * FROM {table}").fetchall()
+            assert state[table] == Bag.of(state[table].attributes, rows)
+
+
+def test_the_oracle_answers_the_shops_views(tmp_path: Path) -> None:
+    """The views' own SQL runs on SQLite over the recorded sources and finds something."""
+    shop.create(tmp_path)
+    for name, tables in (("sales", ["customers", "orders"]), ("billing", ["payments"])):
+        SqliteSource(name, tmp_path / f"{name}.db").prepare(tables)
+    schema = pa.schema([("sku", pa.string()), ("name", pa.string()), ("price_cents", pa.int64())])
+    products = [{"sku": f"P{n:03d}", "name": "thing", "price_cents": n} for n in range(shop.PRODUCTS)]
+    write_deltalake(str(tmp_path / "staged"), pa.Table.from_pylist(products, schema=schema))
+    paths = {name: tmp_path / f"{name}.db" for name in shop.SQLITE}
+    with Archive(paths, {"catalog": ("products", tmp_path / "staged")}) as archive:
+        positions = {name: SqliteSource(name, path).now().text for name, path in paths.items()} | {"catalog": "0"}
+    oracle = Oracle(archive)
+    assert all(len(oracle.recompute(sql, positions)) > 10 for sql in shop.VIEWS.values())
