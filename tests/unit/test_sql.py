@@ -13,7 +13,8 @@ from strobe.errors import UserError
 
 def relation(id_: str, columns: str, key: tuple[str, ...] = ()) -> RelationSchema:
     source, _, name = id_.partition(".")
-    return RelationSchema(source, name, tuple(Column(*c.split(":", 1)) for c in columns.split()), key)
+    parsed = (column.partition(":") for column in columns.split())
+    return RelationSchema(source, name, tuple(Column(name, type_) for name, _, type_ in parsed), key)
 
 
 ORDERS = relation("shop.orders", "id:bigint customer:bigint placed:date state:string total:decimal(10,2)", ("id",))
