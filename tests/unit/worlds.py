@@ -42,6 +42,7 @@ VIEWS = {
     "self_join": view("self_join", [R, S, R], ["0.b=1.b", "1.c=2.a"]),
     "two_at_one_source": view("two_at_one_source", [R, U, T], ["0.b=1.d", "1.d=2.c"]),
     "cross": view("cross", [S, U], []),
+    "pairs": view("pairs", [R, R], ["0.a=1.a"]),
     "single": view("single", [U], []),
 }
 

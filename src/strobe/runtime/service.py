@@ -229,7 +229,9 @@ class Service:
     def _answer_through_spark(self, assembly: Assembly) -> SparkAnswer:
         def answer(source: Source, query: Query) -> tuple[tuple[Relation, ...], Seen]:
             view = assembly.views[query.view].view
-            relations, staged = staging.answer(self.spark(), source.reader(), query, view, self._staging)
+            with source.elsewhere() as taken:
+                relations, staged = staging.answer(self.spark(), source.reader(), query, view, self._staging)
+                taken(staged.seen)
             self._staged.append(staged)
             return relations, staged.seen
 

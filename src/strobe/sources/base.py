@@ -1,14 +1,14 @@
 """What Strobe asks of a source: the exactness contract, as an interface.
 
 A source is two things: a *monitor*, which reports transactions, and an *answerer* of queries. Both speak in canonical
-values (`algebra.bag.canonical`), each decoded in one way only, whether it comes from the change stream, from an answer or
-from a bulk load.
+values (`algebra.bag.canonical`), each decoded in one way only, whether it comes from the change stream, from an
+answer or from a bulk load.
 
 The contract, which one conformance suite (`tests/conformance`) holds every source to:
 
 * Transactions come out whole and in commit order, each with a position. Reading again from a position repeats exactly,
   and no transaction spans a position given in `stops`.
-* An answer carries what its snapshot had seen, read inside that snapshot.
+* An answer carries what its snapshot had seen, read inside that snapshot. It has seen a transaction wholly or not at all.
 * A position belongs to one log. `identity` names it, and `reaches` says whether the log still goes back to a position.
 * Nothing is written to the users' tables, and no writer waits for longer than the database itself requires.
 """
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +41,8 @@ class TooLarge(Exception):
 
 
 class Reader(ABC):
-    """Reads one snapshot of a source. Picklable before it is opened, so that Spark executors can use it as the driver does.
+    """Reads one snapshot of a source. Picklable before it is opened, so that Spark executors can use it as the driver
+    does.
 
     `seen` is fixed when the reader is opened, and everything is read in that one snapshot until it is closed.
     """
@@ -76,7 +78,8 @@ class Source(ABC):
 
     @abstractmethod
     def prepare_script(self, relations: Sequence[str]) -> list[str]:
-        """What `prepare` would execute in the source, statement by statement, for the DBA. Empty if nothing is needed."""
+        """What `prepare` would execute in the source, statement by statement, for the DBA. Empty if nothing is needed.
+        """
 
     @abstractmethod
     def prepare(self, relations: Sequence[str]) -> None:
@@ -106,12 +109,21 @@ class Source(ABC):
     def transactions(
         self, after: Position, stops: Sequence[Position], stopped: Callable[[], bool]
     ) -> Iterator[Transaction]:
-        """The transactions after a position, for ever, as they come; blocks while there are none, and returns soon after
-        `stopped()` turns true. No transaction spans a position in `stops`."""
+        """The transactions after a position, for ever, as they come; blocks while there are none, and returns soon
+        after `stopped()` turns true. No transaction spans a position in `stops`."""
 
     @abstractmethod
     def reader(self) -> Reader:
         """A new reader, not yet open."""
+
+    @contextmanager
+    def elsewhere(self) -> Iterator[Callable[[Seen], None]]:
+        """While a reader of this source reads in another process; it is told what the reader's snapshot had seen.
+
+        No transaction may be reported that such a snapshot had seen only in part. A source that reports real transactions
+        need do nothing; one that reports what happened between two looks must not look meanwhile.
+        """
+        yield lambda _seen: None
 
     @abstractmethod
     def discard(self, through: Position) -> None:

@@ -15,7 +15,7 @@ import sqlite3
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,11 @@ from typing import Any
 from strobe.algebra.bag import Bag, Row
 from strobe.algebra.schema import RelationSchema
 from strobe.errors import SourceUnavailable, UserError
-from strobe.messages import Position, Transaction
+from strobe.messages import Position, Seen, Transaction
 from strobe.sources.base import Finding, Reader, Source
 from strobe.sources.sqlite_check import check
 from strobe.sources.sqlite_log import Prepared, prepare_statements, prepared, undo_statements
-from strobe.sources.sqlite_reader import Place, Rows, SqliteReader, end_of_log, position_at
+from strobe.sources.sqlite_reader import Gate, Place, Rows, SqliteReader, end_of_log, position_at
 from strobe.sources.sqlite_tables import read_table, table_names
 from strobe.sources.sqlite_triggers import LOG, note_name
 
@@ -42,6 +42,7 @@ class SqliteSource(Source):
     def __init__(self, name: str, path: Path) -> None:
         self.name = name
         self._place = Place(name, Path(path))
+        self._gate = Gate()
 
     def schemas(self) -> tuple[RelationSchema, ...]:
         """Tables with their columns of a supported declared type; other columns are left out."""
@@ -151,23 +152,25 @@ class SqliteSource(Source):
         self, connection: sqlite3.Connection, after: Position, stops: Sequence[Position], schema: int | None
     ) -> tuple[int, list[Transaction]]:
         """What the log holds after a position, in one read transaction; the triggers too, if the schema changed."""
-        connection.execute("BEGIN")
+        with self._gate.look(after) as snapshots:
+            connection.execute("BEGIN")
+            end = end_of_log(connection).order[0]
         try:
             self._anchored(connection, after)
             (version,) = connection.execute("PRAGMA schema_version").fetchone()
             state = self._prepared(connection)
             if version != schema:
                 self._intact(connection, state)
-            return version, self._groups(connection, state, after, stops)
+            ends = {s.order[0] for s in stops} | snapshots | {end}
+            return version, self._groups(connection, state, after, ends, end)
         finally:
             connection.execute("ROLLBACK")
 
     def _groups(
-        self, connection: sqlite3.Connection, state: Prepared, after: Position, stops: Sequence[Position]
+        self, connection: sqlite3.Connection, state: Prepared, after: Position, ends: set[int], end: int
     ) -> list[Transaction]:
-        start, end = after.order[0], end_of_log(connection).order[0]
-        renewals = {w.since for w in state.watched}  # from there on a relation has other columns
-        ends = {s.order[0] for s in stops} | renewals | {end}
+        start = after.order[0]
+        ends |= {w.since for w in state.watched}  # from there on a relation has other columns
         groups = []
         for through in sorted(e for e in ends if start < e <= end):
             groups.append(self._group(connection, state, start, through))
@@ -175,7 +178,7 @@ class SqliteSource(Source):
         return groups
 
     def _group(self, connection: sqlite3.Connection, state: Prepared, start: int, through: int) -> Transaction:
-        group = Group(self._place, state)
+        group = Group(self._place, connection, state)
         cursor = connection.execute(f"SELECT * FROM {LOG} WHERE seq > ? AND seq <= ? ORDER BY seq", (start, through))
         seq = mark = at = None
         while rows := cursor.fetchmany(1000):
@@ -188,7 +191,12 @@ class SqliteSource(Source):
         )
 
     def reader(self) -> Reader:
-        return SqliteReader(self._place)
+        return SqliteReader(self._place, self._gate)
+
+    @contextmanager
+    def elsewhere(self) -> Iterator[Callable[[Seen], None]]:
+        with self._gate.snapshot() as taken:
+            yield lambda seen: taken(seen.through)
 
     def discard(self, through: Position) -> None:
         """Take away log before the position, and notes, in small steps that give way to every writer."""
@@ -236,8 +244,9 @@ class SqliteSource(Source):
 class Group:
     """Net changes of a stretch of the log, by relation."""
 
-    def __init__(self, place: Place, state: Prepared) -> None:
+    def __init__(self, place: Place, connection: sqlite3.Connection, state: Prepared) -> None:
         self._place = place
+        self._connection = connection
         self._watched = state.by_id
         self._counts: dict[int, dict[Row, int]] = {}
         self._decoders: dict[int, Rows] = {}
@@ -247,7 +256,8 @@ class Group:
         if not sign:
             raise self._place.lost(f"the triggers of table {watched.relation} were missing or altered for some time")
         if watch not in self._decoders:
-            self._decoders[watch] = Rows(self._place, watched.relation, watched.types)
+            key = read_table(self._connection, watched.relation).primary_key
+            self._decoders[watch] = Rows(self._place, watched.relation, watched.types, key)
             self._counts[watch] = defaultdict(int)
         counts = self._counts[watch]
         row = self._decoders[watch].decode(values[: len(watched.types)])

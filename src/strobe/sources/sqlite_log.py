@@ -15,7 +15,18 @@ from functools import cached_property
 
 from strobe.errors import UserError
 from strobe.sources.sqlite_tables import PREFIX, Table, kind_of, quote, read_table
-from strobe.sources.sqlite_triggers import FORMAT, LOG, META, WATCHED, Watch, create_log, note_name, widen_log
+from strobe.sources.sqlite_triggers import (
+    EVENTS,
+    FORMAT,
+    LOG,
+    META,
+    WATCHED,
+    Watch,
+    create_log,
+    note_name,
+    trigger_name,
+    widen_log,
+)
 
 
 @dataclass(frozen=True)
@@ -111,7 +122,7 @@ def prepare_statements(
     for relation in dict.fromkeys([*active, *relations]):
         before = known.get(relation)
         if before and relation not in relations and kind_of(connection, relation) != "table":
-            statements += _retire(before)
+            statements += _retire(connection, before)
             continue
         table = usable_table(connection, source, relation)
         columns = tuple(c.name for c in table.offered)
@@ -121,11 +132,11 @@ def prepare_statements(
         statements += widen_log(width, len(columns))
         width = max(width, len(columns))
         if before and fault and not fault.gap and set(before.columns) == set(columns):
-            statements += _drop_triggers(connection, relation)
+            statements += _drop_triggers(connection, before)
             statements += Watch(table, before.columns, before.id).triggers().values()
             continue
         if before:
-            statements += _retire(before) + _drop_triggers(connection, relation)
+            statements += _retire(connection, before)
         gap = before is not None and (before.retired or (fault is not None and fault.gap))
         statements += _watch(Watch(table, columns, free), renewed=before is not None, gap=gap)
         free += 1
@@ -153,18 +164,19 @@ def usable_table(connection: sqlite3.Connection, source: str, relation: str) -> 
     return table
 
 
-def _retire(watched: Watched) -> list[str]:
+def _retire(connection: sqlite3.Connection, watched: Watched) -> list[str]:
     return [
         f"UPDATE {WATCHED} SET retired = 1 WHERE id = {watched.id}",
+        *_drop_triggers(connection, watched),
         f"DROP TABLE IF EXISTS {note_name(watched.id)}",
     ]
 
 
-def _drop_triggers(connection: sqlite3.Connection, relation: str) -> list[str]:
-    found = connection.execute(
-        "SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = ? COLLATE NOCASE", (relation,)
-    )
-    return [f"DROP TRIGGER {quote(name)}" for (name,) in found if name.startswith(PREFIX)]
+def _drop_triggers(connection: sqlite3.Connection, watched: Watched) -> list[str]:
+    """By name: the triggers of a table that was renamed went with it."""
+    names = {trigger_name(watched.relation, event) for event in EVENTS}
+    found = connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'")
+    return [f"DROP TRIGGER {quote(name)}" for (name,) in found if name in names]
 
 
 def _watch(watch: Watch, renewed: bool, gap: bool) -> list[str]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -113,11 +114,38 @@ class Rows:
         return None
 
 
-class SqliteReader(Reader):
-    """One read transaction. Not open, it is a path and a name, and pickles."""
+class Gate:
+    """Keeps reported transactions from spanning a snapshot that an answer was read in.
 
-    def __init__(self, place: Place) -> None:
+    A reported transaction is everything between two looks at the log, and an answer must have seen it wholly or not at
+    all. So looks and snapshots happen one after the other, and every snapshot's position ends a transaction: one that
+    was taken before a look is known to it, and one taken after it is not before its end.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._positions: set[int] = set()
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Callable[[Position], None]]:
+        """Take a snapshot inside, and say where it is."""
+        with self._lock:
+            yield lambda position: self._positions.add(position.order[0])
+
+    @contextmanager
+    def look(self, after: Position) -> Iterator[set[int]]:
+        """Fix the read transaction of a look inside; the snapshots taken since `after` are ends of what it reports."""
+        with self._lock:
+            self._positions = {p for p in self._positions if p > after.order[0]}
+            yield set(self._positions)
+
+
+class SqliteReader(Reader):
+    """One read transaction. Not open, it is a path and a name, and pickles; in another process it passes no gate."""
+
+    def __init__(self, place: Place, gate: Gate | None = None) -> None:
         self._place = place
+        self._gate = gate or Gate()
         self._connection: sqlite3.Connection | None = None
         self._tables: dict[str, Table] = {}
 
@@ -134,8 +162,10 @@ class SqliteReader(Reader):
         with self._place.errors():
             connection = self._place.connect()
             try:
-                connection.execute("BEGIN")
-                end = end_of_log(connection)
+                with self._gate.snapshot() as taken:
+                    connection.execute("BEGIN")
+                    end = end_of_log(connection)
+                    taken(end)
             except BaseException as error:
                 connection.close()
                 if isinstance(error, sqlite3.OperationalError) and f"no such table: {LOG}" in str(error):

@@ -83,6 +83,11 @@ class Table:
         """The unique keys besides the identity."""
         return tuple(i for i in self.indexes if i.unique and not (self.rowid is None and i.primary))
 
+    @property
+    def renumbered(self) -> bool:
+        """Whether VACUUM may give the rows other rowids. It keeps those of tables with an index."""
+        return self.rowid is not None and self.alias is None and not self.other_keys
+
     def schema(self, source: str) -> RelationSchema:
         columns = tuple(Column(c.name, c.type, searchable(c.type)) for c in self.columns if c.type)
         offered = {c.name for c in columns}

@@ -23,7 +23,9 @@ removing a row may delete or change the very row being updated: there the row be
 deletes settle all notes.
 
 Notes are taken away by Strobe itself (`discard`) while it holds the write lock: no statement is under way then, so
-every note says only what its table says.
+every note says only what its table says. Only where VACUUM may give rows other rowids (in tables without INTEGER PRIMARY
+KEY and unique index, where nothing but an explicit rowid can conflict) must no note outlive its statement: there each
+BEFORE trigger first takes away all notes of the table, and deletes do not look at them.
 
 A statement inside a trigger takes over the conflict clause of the statement that fired it, so no statement here may
 depend on its own, nor ever meet a conflict. Unary plus takes away a column's affinity where it would keep SQLite from
@@ -42,6 +44,7 @@ META = f"{PREFIX}meta"
 LOG = f"{PREFIX}log"
 WATCHED = f"{PREFIX}watched"
 FORMAT = "1"
+EVENTS = ("before_insert", "before_update", "after_insert", "after_update", "after_delete")
 
 
 def create_log(journal_mode: str) -> list[str]:
@@ -64,6 +67,10 @@ def widen_log(present: int, wanted: int) -> list[str]:
 
 def note_name(watch: int) -> str:
     return f"{PREFIX}note_{watch}"
+
+
+def trigger_name(relation: str, event: str) -> str:
+    return f"{PREFIX}{relation}_{event}"
 
 
 @dataclass(frozen=True)
@@ -114,17 +121,19 @@ class Watch:
         after_delete = [self._event("OLD", -1), *self._settle("OLD")]
         if self.table.acts_on_itself:
             after_delete += self._settle_all_removed()
-        bodies = {
-            "before_insert": [self._note_others(k, updating=False) for k in self._keys()],
-            "before_update": before_update,
-            "after_insert": after_insert,
-            "after_update": after_update,
-            "after_delete": after_delete,
-        }
-        return dict(self._trigger(when, body) for when, body in bodies.items())
+        before_insert = [self._note_others(k, updating=False) for k in self._keys()]
+        if self.table.renumbered:
+            before_insert.insert(0, f"DELETE FROM {self.note}")
+            before_update.insert(0, f"DELETE FROM {self.note}")
+            after_delete = [
+                self._log_row("OLD", -1),
+                f"DELETE FROM {self.note} WHERE {self._noted_as('OLD', self.note)}",
+            ]
+        bodies = (before_insert, before_update, after_insert, after_update, after_delete)
+        return dict(map(self._trigger, EVENTS, bodies))
 
     def _trigger(self, when: str, body: Sequence[str]) -> tuple[str, str]:
-        name = f"{PREFIX}{self.table.name}_{when}"
+        name = trigger_name(self.table.name, when)
         moment = when.replace("_", " ").upper()
         steps = "".join(f"\n  {statement};" for statement in body)
         on = quote(self.table.name)
@@ -170,7 +179,7 @@ class Watch:
         if column == self.table.rowid:
             return value
         facts = self.table.column(column)
-        return f"coalesce({value}, ({facts.default}))" if facts.not_null and facts.default is not None else value
+        return value if facts.not_null and facts.default is not None else value
 
     def _unchanged(self, key: Index) -> str:
         return " AND ".join(
@@ -179,8 +188,11 @@ class Watch:
         )
 
     def _event(self, row: str, sign: int) -> str:
+        return f"{self._log_row(row, sign)} WHERE NOT {self._is_known(row)}"
+
+    def _log_row(self, row: str, sign: int) -> str:
         values = ", ".join(f"{row}.{quote(c)}" for c in self.columns)
-        return f"{self._log()} SELECT {self.id}, {sign}, {values} WHERE NOT {self._is_known(row)}"
+        return f"{self._log()} SELECT {self.id}, {sign}, {values}"
 
     def _settle(self, row: str, condition: str = "1") -> list[str]:
         """Bring log and note of this row's identity to what is in the table now, if it is noted."""

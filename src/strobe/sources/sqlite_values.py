@@ -7,10 +7,11 @@ little; a key that no readable value of the column can equal is left out.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from datetime import date, datetime, timedelta, timezone
-from decimal import Decimal
+from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import Any
 
 from strobe.algebra.bag import canonical
@@ -69,7 +70,7 @@ def decoder(type_: str) -> Decode:
     """Stored value (never NULL) to canonical value; raises `Unfit`."""
     if type_.startswith("decimal"):
         precision, scale = map(int, type_[8:-1].split(","))
-        return lambda value: _decimal(value, precision, scale)
+        return _decimals(precision, scale)
     return _DECODERS[type_]
 
 
@@ -84,27 +85,32 @@ def _integer(value: Any) -> int:
     raise Unfit("it is not a 64-bit integer")
 
 
-def _decimal(value: Any, precision: int, scale: int) -> Decimal:
-    if isinstance(value, bytes) or (isinstance(value, str) and not _NUMBER.fullmatch(value)):
-        raise Unfit("it is not a number")
-    number = Decimal(repr(value) if isinstance(value, float) else value)
-    if not number.is_finite():
-        raise Unfit("it is not a finite number")
-    if isinstance(value, float) and _significant(number) > 15:
-        raise Unfit("it is stored as a binary fraction with more than 15 digits, so the decimal meant is not known")
-    if not number:
-        return Decimal((0, (0,), -scale))
-    sign, digits, exponent = number.as_tuple()
-    shift = int(exponent) + scale
-    coefficient = int("".join(map(str, digits)))
-    if shift > precision:
-        raise Unfit(f"it has more than {precision - scale} digits before the point")
-    whole, rest = (coefficient * 10**shift, 0) if shift >= 0 else divmod(coefficient, 10**-shift)
-    if rest:
-        raise Unfit(f"it has more than {scale} digits after the point")
-    if whole >= 10**precision:
-        raise Unfit(f"it has more than {precision - scale} digits before the point")
-    return Decimal((sign, tuple(map(int, str(whole))), -scale))
+def _decimals(precision: int, scale: int) -> Decode:
+    exact = Context(prec=precision, traps=[Inexact, InvalidOperation])
+    unit = Decimal((0, (1,), -scale))
+
+    def decode(value: Any) -> Decimal:
+        try:
+            number = exact.quantize(_number(value), unit)
+        except Inexact:
+            raise Unfit(f"it has more than {scale} digits after the point") from None
+        except InvalidOperation:
+            raise Unfit(f"it has more than {precision - scale} digits before the point") from None
+        return number if number else abs(number)
+
+    return decode
+
+
+def _number(value: Any) -> Decimal:
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise Unfit("it is not a finite number")
+        if float(f"{value:.15g}") != value:
+            raise Unfit("it is a binary fraction with more than 15 digits, so the decimal that was meant is not known")
+        return Decimal(repr(value))
+    if isinstance(value, int) or (isinstance(value, str) and _NUMBER.fullmatch(value)):
+        return Decimal(value)
+    raise Unfit("it is not a number")
 
 
 def _significant(number: Decimal) -> int:
