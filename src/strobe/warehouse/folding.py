@@ -1,0 +1,121 @@
+"""Folding: brings the view tables up to the last commit and says in `published` which versions belong together.
+
+A fold may be interrupted anywhere. What was merged is known to each table itself; `published` is derived from that, and
+a row of it is a true statement whoever wrote it: version and folded commit of a table are read from one snapshot of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from strobe.errors import Fenced
+from strobe.warehouse import look, tables, views
+from strobe.warehouse.header import Definition, Header, Published
+from strobe.warehouse.layout import Layout
+
+Hook = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a view's table stands: its version, and the commit that this version holds at least."""
+
+    definition: Definition
+    version: int
+    folded: int
+
+
+def fold(
+    spark: SparkSession, layout: Layout, definitions: Iterable[Definition], retention: timedelta, at: Hook
+) -> Published | None:
+    """Fold all views to the last commit. Without effect while a view is being loaded anew."""
+    log = look.open_log(layout)
+    last = look.last_header_of(log)
+    standings = _standings(layout, definitions)
+    if last is None or standings is None:
+        return None
+    newest = newest_published(layout)
+    if newest is not None and newest.commit == last.number and newest.views.keys() == standings.keys():
+        return newest
+    at("fold.before")
+    if newest is not None:
+        renew(spark, layout, newest, retention)
+        standings = _standings(layout, definitions) or {}
+    pending = _pending(log, last, newest, standings)
+    for definition, after in pending:
+        views.fold(spark, layout, log.version(), definition, after, last.number)
+        at("fold.view")
+    at("fold.before_publish")
+    row = publish(spark, layout, definitions, last.number)
+    at("fold.after_publish")
+    return row
+
+
+def publish(spark: SparkSession, layout: Layout, definitions: Iterable[Definition], commit: int) -> Published | None:
+    """Say that the view tables, as they are now, hold a commit. None if a view is being loaded anew."""
+    standings = _standings(layout, definitions)
+    if standings is None:
+        return None
+    for standing in standings.values():
+        if standing.folded > commit:
+            raise Fenced(
+                f"another coordinator folded the view {standing.definition.view} to commit {standing.folded}",
+                where=str(layout.root),
+                fix="Nothing is lost: the other one goes on from the last commit.",
+            )
+    row = Published(commit, datetime.now(timezone.utc), {name: s.version for name, s in standings.items()})
+    tables.append_published(spark, layout, row)
+    return row
+
+
+def newest_published(layout: Layout) -> Published | None:
+    return max(look.published(layout.root), key=lambda row: (row.commit, row.published_at), default=None)
+
+
+def renew(spark: SparkSession, layout: Layout, newest: Published, retention: timedelta) -> None:
+    """Give view tables whose version has become old a new one with the same rows, and publish it for the same commit.
+
+    Delta refuses versions by their age, also if they were superseded a minute ago; so a version must be young at the
+    moment when it is superseded.
+    """
+    versions = dict(newest.views)
+    limit = datetime.now(timezone.utc) - retention / 2
+    for name, version in newest.views.items():
+        path = layout.view(name)
+        if look.version(path) == version and look.written_at(path, version) < limit:
+            views.set_properties(spark, path, {"strobe.renewed": datetime.now(timezone.utc).isoformat()})
+            versions[name] = look.version(path)
+    if versions != newest.views:
+        tables.append_published(spark, layout, Published(newest.commit, datetime.now(timezone.utc), versions))
+
+
+def _standings(layout: Layout, definitions: Iterable[Definition]) -> dict[str, Standing] | None:
+    found = {}
+    for definition in definitions:
+        table = look.open_table(layout.view(definition.view))
+        if look.loaded_generation(table, definition.view) != definition.generation:
+            return None
+        folded = look.folded_to(table, definition.view, definition.generation)
+        found[definition.view] = Standing(definition, table.version(), folded or definition.from_commit)
+    return found
+
+
+def _pending(
+    log: DeltaTable, last: Header, newest: Published | None, standings: Mapping[str, Standing]
+) -> list[tuple[Definition, int]]:
+    """The views with rows in the log that their tables do not hold, and the commits from which on.
+
+    A table that is still at its published version has nothing pending up to the published commit: this only spares
+    reading the log from where the table changed last.
+    """
+    starts = {}
+    for name, standing in standings.items():
+        unchanged = newest is not None and newest.views.get(name) == standing.version
+        starts[name] = max(standing.folded, newest.commit) if newest is not None and unchanged else standing.folded
+    changes = look.changes(log, min(starts.values(), default=0), last.number)
+    return [(standings[n].definition, after) for n, after in starts.items() if changes.get(n, (0, 0))[0] > after]

@@ -1,0 +1,110 @@
+"""Where the warehouse's tables are, what is in them, and the settings they are made with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+FORMAT = 1
+"""Stands in the properties of the log; a warehouse with a newer one is refused."""
+
+FORMAT_PROPERTY = "strobe.format"
+PROJECT_PROPERTY = "strobe.project"
+ID_PROPERTY = "strobe.warehouse"
+OLDEST_PROPERTY = "strobe.oldest"
+"""In the properties of `published`: commits before this one can no longer be read."""
+LOG_RETENTION = "delta.logRetentionDuration"
+FILE_RETENTION = "delta.deletedFileRetentionDuration"
+DELETION_VECTORS = "delta.enableDeletionVectors"
+
+RANGE = 10_000
+"""Commits per partition of the log: whole ranges are dropped when they have become too old."""
+
+COPY = "_copy"
+
+HEADER_COLUMNS = ("commit", "committed_at", "epoch", "positions", "as_of", "identity", "generations")
+
+LOG_SCHEMA = """
+    commit BIGINT, committed_at TIMESTAMP, epoch BIGINT,
+    positions MAP<STRING, MAP<STRING, STRING>>, as_of MAP<STRING, MAP<STRING, TIMESTAMP>>, identity MAP<STRING, STRING>,
+    view STRING, `count` BIGINT, generations MAP<STRING, BIGINT>, `range` BIGINT
+"""
+"""`rows` is added after `count` when the first view joins: a struct must have a field."""
+
+PUBLISHED_SCHEMA = "commit BIGINT, published_at TIMESTAMP, views MAP<STRING, BIGINT>"
+
+DEFINITIONS_SCHEMA = """
+    view STRING, generation BIGINT, sql STRING, schema STRING, key ARRAY<STRING>, from_commit BIGINT, to_commit BIGINT,
+    version BIGINT
+"""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The paths of a warehouse."""
+
+    root: Path
+
+    @property
+    def log(self) -> Path:
+        return self.root / "log"
+
+    @property
+    def published(self) -> Path:
+        return self.root / "published"
+
+    @property
+    def definitions(self) -> Path:
+        return self.root / "definitions"
+
+    @property
+    def control(self) -> Path:
+        """Lock, heartbeat and requests: files, no tables."""
+        return self.root / "_strobe"
+
+    def view(self, name: str) -> Path:
+        return self.root / "views" / name
+
+
+def sql_path(path: Path) -> str:
+    """A table in SQL by its path."""
+    return f"delta.{quoted(str(path))}"
+
+
+def quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def text(value: str) -> str:
+    """A string literal."""
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def field(view: str, generation: int) -> str:
+    """The field of `rows` that holds a view's rows under one of its definitions."""
+    return f"{view}_g{generation}"
+
+
+def fold_app(view: str, generation: int) -> str:
+    """Under this application id a view's table remembers the commit that it was folded to."""
+    return f"fold:{view}:g{generation}"
+
+
+def load_app(view: str) -> str:
+    """Under this application id a view's table remembers the generation that was loaded last."""
+    return f"load:{view}"
+
+
+def retention_properties(retention: timedelta) -> dict[str, str]:
+    """Delta refuses a version older than the file retention, and forgets its log after the log retention.
+
+    A commit inside the horizon may need a table version that was written before the horizon; versions are renewed when
+    they reach half the horizon's age (see `retention`), so twice the horizon is enough for all of them.
+    """
+    kept = f"interval {max(1, int(2 * retention.total_seconds()))} seconds"
+    return {LOG_RETENTION: kept, FILE_RETENTION: kept}
+
+
+def properties_sql(properties: dict[str, str]) -> str:
+    return ", ".join(f"{text(name)} = {text(value)}" for name, value in properties.items())

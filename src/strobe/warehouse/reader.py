@@ -1,0 +1,132 @@
+"""Reads the views as they were at a commit, through Spark.
+
+A snapshot pins one version of the log and one commit in it. A view is then its table at the newest published commit
+that is not later, merged with the log's rows after it: the same for every view, so what is read together was true
+together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+
+from strobe.errors import BrokenInvariant, UserError
+from strobe.warehouse import look, views
+from strobe.warehouse.header import Definition, Header, Published
+from strobe.warehouse.layout import COPY, Layout
+
+_SMALL = 100_000
+"""Up to so many changed rows are sent to every executor instead of shuffling the table."""
+
+
+class Snapshot:
+    """All views at one commit. Cheap to make; reads nothing but metadata until a view is asked for."""
+
+    def __init__(self, spark: SparkSession, layout: Layout, log: DeltaTable, header: Header) -> None:
+        self._spark = spark
+        self._layout = layout
+        self._log = log
+        self.header = header
+
+    @property
+    def commit(self) -> int:
+        return self.header.number
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        return tuple(sorted(self.header.generations))
+
+    def table(self, view: str) -> DataFrame:
+        """A view's rows, copies repeated."""
+        base = self._base(view)
+        frame = self._spark.read.format("delta").option("versionAsOf", base.version).load(str(self._layout.view(view)))
+        rows = look.changes(self._log, base.commit, self.commit).get(view, (0, 0))[1]
+        if not rows:
+            return frame.drop(COPY)
+        columns = [c for c in frame.columns if c != COPY]
+        change = views.net(
+            self._spark, self._layout, self._log.version(), base.definition, columns, base.commit, self.commit
+        )
+        return views.merged(frame, change, base.definition.key, rows <= _SMALL)
+
+    @cached_property
+    def _definitions(self) -> Mapping[tuple[str, int], Definition]:
+        return {(d.view, d.generation): d for d in look.definitions(self._layout.root)}
+
+    @cached_property
+    def _published(self) -> list[Published]:
+        return look.published(self._layout.root)
+
+    def _base(self, view: str) -> _Base:
+        generation = self.header.generations.get(view)
+        if generation is None:
+            raise UserError(
+                f"there is no view {view!r} at commit {self.commit}",
+                where=f"view {view}",
+                fix=f"The views at that commit are: {', '.join(self.views) or 'none'}.",
+            )
+        definition = self._definitions.get((view, generation))
+        if definition is None:
+            raise BrokenInvariant(f"generation {generation} has no definition", where=f"view {view}")
+        for row in reversed(self._published):
+            if definition.from_commit <= row.commit <= self.commit and view in row.views:
+                return _Base(definition, row.commit, row.views[view])
+        return _Base(definition, definition.from_commit, definition.version)
+
+
+@dataclass(frozen=True)
+class _Base:
+    """From where a view's rows are rebuilt: a version of its table, and the commit that this version holds."""
+
+    definition: Definition
+    commit: int
+    version: int
+
+
+def snapshot(spark: SparkSession, path: Path, at: int | None = None) -> Snapshot:
+    """The views at a commit, or at the last one."""
+    layout = Layout(path)
+    log = look.open_log(layout)
+    header = look.last_header_of(log) if at is None else look.header_of(log, at)
+    if header is None:
+        raise _no_commit(layout, log, at)
+    oldest = look.oldest_readable(layout, log)
+    if header.number < oldest:
+        raise _too_old(header.number, oldest)
+    return Snapshot(spark, layout, log, header)
+
+
+def commit_at(path: Path, time: datetime) -> int:
+    """The newest commit that was there at a time."""
+    layout = Layout(path)
+    log = look.open_log(layout)
+    header, oldest = look.header_at(log, time), look.oldest_readable(layout, log)
+    if header is None or header.number < oldest:
+        first = look.header_of(log, oldest)
+        since = f", which was at {first.committed_at:%Y-%m-%d %H:%M:%S} UTC" if first else ""
+        raise UserError(
+            f"nothing is kept from {time:%Y-%m-%d %H:%M:%S %Z}", fix=f"The oldest commit is {oldest}{since}."
+        )
+    return header.number
+
+
+def _too_old(commit: int, oldest: int) -> UserError:
+    return UserError(
+        f"commit {commit} is no longer kept",
+        fix=f"The oldest commit is {oldest}; `retention` in strobe.yml says how far back commits reach.",
+    )
+
+
+def _no_commit(layout: Layout, log: DeltaTable, at: int | None) -> UserError:
+    last = look.last_header_of(log)
+    if last is None:
+        return UserError("nothing has been committed yet", where=str(layout.root), fix="Start `strobe run` first.")
+    if at is not None and at <= last.number and at > 0:
+        return _too_old(at, look.oldest_readable(layout, log))
+    return UserError(f"there is no commit {at}", where=str(layout.root), fix=f"The last commit is {last.number}.")

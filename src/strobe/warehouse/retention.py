@@ -1,0 +1,73 @@
+"""Keeps the warehouse from filling the disk: drops what is older than the horizon, and joins small files.
+
+Any commit inside the horizon stays readable. The oldest of them, h, needs the view tables at the newest published
+commit p <= h and the log's rows after p; so everything up to p may go, in whole ranges of the log. Delta keeps removed
+files for twice the horizon (see `layout.retention_properties`), so a reader at work meanwhile is not disturbed.
+
+Only the coordinator that holds the fence does this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from strobe.warehouse import fence, look, views
+from strobe.warehouse.layout import OLDEST_PROPERTY, RANGE, Layout, sql_path
+
+SMALL = 8 * 1024 * 1024
+"""Files below this size are small: compaction joins them, and leaves larger ones alone, so that a row is rewritten a
+few times at most."""
+MANY = 50
+"""So many small files in a table are worth a compaction."""
+
+
+def drop_old(
+    spark: SparkSession, layout: Layout, retention: timedelta, appending: AbstractContextManager[object]
+) -> int:
+    """Drop what no commit inside the horizon needs; returns the oldest commit that can be read."""
+    log = look.open_log(layout)
+    horizon = look.header_at(log, datetime.now(timezone.utc) - retention)
+    last = look.last_header_of(log)
+    kept = look.oldest_readable(layout, log)
+    if horizon is None or last is None:
+        return kept
+    before = [row.commit for row in look.published(layout.root) if row.commit <= horizon.number]
+    if not before or before[-1] <= kept:
+        return kept
+    oldest = before[-1]
+    views.set_properties(spark, layout.published, {OLDEST_PROPERTY: str(oldest)})
+    spark.sql(f"DELETE FROM {sql_path(layout.published)} WHERE commit < {oldest}")
+    ranges = min((oldest + 1) // RANGE, last.number // RANGE)
+    if any(file.last < ranges * RANGE for file in look.log_files(log)):
+        spark.sql(f"DELETE FROM {sql_path(layout.log)} WHERE `range` < {ranges}")
+    with appending:
+        fence.drop_implied(spark, layout, look.oldest_commit(look.open_log(layout)) or 0)
+    return oldest
+
+
+def compact(spark: SparkSession, layout: Layout, names: Iterable[str]) -> bool:
+    """Join small files where there are many; returns whether a view's table has a new version."""
+    spark.conf.set("spark.databricks.delta.optimize.minFileSize", str(SMALL))
+    spark.conf.set("spark.databricks.delta.optimize.maxFileSize", str(16 * SMALL))
+    for path in (layout.log, layout.published, layout.definitions):
+        _compact(spark, path)
+    compacted = [name for name in names if _compact(spark, layout.view(name))]
+    return bool(compacted)
+
+
+def vacuum(spark: SparkSession, layout: Layout, names: Iterable[str]) -> None:
+    """Delete files that no retained version of a table uses, by the tables' own retention."""
+    for path in (layout.log, layout.published, layout.definitions, *map(layout.view, names)):
+        spark.sql(f"VACUUM {sql_path(path)}")
+
+
+def _compact(spark: SparkSession, path: Path) -> bool:
+    if look.small_files(path, SMALL) < MANY:
+        return False
+    spark.sql(f"OPTIMIZE {sql_path(path)}")
+    return True

@@ -1,0 +1,132 @@
+"""Writes the small tables, `published` and `definitions`, and makes all of them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from strobe.errors import UserError
+from strobe.warehouse import look
+from strobe.warehouse.header import Definition, Published
+from strobe.warehouse.layout import (
+    DEFINITIONS_SCHEMA,
+    DELETION_VECTORS,
+    FORMAT,
+    FORMAT_PROPERTY,
+    ID_PROPERTY,
+    LOG_SCHEMA,
+    PROJECT_PROPERTY,
+    PUBLISHED_SCHEMA,
+    Layout,
+    properties_sql,
+    retention_properties,
+    sql_path,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_OWN = {"log", "published", "definitions", "views", "staging", "_strobe"}
+_PUBLISHED = pa.schema(
+    [
+        ("commit", pa.int64()),
+        ("published_at", pa.timestamp("us", tz="UTC")),
+        ("views", pa.map_(pa.string(), pa.int64())),
+    ]
+)
+_DEFINITIONS = pa.schema(
+    [
+        ("view", pa.string()),
+        ("generation", pa.int64()),
+        ("sql", pa.string()),
+        ("schema", pa.string()),
+        ("key", pa.list_(pa.string())),
+        ("from_commit", pa.int64()),
+        ("to_commit", pa.int64()),
+        ("version", pa.int64()),
+    ]
+)
+
+
+def create_or_check(spark: SparkSession, layout: Layout, retention: timedelta, project: str) -> None:
+    """Make the tables in an empty folder; `UserError` for a folder of somebody else's, which is left as it is."""
+    if look.exists(layout.log):
+        check(layout, project)
+        return
+    refuse_foreign(layout)
+    common = {FORMAT_PROPERTY: str(FORMAT), DELETION_VECTORS: "false", **retention_properties(retention)}
+    _create(spark, layout, "published", PUBLISHED_SCHEMA, "", common)
+    _create(spark, layout, "definitions", DEFINITIONS_SCHEMA, "", common)
+    own = {
+        PROJECT_PROPERTY: project,
+        ID_PROPERTY: uuid.uuid4().hex[:12],
+        "delta.checkpointInterval": "100",
+        "delta.dataSkippingStatsColumns": "commit,committed_at,epoch,view",
+    }
+    _create(spark, layout, "log", LOG_SCHEMA, "PARTITIONED BY (`range`)", {**common, **own})
+
+
+def check_before_use(layout: Layout, project: str) -> None:
+    """`UserError` unless the folder is this project's warehouse, or can become one. Writes nothing, starts no JVM."""
+    if look.exists(layout.log):
+        check(layout, project)
+    else:
+        refuse_foreign(layout)
+
+
+def check(layout: Layout, project: str) -> None:
+    """That the tables are there, whole, ours, and of a format that is understood."""
+    owner = look.properties(look.open_log(layout)).get(PROJECT_PROPERTY, project)
+    if owner != project:
+        raise UserError(
+            f"the warehouse belongs to the project {owner!r}",
+            where=str(layout.root),
+            fix=f"Set `project: {owner}` in strobe.yml, or choose another folder for `warehouse`.",
+        )
+    look.open_table(layout.published)
+    look.open_table(layout.definitions)
+
+
+def refuse_foreign(layout: Layout) -> None:
+    """`UserError` for a folder that holds anything but a warehouse (or one whose making was interrupted)."""
+    if not layout.root.exists():
+        return
+    if not layout.root.is_dir():
+        raise UserError("this is a file, not a folder", where=str(layout.root), fix="Set `warehouse` to a folder.")
+    entries = {entry.name for entry in layout.root.iterdir()}
+    tables = [layout.root / name for name in entries & {"published", "definitions"}]
+    half_made = all(look.exists(t) and FORMAT_PROPERTY in look.properties(look.open_table(t)) for t in tables)
+    if entries <= _OWN - {"log", "views"} and half_made:
+        return
+    shown = ", ".join(sorted(entries)[:3])
+    raise UserError(
+        f"the folder is not empty and holds no warehouse (it holds {shown})",
+        where=str(layout.root),
+        fix="Set `warehouse` in strobe.yml to an empty or absent folder.",
+    )
+
+
+def append_published(spark: SparkSession, layout: Layout, row: Published) -> None:
+    record = {"commit": row.commit, "published_at": row.published_at, "views": list(row.views.items())}
+    table = pa.Table.from_pylist([record], schema=_PUBLISHED)
+    spark.createDataFrame(table).coalesce(1).write.format("delta").mode("append").save(str(layout.published))
+
+
+def write_definitions(spark: SparkSession, layout: Layout, rows: Sequence[Definition]) -> None:
+    """Replace the definitions, atomically."""
+    records = [{**vars(row), "key": list(row.key)} for row in rows]
+    table = pa.Table.from_pylist(records, schema=_DEFINITIONS)
+    spark.createDataFrame(table).coalesce(1).write.format("delta").mode("overwrite").save(str(layout.definitions))
+
+
+def _create(
+    spark: SparkSession, layout: Layout, name: str, schema: str, partitions: str, properties: dict[str, str]
+) -> None:
+    spark.sql(
+        f"CREATE TABLE IF NOT EXISTS {sql_path(layout.root / name)} ({schema}) USING DELTA {partitions} "
+        f"TBLPROPERTIES ({properties_sql(properties)})"
+    )

@@ -1,0 +1,221 @@
+"""A stored view: its table, loading it anew, and folding the log into it.
+
+The table itself remembers two numbers, written atomically with its rows as Delta transaction versions: the generation
+that was loaded last (`load:<view>`), and the commit that this generation was folded to (`fold:<view>:g<generation>`).
+So loading and folding can be interrupted anywhere and done again.
+
+Where rows can repeat, copies of a row are numbered 1..n in `_copy`, without gaps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # the name by which Spark's users know it
+
+from strobe.algebra.view import View
+from strobe.errors import UserError
+from strobe.warehouse import look
+from strobe.warehouse.header import Definition
+from strobe.warehouse.layout import (
+    COPY,
+    DELETION_VECTORS,
+    RANGE,
+    Layout,
+    field,
+    fold_app,
+    load_app,
+    properties_sql,
+    quoted,
+    sql_path,
+    text,
+)
+
+LARGE = 500_000
+"""From this many rows on a table has deletion vectors: changing a few rows must not rewrite whole files. Smaller tables
+have none, so that every engine can read them."""
+
+_COUNT, _LAST, _NEW = "_count", "_last", "_new"
+_FORBIDDEN = set(" ,;{}()\n\t=")
+_TXN_APP, _TXN_VERSION = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
+
+
+def check_columns(view: View, types: dict[str, str]) -> None:
+    """`UserError` for columns that a Delta table cannot hold."""
+    seen: set[str] = set()
+    for output in view.outputs:
+        name = output.name
+        problem = (
+            f"has a name with one of the characters {' '.join(sorted(_FORBIDDEN - set(' ')))} or a blank in it"
+            if _FORBIDDEN & set(name)
+            else "occurs twice, as names that differ only in case are the same"
+            if name.lower() in seen
+            else f"has a name that Strobe keeps for itself (it begins with {COPY!r}, {_COUNT!r} or {'_commit'!r})"
+            if name.lower().startswith((COPY, _COUNT, "_commit", _LAST, _NEW))
+            else "has no type"
+            if types[name] == "void"
+            else "is a map, and rows with maps cannot be compared"
+            if "map<" in types[name]
+            else None
+        )
+        if problem:
+            raise UserError(f"the column {name!r} {problem}", where=f"view {view.name}", fix="Alias or cast it.")
+        seen.add(name.lower())
+
+
+def load(
+    spark: SparkSession, layout: Layout, view: View, frame: DataFrame, generation: int, properties: dict[str, str]
+) -> int:
+    """Overwrite a view's table with freshly computed rows; returns the table's version that holds them."""
+    path = layout.view(view.name)
+    rows = frame if view.key else _numbered(frame)
+    writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
+    writer = writer.option("txnAppId", load_app(view.name)).option("txnVersion", str(generation))
+    if not look.exists(path):
+        writer = writer.options(**{DELETION_VECTORS: "false", **properties})
+    writer.save(str(path))
+    if look.rows_of(layout.root, view.name) >= LARGE:
+        set_properties(spark, path, {DELETION_VECTORS: "true"})
+    return look.version(path)
+
+
+def set_properties(spark: SparkSession, path: Path, properties: dict[str, str]) -> None:
+    spark.sql(f"ALTER TABLE {sql_path(path)} SET TBLPROPERTIES ({properties_sql(properties)})")
+
+
+def undo_load(spark: SparkSession, layout: Layout, definition: Definition) -> None:
+    """Bring back the generation in force, if a newer one was loaded that never joined."""
+    path = layout.view(definition.view)
+    table = look.open_table(path)
+    if look.loaded_generation(table, definition.view) == definition.generation:
+        return
+    back = table.version()
+    while look.loaded_generation(table, definition.view) > definition.generation:
+        back -= 1
+        table.load_as_version(back)
+    spark.sql(f"RESTORE TABLE {sql_path(path)} TO VERSION AS OF {back}")
+
+
+def net(
+    spark: SparkSession,
+    layout: Layout,
+    log_version: int,
+    definition: Definition,
+    columns: Sequence[str],
+    after: int,
+    through: int,
+) -> DataFrame:
+    """The net change of a view between two commits: its columns and `_count`, never zero."""
+    rows = field(definition.view, definition.generation)
+    frame = spark.read.format("delta").option("versionAsOf", log_version).load(str(layout.log))
+    wanted = frame.where(
+        f"`range` BETWEEN {after // RANGE} AND {through // RANGE} AND commit > {after} AND commit <= {through} "
+        f"AND view = {text(definition.view)}"
+    )
+    values = [F.col(f"rows.{quoted(rows)}.{quoted(c)}").alias(c) for c in columns]
+    summed = (
+        wanted.select(*values, F.col("count").alias(_COUNT))
+        .groupBy(*map(quoted, columns))
+        .agg(F.sum(_COUNT).alias(_COUNT))
+    )
+    return summed.where(F.col(_COUNT) != 0)
+
+
+def fold(
+    spark: SparkSession, layout: Layout, log_version: int, definition: Definition, after: int, through: int
+) -> None:
+    """Merge the log's rows between two commits into a view's table."""
+    path = layout.view(definition.view)
+    table = spark.read.format("delta").load(str(path))
+    columns = [c for c in table.columns if c != COPY]
+    change = net(spark, layout, log_version, definition, columns, after, through)
+    if definition.key:
+        source, merge = _by_key(change, columns, definition.key, definition.view)
+    else:
+        source, merge = _by_copy(table, change, columns, definition.view)
+    source.createOrReplaceTempView("strobe_fold")
+    with _transaction(spark, fold_app(definition.view, definition.generation), through):
+        spark.sql(f"MERGE INTO {sql_path(path)} AS t USING strobe_fold AS s {merge}")
+
+
+def _by_key(change: DataFrame, columns: Sequence[str], key: Sequence[str], view: str) -> tuple[DataFrame, str]:
+    """One source row for each key: the new row, or none where it is gone."""
+    coming = F.when(F.col(_COUNT) > 0, F.struct(*(F.col(quoted(c)) for c in columns)))
+    how_many = F.sum(F.greatest(F.col(_COUNT), F.lit(0)))
+    twice = F.raise_error(F.lit(f"view {view}: the log brings two rows with one key"))
+    source = change.groupBy(*map(quoted, key)).agg(F.when(how_many > 1, twice).otherwise(F.max(coming)).alias(_NEW))
+    on = " AND ".join(f"t.{quoted(c)} = s.{quoted(c)}" for c in key)
+    updates = ", ".join(f"t.{quoted(c)} = s.{_NEW}.{quoted(c)}" for c in columns)
+    names, values = ", ".join(map(quoted, columns)), ", ".join(f"s.{_NEW}.{quoted(c)}" for c in columns)
+    return source, (
+        f"ON {on} WHEN MATCHED AND s.{_NEW} IS NULL THEN DELETE WHEN MATCHED THEN UPDATE SET {updates} "
+        f"WHEN NOT MATCHED AND s.{_NEW} IS NOT NULL THEN INSERT ({names}) VALUES ({values})"
+    )
+
+
+def _by_copy(table: DataFrame, change: DataFrame, columns: Sequence[str], view: str) -> tuple[DataFrame, str]:
+    """One source row for each copy that comes or goes: the last copies go, new ones come after them."""
+    touched = table.alias("t").join(change.alias("s"), _same("t", "s", columns), "left_semi")
+    none = F.lit(0).cast("bigint")
+    both = touched.withColumn(_COUNT, none).unionByName(change.withColumn(COPY, none))
+    counted = both.groupBy(*map(quoted, columns)).agg(F.sum(_COUNT).alias(_COUNT), F.max(COPY).alias(_LAST))
+    message = text(f"view {view}: the log takes away rows that the table does not hold")
+    copies = (
+        f"CASE WHEN {_COUNT} > 0 THEN sequence({_LAST} + 1, {_LAST} + {_COUNT}) "
+        f"WHEN {_LAST} + {_COUNT} >= 0 THEN sequence({_LAST} + {_COUNT} + 1, {_LAST}) "
+        f"ELSE raise_error({message}) END"
+    )
+    source = counted.select(*map(quoted, columns), _COUNT, F.explode(F.expr(copies)).alias(COPY))
+    names = [*columns, COPY]
+    on = " AND ".join(f"t.{quoted(c)} <=> s.{quoted(c)}" for c in names)
+    values = ", ".join(f"s.{quoted(c)}" for c in names)
+    return source, (
+        f"ON {on} WHEN MATCHED AND s.{_COUNT} < 0 THEN DELETE "
+        f"WHEN NOT MATCHED AND s.{_COUNT} > 0 THEN INSERT ({', '.join(map(quoted, names))}) VALUES ({values})"
+    )
+
+
+def merged(base: DataFrame, change: DataFrame, key: Sequence[str], small: bool) -> DataFrame:
+    """A view's rows after a change: a table as it was, and a net change. Without `_copy`.
+
+    Of the copies of a row that are fewer now, any may go, so those with the lowest numbers do: no counting, and where
+    the change is small no shuffle of the table.
+    """
+    columns = [c for c in base.columns if c != COPY]
+    names = list(map(quoted, columns))
+    going = change.where(F.col(_COUNT) < 0)
+    going = F.broadcast(going) if small else going
+    matches = _same("t", "s", key or columns)
+    if not key:
+        matches = matches & (F.col(f"t.{COPY}") <= -F.col(f"s.{_COUNT}"))
+    staying = base.alias("t").join(going.alias("s"), matches, "left_anti").select(*names)
+    coming = change.where(F.col(_COUNT) > 0).withColumn(_LAST, F.explode(F.expr(f"sequence(1, {_COUNT})")))
+    return staying.unionByName(coming.select(*names))
+
+
+def _same(left: str, right: str, columns: Sequence[str]) -> Column:
+    condition = F.lit(True)
+    for column in columns:
+        condition = condition & F.col(f"{left}.{quoted(column)}").eqNullSafe(F.col(f"{right}.{quoted(column)}"))
+    return condition
+
+
+def _numbered(frame: DataFrame) -> DataFrame:
+    names = list(map(quoted, frame.columns))
+    counted = frame.groupBy(*names).agg(F.count(F.lit(1)).alias(_COUNT))
+    return counted.select(*names, F.explode(F.expr(f"sequence(1, {_COUNT})")).alias(COPY))
+
+
+@contextmanager
+def _transaction(spark: SparkSession, app: str, number: int) -> Iterator[None]:
+    """What is written inside carries this application's number, once. Only for a session that nobody else uses."""
+    spark.conf.set(_TXN_APP, app)
+    spark.conf.set(_TXN_VERSION, str(number))
+    try:
+        yield
+    finally:
+        spark.conf.unset(_TXN_APP)
+        spark.conf.unset(_TXN_VERSION)

@@ -1,0 +1,322 @@
+"""The warehouse as the coordinator uses it: claim it, append commits, bring views in, fold, maintain, read.
+
+Appends come from one thread; folding and maintenance may run in another at the same time, in a Spark session of their
+own, because what they set there (Delta's transaction numbers) must not leak into appends.
+
+What is true is in the log. A header names, for every view, the generation in force; a definition or a loaded table that
+no header names does not exist for readers, and is done away with at the next start.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from strobe.algebra.view import View
+from strobe.errors import BrokenInvariant, CommitUnknown, Fenced
+from strobe.warehouse import fence, folding, log, look, reader, retention, tables, views
+from strobe.warehouse.folding import Hook
+from strobe.warehouse.header import Commit, Definition, Header, Published
+from strobe.warehouse.layout import (
+    FILE_RETENTION,
+    ID_PROPERTY,
+    Layout,
+    field,
+    quoted,
+    retention_properties,
+    sql_path,
+)
+from strobe.warehouse.lock import CoordinatorLock
+from strobe.warehouse.log import Member
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A view whose table was loaded, and which can join."""
+
+    view: View
+    generation: int
+    schema: str
+    version: int
+
+
+def _nothing(name: str) -> None:
+    """No hook."""
+
+
+class Warehouse:
+    """A warehouse that is open. Everything but reading needs `fence` first."""
+
+    def __init__(self, spark: SparkSession, path: Path, retention: timedelta, at: Hook = _nothing) -> None:
+        self.layout = Layout(path)
+        self.lock = CoordinatorLock(self.layout.control)
+        self.id = look.properties(look.open_log(self.layout)).get(ID_PROPERTY, "")
+        self._spark = spark
+        self._background = _own_session(spark)
+        self._retention = retention
+        self._at = at
+        self._epoch = 0
+        self._last: Header | None = None
+        self._definitions: list[Definition] = []
+        self._members: dict[str, Member] = {}
+        self._appending = threading.RLock()
+        self._folding = threading.RLock()
+
+    @classmethod
+    def create_or_open(
+        cls, spark: SparkSession, path: Path, retention: timedelta, project: str, at: Hook = _nothing
+    ) -> Warehouse:
+        """Open a warehouse; an empty or absent folder becomes one. `UserError` for any other folder."""
+        tables.create_or_check(spark, Layout(path), retention, project)
+        return cls(spark, path, retention, at)
+
+    # -- coordinating -------------------------------------------------------------------------------------------------
+
+    def fence(self, take_over: bool = False) -> Header | None:
+        """Become the only coordinator; returns the last header, which nobody else can change any more.
+
+        Afterwards `use` says which compiled views take part.
+        """
+        self.lock.acquire(take_over)
+        with self._folding, self._appending:
+            self._epoch = fence.claim(self._spark, self.layout)
+            self._last = look.last_header_of(look.open_log(self.layout))
+            self._members = {}
+            self._repair()
+            self._keep_retention()
+            return self._last
+
+    @property
+    def epoch(self) -> int:
+        return self._epoch
+
+    @property
+    def last(self) -> Header | None:
+        """The last header, as this coordinator knows it."""
+        return self._last
+
+    @property
+    def definitions(self) -> dict[str, Definition]:
+        """The definitions in force, by view."""
+        generations = self._last.generations if self._last else {}
+        return {d.view: d for d in self._definitions if generations.get(d.view) == d.generation}
+
+    def use(self, compiled: Sequence[View]) -> None:
+        """Take these compiled views for appends. They are the stored definitions' own SQL; others must be loaded."""
+        for view in compiled:
+            definition = self.definitions.get(view.name)
+            if definition is None or definition.sql != view.sql:
+                raise BrokenInvariant("this definition was never loaded", where=f"view {view.name}")
+            self._members[view.name] = Member(view, definition.generation)
+
+    def close(self) -> None:
+        self.lock.release()
+
+    def append(self, commits: Sequence[Commit]) -> None:
+        """Append commits, all or none, in one Spark job.
+
+        `UserError` if a view's expression fails on a row, and nothing was committed; `Fenced`; or `CommitUnknown`,
+        after which this warehouse must be fenced again before anything else.
+        """
+        self._append(commits, {name: d.generation for name, d in self.definitions.items()})
+
+    def _append(self, commits: Sequence[Commit], generations: Mapping[str, int]) -> None:
+        with self._appending:
+            self._check_numbers(commits)
+            self._at("append.before")
+            try:
+                log.append(self._spark, self.layout, self._epoch, self._members, commits, generations)
+            except (Py4JJavaError, PySparkException) as error:
+                raise self._diagnosis(commits, error) from error
+            except OSError as error:
+                raise self._unknown(error) from error
+            self._last = _header(commits[-1], self._epoch, generations)
+            self._at("append.after")
+
+    def _check_numbers(self, commits: Sequence[Commit]) -> None:
+        if not self._epoch:
+            raise BrokenInvariant("an append without a fence", where=str(self.layout.root))
+        first = self._last.number + 1 if self._last else 1
+        numbers = [commit.number for commit in commits]
+        if not numbers or numbers != list(range(first, first + len(numbers))):
+            raise BrokenInvariant(f"commits {numbers} do not follow commit {first - 1}", where=str(self.layout.root))
+
+    def _diagnosis(self, commits: Sequence[Commit], error: Exception) -> Exception:
+        """What a failed append means."""
+        try:
+            fence.ensure_ours(self.layout, self._epoch)
+            last = look.last_header_of(look.open_log(self.layout))
+            untouched = (last.number if last else 0) < commits[0].number
+            failing = log.failing_view(self._spark, self._members, commits) if untouched else None
+        except Fenced as fenced:
+            return fenced
+        except Exception:
+            return self._unknown(error)
+        return log.evaluation_error(*failing) if failing else self._unknown(error)
+
+    def _unknown(self, error: Exception) -> CommitUnknown:
+        self._epoch = 0
+        return CommitUnknown(
+            f"an append failed, and whether it took place is unknown: {str(error).strip().splitlines()[0]}",
+            where=str(self.layout.root),
+            fix="Strobe starts again from the last commit in the log.",
+        )
+
+    # -- bringing views in --------------------------------------------------------------------------------------------
+
+    def load(self, view: View, frame: DataFrame) -> Loaded:
+        """Write a view's table from freshly computed rows; nobody sees them before `join`."""
+        types = log.output_types(self._spark, view)
+        views.check_columns(view, types)
+        found = {f.name: f.dataType.simpleString() for f in frame.schema}
+        if list(found.items()) != list(types.items()):
+            raise BrokenInvariant(f"changes yield {types}, a computation yields {found}", where=f"view {view.name}")
+        with self._folding:
+            fence.ensure_ours(self.layout, self._epoch)
+            generation = self._next_generation(view.name)
+            properties = retention_properties(self._retention)
+            version = self._load(view, frame, generation, properties)
+            self._at("load.table")
+        schema = ", ".join(f"{quoted(name)} {type_}" for name, type_ in types.items())
+        return Loaded(view, generation, schema, version)
+
+    def _load(self, view: View, frame: DataFrame, generation: int, properties: dict[str, str]) -> int:
+        try:
+            return views.load(self._spark, self.layout, view, frame, generation, properties)
+        except (Py4JJavaError, PySparkException) as error:
+            if _DATA_EXCEPTION in str(error):
+                raise log.evaluation_error(view.name, error) from error
+            raise
+
+    def join(self, loaded: Sequence[Loaded], commit: Commit, dropped: Sequence[str] = ()) -> None:
+        """Let loaded views take part from this commit on, and others no more; the commit is published with them."""
+        with self._folding, self._appending:
+            fence.ensure_ours(self.layout, self._epoch)
+            self._check_numbers([commit])
+            ending = {item.view.name for item in loaded} | set(dropped)
+            rows = [
+                replace(d, to_commit=commit.number - 1) if d.view in ending and d.to_commit is None else d
+                for d in self._definitions
+            ]
+            rows += [_definition(item, commit.number) for item in loaded]
+            tables.write_definitions(self._spark, self.layout, rows)
+            self._add_fields(loaded)
+            self._at("load.definitions")
+            generations = {n: d.generation for n, d in self.definitions.items() if n not in dropped}
+            generations |= {item.view.name: item.generation for item in loaded}
+            self._append([commit], generations)
+            self._definitions = rows
+            self._members = {n: m for n, m in self._members.items() if n not in dropped}
+            self._members |= {item.view.name: Member(item.view, item.generation) for item in loaded}
+            self._at("load.joined")
+            self.fold()
+
+    def _next_generation(self, view: str) -> int:
+        defined = [d.generation for d in self._definitions if d.view == view]
+        path = self.layout.view(view)
+        loaded = look.loaded_generation(look.open_table(path), view) if look.exists(path) else 0
+        return 1 + max([loaded, *defined])
+
+    def _add_fields(self, loaded: Sequence[Loaded]) -> None:
+        """Give the log a struct for the rows of each new generation."""
+        schema = self._spark.read.format("delta").load(str(self.layout.log)).schema
+        there = set(schema["rows"].dataType.fieldNames()) if "rows" in schema.names else set()  # type: ignore[attr-defined]
+        fields = {field(item.view.name, item.generation): item.schema for item in loaded}
+        new = {name: f"STRUCT<{ddl.replace('` ', '`: ')}>" for name, ddl in fields.items() if name not in there}
+        if not new:
+            return
+        if "rows" in schema.names:
+            added = ", ".join(f"rows.{name} {type_}" for name, type_ in new.items())
+        else:
+            added = f"rows STRUCT<{', '.join(f'{name}: {type_}' for name, type_ in new.items())}> AFTER `count`"
+        self._spark.sql(f"ALTER TABLE {sql_path(self.layout.log)} ADD COLUMNS ({added})")
+
+    def _repair(self) -> None:
+        """Do away with what an interrupted load left behind: the log's last header is the truth."""
+        last = self._last.number if self._last else 0
+        stored = look.definitions(self.layout.root)
+        kept = [
+            replace(d, to_commit=None) if d.to_commit is not None and d.to_commit >= last else d
+            for d in stored
+            if d.from_commit <= last
+        ]
+        if kept != stored:
+            tables.write_definitions(self._spark, self.layout, kept)
+        self._definitions = kept
+        for definition in self.definitions.values():
+            views.undo_load(self._spark, self.layout, definition)
+
+    def _keep_retention(self) -> None:
+        """Set the tables' retention if the project's has changed."""
+        wanted = retention_properties(self._retention)
+        paths = [self.layout.published, self.layout.definitions, *map(self.layout.view, self.definitions)]
+        for path in [*paths, self.layout.log]:
+            if look.properties(look.open_table(path)).get(FILE_RETENTION) != wanted[FILE_RETENTION]:
+                views.set_properties(self._spark, path, wanted)
+
+    # -- in the background --------------------------------------------------------------------------------------------
+
+    def fold(self) -> Published | None:
+        """Bring the view tables up to the last commit and publish their versions; nothing if they are there already."""
+        with self._folding:
+            definitions = tuple(self.definitions.values())
+            return folding.fold(self._background, self.layout, definitions, self._retention, self._at)
+
+    def maintain(self) -> None:
+        """Drop what is older than the horizon, join small files, delete files that nothing uses. Now and then."""
+        with self._folding:
+            fence.ensure_ours(self.layout, self._epoch)
+            newest = self.fold()
+            if newest is not None:
+                folding.renew(self._background, self.layout, newest, self._retention)
+            retention.drop_old(self._background, self.layout, self._retention, self._appending)
+            names = tuple(self.definitions)
+            if retention.compact(self._background, self.layout, names) and newest is not None:
+                folding.publish(self._background, self.layout, tuple(self.definitions.values()), newest.commit)
+            retention.vacuum(self._background, self.layout, names)
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def snapshot(self, at: int | None = None) -> reader.Snapshot:
+        """All views at one commit, or at the last."""
+        return reader.snapshot(self._spark, self.layout.root, at)
+
+    def table(self, view: str, at: int | None = None) -> DataFrame:
+        """A view at a commit, or at the last."""
+        return self.snapshot(at).table(view)
+
+    def commit_at(self, time: datetime) -> int:
+        """The newest commit that was there at a time."""
+        return reader.commit_at(self.layout.root, time)
+
+
+_DATA_EXCEPTION = "SQLSTATE: 22"
+"""The class of SQL errors that rows cause: division by zero, a bad cast, an overflow."""
+
+
+def _own_session(spark: SparkSession) -> SparkSession:
+    """Another session of the same application; both write timestamps as every engine reads them."""
+    spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    session = spark.newSession()
+    session.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    for name in ("spark.sql.session.timeZone", "spark.sql.ansi.enabled", "spark.sql.shuffle.partitions"):
+        session.conf.set(name, str(spark.conf.get(name)))
+    return session
+
+
+def _definition(item: Loaded, commit: int) -> Definition:
+    view = item.view
+    return Definition(view.name, item.generation, view.sql, item.schema, view.key, commit, None, item.version)
+
+
+def _header(commit: Commit, epoch: int, generations: Mapping[str, int]) -> Header:
+    return Header(
+        commit.number, commit.committed_at, epoch, commit.positions, commit.as_of, commit.identity, dict(generations)
+    )

@@ -1,0 +1,493 @@
+"""The warehouse on real Spark and Delta, held against a model in memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable, QueryBuilder
+from pyspark.sql import DataFrame, SparkSession
+
+from strobe.algebra.bag import NAN, Bag, Row, canonical
+from strobe.algebra.schema import Column, RelationSchema
+from strobe.algebra.view import Occurrence, Output, View
+from strobe.dataplane.arrow import from_arrow, to_arrow
+from strobe.dataplane.relation import SparkRelation
+from strobe.errors import BrokenInvariant, CommitUnknown, Fenced, NotNow, UserError
+from strobe.warehouse import fence, look, reader, views
+from strobe.warehouse.header import Commit
+from strobe.warehouse.layout import Layout
+from strobe.warehouse.warehouse import Warehouse
+
+pytestmark = pytest.mark.spark
+
+WEEK = timedelta(days=7)
+START = datetime(2026, 1, 1, tzinfo=timezone.utc)
+
+ALL_TYPES = (
+    Column("id", "bigint"),
+    Column("price", "decimal(12,3)"),
+    Column("name", "string"),
+    Column("day", "date"),
+    Column("at", "timestamp"),
+    Column("ok", "boolean"),
+    Column("raw", "binary"),
+    Column("x", "double"),
+    Column("small", "int"),
+)
+
+
+def relation(name: str, *columns: Column, key: tuple[str, ...] = ()) -> RelationSchema:
+    return RelationSchema("shop", name, columns, key)
+
+
+def view_of(name: str, schema: RelationSchema, condition: str | None, outputs: Mapping[str, str], *key: str) -> View:
+    occurrence = Occurrence(0, "t", schema, tuple(c.name for c in schema.columns))
+    columns = tuple(Output(n, e) for n, e in outputs.items())
+    sql = f"SELECT {outputs} FROM {schema.id} WHERE {condition}"
+    return View(name, sql, (occurrence,), (), condition, columns, key)
+
+
+PAIRS = relation("pairs", Column("a", "bigint"), Column("b", "string"))
+WIDE = relation("wide", *ALL_TYPES, key=("id",))
+
+# rows repeat: `half` maps different raw rows to one
+BAGGED = view_of("bagged", PAIRS, "r0c0 >= 0 OR r0c0 IS NULL", {"half": "r0c0 div 2", "B": "upper(r0c1)"})
+KEYED = view_of("keyed", WIDE, None, {c.name: f"r0c{i}" for i, c in enumerate(ALL_TYPES)}, "id")
+
+
+def bag(view: View, *rows: tuple[Any, ...], count: int = 1) -> Bag:
+    return Bag.of(view.attributes, rows, count)
+
+
+def half(row: Row) -> list[Row]:
+    a, b = row
+    if a is not None and a < 0:
+        return []
+    return [(None if a is None else a // 2, b and b.upper())]
+
+
+MODEL: dict[str, Callable[[Row], list[Row]]] = {"bagged": half, "keyed": lambda row: [row]}
+
+
+class Bench:
+    """A warehouse beside a model that remembers every state."""
+
+    def __init__(self, spark: SparkSession, path: Path, *, at: Any = None, retention: timedelta = WEEK) -> None:
+        self.spark, self.path = spark, path
+        hook = {"at": at} if at else {}
+        self.warehouse = Warehouse.create_or_open(spark, path, retention, "tests", **hook)
+        self.states: dict[int, dict[str, Counter[Row]]] = {}
+
+    def commit(self, **changes: Any) -> Commit:
+        last = self.warehouse.last
+        number = last.number + 1 if last else 1
+        position = {"shop": f"p{number}"}
+        return Commit(
+            number,
+            START + timedelta(minutes=number),
+            {"bagged": position, "keyed": position},
+            {"bagged": {"shop": START + timedelta(minutes=number)}},
+            {"shop": "server-1"},
+            changes,
+        )
+
+    def join(self, *loads: tuple[View, Iterable[Row]]) -> None:
+        loaded = [self.warehouse.load(view, frame(self.spark, view, rows)) for view, rows in loads]
+        commit = self.commit()
+        self.warehouse.join(loaded, commit)
+        state = dict(self.states.get(commit.number - 1, {}))
+        for view, rows in loads:
+            state[view.name] = Counter(out for row in rows for out in MODEL[view.name](row))
+        self.states[commit.number] = state
+
+    def append(self, *several: dict[str, Bag]) -> None:
+        first = self.commit()
+        commits = []
+        for i, changes in enumerate(several):
+            number = first.number + i
+            at = START + timedelta(minutes=number)
+            commits.append(Commit(number, at, first.positions, first.as_of, first.identity, changes))
+            state = {name: Counter(rows) for name, rows in self.states[number - 1].items()}
+            for name, change in changes.items():
+                for row, n in change.items():
+                    for out in MODEL[name](row):
+                        state[name][out] += n
+            self.states[number] = {name: +rows for name, rows in state.items()}
+        self.warehouse.append(commits)
+
+    def check(self, only: Iterable[int] | None = None) -> None:
+        """Every state, read at its commit, is the model's."""
+        for number in only or self.states:
+            found = self.warehouse.snapshot(number)
+            for name, rows in self.states[number].items():
+                assert contents(found.table(name)) == rows, f"{name} at commit {number}"
+
+
+def frame(spark: SparkSession, view: View, rows: Iterable[Row]) -> DataFrame:
+    """A view computed by Spark from raw rows."""
+    types = view.attribute_types()
+    raw = spark.createDataFrame(to_arrow(list(types), list(types.values()), list(rows)))
+    chosen = raw.where(view.condition) if view.condition else raw
+    return chosen.selectExpr(*[f"{o.expression} AS {o.name}" for o in view.outputs])
+
+
+def contents(table: DataFrame) -> Counter[Row]:
+    return Counter(from_arrow(table.toArrow()))
+
+
+def wide(number: int, **other: Any) -> Row:
+    row: dict[str, Any] = {
+        "id": number,
+        "price": Decimal("1.500"),
+        "name": "Zoë ☃",
+        "day": date(2024, 2, 29),
+        "at": datetime(2024, 2, 29, 23, 59, 59, 999999, tzinfo=timezone.utc),
+        "ok": True,
+        "raw": b"\x00\xff",
+        "x": 0.1,
+        "small": -1,
+    }
+    return tuple(canonical(v) for v in {**row, **other}.values())
+
+
+EMPTY = wide(9, **{c.name: None for c in ALL_TYPES[1:]})
+ODD = wide(2**62, price=Decimal("-999999999.999"), name="", x=NAN, raw=b"")
+FIRST_PAIRS = [(1, "x"), (0, "x"), (2, None), (None, None), (-1, "hidden")]
+FIRST_WIDE = [wide(1), wide(2), EMPTY, ODD]
+
+
+def started(spark: SparkSession, path: Path, **options: Any) -> Bench:
+    bench = Bench(spark, path, **options)
+    assert bench.warehouse.fence() is None
+    bench.join((BAGGED, FIRST_PAIRS), (KEYED, FIRST_WIDE))
+    return bench
+
+
+def some_commits(bench: Bench) -> None:
+    """Commits that come, go, repeat, cancel, and touch one view, both or none."""
+    gone = bag(KEYED, wide(1), count=-1)
+    bench.append(
+        {"bagged": bag(BAGGED, (1, "x"), (3, "y"), (3, "Y"))},
+        {"keyed": gone.add(bag(KEYED, wide(1, name=None, x=-0.0))), "bagged": bag(BAGGED, (None, None), count=2)},
+        {},
+    )
+    bench.append({"bagged": bag(BAGGED, (0, "x"), (2, None), (None, None), count=-1).add(bag(BAGGED, (-5, "no")))})
+    bench.append(
+        {"keyed": bag(KEYED, EMPTY, ODD, count=-1).add(bag(KEYED, wide(3, x=float("inf")), wide(2**62, ok=None)))},
+        # these two cancel once they are projected
+        {"bagged": bag(BAGGED, (6, "z"), count=-1).add(bag(BAGGED, (7, "Z")))},
+    )
+
+
+def test_every_state_is_read_back_at_its_commit(spark: SparkSession, tmp_path: Path) -> None:
+    """Duplicates, NULLs and all types: the log alone, after one fold, and after another."""
+    bench = started(spark, tmp_path / "w")
+    some_commits(bench)
+    bench.check()
+    published = bench.warehouse.fold()
+    assert published is not None and published.commit == 7
+    assert bench.warehouse.fold() == published, "a fold without news writes nothing"
+    bench.append({"bagged": bag(BAGGED, (3, "y"), (3, "y"), (1, "x"))}, {"bagged": bag(BAGGED, (2, "y"), count=-1)})
+    keyed_before = look.version(bench.warehouse.layout.view("keyed"))
+    bench.warehouse.fold()
+    assert look.version(bench.warehouse.layout.view("keyed")) == keyed_before, "an unchanged view keeps its version"
+    bench.check()
+    another_engine(bench)
+    history = look.history(bench.path, 3)
+    assert [past.header.number for past in history] == [9, 8, 7]
+    assert [past.changed for past in history] == [("bagged",), ("bagged",), ()]
+    assert history[0].header.positions["bagged"] == {"shop": "p8"}
+    assert history[0].header.as_of["bagged"]["shop"] == START + timedelta(minutes=8)
+    assert bench.warehouse.commit_at(START + timedelta(minutes=4, seconds=59)) == 4
+    assert bench.warehouse.commit_at(datetime.now(timezone.utc) + WEEK) == 9
+    with pytest.raises(UserError, match="nothing is kept"):
+        bench.warehouse.commit_at(START)
+    with pytest.raises(UserError, match="no commit 10"):
+        bench.warehouse.table("bagged", 10)
+    with pytest.raises(UserError, match="no view 'other'"):
+        bench.warehouse.table("other", 3)
+    assert look.rows_of(bench.path, "bagged") == bench.states[9]["bagged"].total()
+
+
+def another_engine(bench: Bench) -> None:
+    """`deltalake` reads the view tables at the versions that belong together, and copies are numbered without gaps."""
+    for published in look.published(bench.path):
+        for name, version in published.views.items():
+            table = DeltaTable(str(bench.path / "views" / name), version=version).to_pyarrow_table()
+            rows = list(from_arrow(table))
+            if name == "bagged":
+                assert table.schema.names[-1] == "_copy"
+                numbers: dict[Row, list[int]] = {}
+                for *row, copy in rows:
+                    numbers.setdefault(tuple(row), []).append(copy)
+                assert all(sorted(n) == list(range(1, len(n) + 1)) for n in numbers.values())
+                rows = [row[:-1] for row in rows]
+            assert Counter(rows) == bench.states[published.commit][name]
+
+
+def test_an_append_is_one_spark_job(spark: SparkSession, tmp_path: Path) -> None:
+    """Three commits over two views cost one job and one file."""
+    bench = started(spark, tmp_path / "w")
+    spark.sparkContext.setJobGroup("counted", "counted")
+    one = {"bagged": bag(BAGGED, (1, "x")), "keyed": bag(KEYED, wide(50))}
+    files = len(look.log_files(look.open_log(bench.warehouse.layout)))
+    bench.append(one, {"bagged": bag(BAGGED, (2, "x"))}, {})
+    assert len(spark.sparkContext.statusTracker().getJobIdsForGroup("counted")) == 1
+    spark.sparkContext.setJobGroup("", "")
+    assert len(look.log_files(look.open_log(bench.warehouse.layout))) == files + 1
+
+
+def test_changes_in_spark_join_the_same_append(spark: SparkSession, tmp_path: Path) -> None:
+    """A large change, held in Spark, and a small one, in memory, end up in one commit."""
+    bench = started(spark, tmp_path / "w")
+    large = bag(BAGGED, *((n, "n") for n in range(100)), (1, "x"))
+    before = bench.commit()
+    bench.append({"bagged": large, "keyed": bag(KEYED, wide(77))}, {"bagged": bag(BAGGED, (9, "n"))})
+    spark_bench = started(spark, tmp_path / "other")
+    relation_ = SparkRelation.of_bag(spark, large, BAGGED.attribute_types())
+    second = Commit(3, before.committed_at, before.positions, changes={"bagged": bag(BAGGED, (9, "n"))})
+    first = Commit(
+        2, before.committed_at, before.positions, changes={"bagged": relation_, "keyed": bag(KEYED, wide(77))}
+    )
+    spark_bench.warehouse.append([first, second])
+    spark_bench.states = bench.states
+    spark_bench.check()
+
+
+def test_a_row_that_cannot_be_computed_commits_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """An ANSI error names the view, nothing of the append is there, and the next one goes on."""
+    bench = Bench(spark, tmp_path / "w")
+    bench.warehouse.fence()
+    ratio = view_of("ratio", PAIRS, None, {"q": "1 / r0c0", "n": "cast(r0c1 AS int)"})
+    other = view_of("other", PAIRS, None, {"q": "r0c0"})
+    loaded = [bench.warehouse.load(v, frame(spark, v, [(1, "1")])) for v in (ratio, other)]
+    bench.warehouse.join(loaded, bench.commit())
+    for row in ((0, "1"), (1, "one")):
+        both = bench.commit(other=bag(other, (1, "1")), ratio=bag(ratio, row))
+        with pytest.raises(UserError, match=r"view ratio.*(DIVIDE_BY_ZERO|CAST_INVALID_INPUT)"):
+            bench.warehouse.append([both])
+    with pytest.raises(UserError, match=r"view ratio.*DIVIDE_BY_ZERO"):
+        bench.warehouse.load(ratio, frame(spark, ratio, [(0, "1")]))
+    assert look.last_header(bench.path) is not None and look.last_header(bench.path).number == 1  # type: ignore[union-attr]
+    bench.warehouse.append([bench.commit(ratio=bag(ratio, (2, "7")))])
+    assert contents(bench.warehouse.table("ratio")) == Counter([(1.0, 1), (0.5, 7)])
+    with pytest.raises(BrokenInvariant, match="do not follow"):
+        bench.warehouse.append([Commit(9, START, {})])
+
+
+class Crash(Exception):
+    pass
+
+
+class Failpoint:
+    """A hook that crashes at one point, once it is armed."""
+
+    def __init__(self) -> None:
+        self.point = ""
+
+    def __call__(self, name: str) -> None:
+        if name == self.point:
+            self.point = ""
+            raise Crash
+
+
+def test_a_fold_interrupted_anywhere_is_done_again(spark: SparkSession, tmp_path: Path) -> None:
+    """After a crash at any point of a fold, readers see every state, and the next start folds to the same."""
+    at = Failpoint()
+    bench = started(spark, tmp_path / "w", at=at)
+    for point in ("fold.before", "fold.view", "fold.before_publish", "fold.after_publish"):
+        last = max(bench.states)
+        bench.append(
+            {"bagged": bag(BAGGED, (1, "x"), (3, point), (3, point)), "keyed": bag(KEYED, wide(last))},
+            {"bagged": bag(BAGGED, (2, point), count=-1)},
+        )
+        at.point = point
+        with pytest.raises(Crash):
+            bench.warehouse.fold()
+        bench.check([last + 1, last + 2])
+        restart(bench, at)
+        published = bench.warehouse.fold()
+        assert published is not None and published.commit == last + 2
+        bench.check([last + 1, last + 2])
+    another_engine(bench)
+
+
+def restart(bench: Bench, at: Failpoint) -> None:
+    """Open the warehouse again, as a new process would."""
+    bench.warehouse.close()
+    bench.warehouse = Warehouse.create_or_open(bench.spark, bench.path, WEEK, "tests", at)
+    last = bench.warehouse.fence()
+    assert last is not None
+    bench.warehouse.use([v for v in (BAGGED, KEYED) if v.name in bench.warehouse.definitions])
+
+
+def test_a_load_interrupted_anywhere_leaves_a_whole_view(spark: SparkSession, tmp_path: Path) -> None:
+    """Until the joining commit is in the log the old generation goes on; from then on the new one does."""
+    at = Failpoint()
+    bench = started(spark, tmp_path / "w", at=at)
+    for point in ("load.table", "load.definitions", "append.before", "append.after", "load.joined"):
+        last = max(bench.states)
+        generation = bench.warehouse.definitions["bagged"].generation
+        bench.append({"bagged": bag(BAGGED, (1, "x"), (1, "x"))})
+        at.point = point
+        rebuilt = [*FIRST_PAIRS, (40, point)]
+        with pytest.raises(Crash):
+            bench.join((BAGGED, rebuilt))
+        joined = point in ("append.after", "load.joined")
+        if joined:
+            new = Counter(out for row in rebuilt for out in half(row))
+            bench.states[last + 2] = {**bench.states[last + 1], "bagged": new}
+        bench.check([max(bench.states)])
+        restart(bench, at)
+        assert (bench.warehouse.definitions["bagged"].generation > generation) == joined
+        bench.append({"bagged": bag(BAGGED, (1, "x"), (3, "more"))})
+        bench.warehouse.fold()
+    bench.join((BAGGED, [(5, "again")]))
+    bench.append({"bagged": bag(BAGGED, (5, "again"), (4, "again"))})
+    bench.warehouse.fold()
+    bench.check()
+    another_engine(bench)
+    stored = [d for d in look.definitions(bench.path) if d.view == "bagged"]
+    assert [d.from_commit for d in stored[1:]] == [(d.to_commit or 0) + 1 for d in stored[:-1]]
+    assert stored[-1].to_commit is None
+
+
+def test_a_dropped_view_is_there_until_it_was_dropped(spark: SparkSession, tmp_path: Path) -> None:
+    """Readers of older commits still have it, and it can come back as the next generation."""
+    bench = started(spark, tmp_path / "w")
+    bench.warehouse.join([], bench.commit(), dropped=["keyed"])
+    bench.states[2] = {"bagged": bench.states[1]["bagged"]}
+    assert bench.warehouse.snapshot().views == ("bagged",)
+    bench.join((KEYED, [wide(5)]))
+    bench.check()
+    with pytest.raises(UserError, match="no view 'keyed' at commit 2"):
+        bench.warehouse.table("keyed", 2)
+
+
+def test_a_fenced_coordinator_commits_no_more(spark: SparkSession, tmp_path: Path) -> None:
+    """A second one is refused while the first is alive; once it takes over, the first one's append fails in Delta."""
+    bench = started(spark, tmp_path / "w")
+    first = bench.warehouse
+    second = Warehouse.create_or_open(spark, bench.path, WEEK, "tests")
+    with pytest.raises(NotNow, match="another coordinator is at work: process"):
+        second.fence()
+    last = second.fence(take_over=True)
+    assert last is not None and last.number == 1 and second.epoch == first.epoch + 1
+    change = {"bagged": bag(BAGGED, (1, "x"))}
+    with pytest.raises(Fenced):
+        bench.append(change)
+    bench.states.pop(2)
+    with pytest.raises(Fenced):
+        first.maintain()
+    second.use([BAGGED, KEYED])
+    bench.warehouse = second
+    bench.append(change)
+    bench.check()
+    standing = fence.fences(look.properties(look.open_log(second.layout)))
+    assert [(f.epoch, f.bound) for f in standing] == [(1, 0), (2, 1)]
+
+
+def test_a_fence_gets_in_against_a_busy_appender(spark: SparkSession, tmp_path: Path) -> None:
+    """The exact bound is overtaken; with slack first, the former coordinator is stopped and nothing it did is lost."""
+    import threading
+
+    bench = started(spark, tmp_path / "w")
+    first, stopped = bench.warehouse, threading.Event()
+    outcome: list[Exception] = []
+
+    def busy() -> None:
+        try:
+            while not stopped.is_set():
+                bench.append({"bagged": bag(BAGGED, (1, "x"))})
+        except (Fenced, CommitUnknown) as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=busy)
+    thread.start()
+    second = Warehouse.create_or_open(spark, bench.path, WEEK, "tests")
+    try:
+        last = second.fence(take_over=True)
+        thread.join(30)
+    finally:
+        stopped.set()
+        thread.join()
+    assert last is not None and isinstance(outcome[0], Fenced)
+    assert first.last is not None and first.last.number == last.number
+    bench.states = {n: s for n, s in bench.states.items() if n <= last.number}
+    bench.warehouse = second
+    bench.check([last.number])
+
+
+def test_rivals_collide_on_the_epoch(spark: SparkSession, tmp_path: Path) -> None:
+    """Of two that claim one epoch, the second is told so."""
+    bench = started(spark, tmp_path / "w")
+    layout = bench.warehouse.layout
+    assert fence._add(spark, layout, "fence_2", 2, 1)
+    with pytest.raises(NotNow, match="same moment"):
+        fence._add(spark, layout, "fence_2", 2, 1)
+    assert not fence._add(spark, layout, "fence_3", 3, 0)
+
+
+def test_foreign_newer_and_damaged_folders_are_refused_and_left_alone(spark: SparkSession, tmp_path: Path) -> None:
+    """One message each, and nothing in the folder changes."""
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "thesis.txt").write_text("years of work")
+    with pytest.raises(UserError, match="not empty and holds no warehouse"):
+        Warehouse.create_or_open(spark, foreign, WEEK, "tests")
+    assert [p.name for p in foreign.iterdir()] == ["thesis.txt"]
+    bench = Bench(spark, tmp_path / "w")
+    with pytest.raises(UserError, match="belongs to the project 'tests'"):
+        Warehouse.create_or_open(spark, bench.path, WEEK, "others")
+    views.set_properties(spark, bench.warehouse.layout.log, {"strobe.format": "2"})
+    version = look.version(bench.warehouse.layout.log)
+    with pytest.raises(UserError, match="format 2"):
+        Warehouse.create_or_open(spark, bench.path, WEEK, "tests")
+    with pytest.raises(UserError, match="format 2"):
+        reader.snapshot(spark, bench.path)
+    assert look.version(bench.warehouse.layout.log) == version
+    for name in ("log", "published"):
+        damaged = Bench(spark, tmp_path / f"damaged_{name}")
+        for file in (damaged.path / name / "_delta_log").glob("*.json"):
+            file.write_text("{nonsense")
+        with pytest.raises(UserError, match=r"damaged|cannot be read"):
+            Warehouse.create_or_open(spark, damaged.path, WEEK, "tests")
+    spark.range(3).write.format("delta").save(str(tmp_path / "elsewhere" / "log"))
+    with pytest.raises(UserError, match="something else"):
+        Warehouse.create_or_open(spark, tmp_path / "elsewhere", WEEK, "tests")
+
+
+def test_columns_that_a_table_cannot_hold_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """Before anything is written."""
+    bench = Bench(spark, tmp_path / "w")
+    bench.warehouse.fence()
+    for outputs in ({"a b": "r0c0"}, {"a": "r0c0", "A": "r0c0"}, {"_copy": "r0c0"}, {"n": "NULL"}):
+        view = view_of("odd", PAIRS, None, outputs)
+        empty = frame(spark, view_of("odd", PAIRS, None, {f"`{n}`": e for n, e in outputs.items()}), [])
+        with pytest.raises(UserError, match="column"):
+            bench.warehouse.load(view, empty)
+    assert not Layout(bench.path).view("odd").exists()
+
+
+def test_large_tables_have_deletion_vectors(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Folding into them is exact too, and another engine reads them through a query."""
+    monkeypatch.setattr(views, "LARGE", 3)
+    bench = started(spark, tmp_path / "w")
+    some_commits(bench)
+    bench.warehouse.fold()
+    bench.check([1, 5, 7])
+    table = DeltaTable(str(bench.path / "views" / "keyed"))
+    assert "deletionVectors" in (table.protocol().writer_features or [])
+    rows = QueryBuilder().register("v", table).execute("SELECT * FROM v").read_all()
+    import pyarrow as pa
+
+    assert Counter(from_arrow(pa.table(rows))) == bench.states[7]["keyed"]
+    assert look.rows_of(bench.path, "keyed") == bench.states[7]["keyed"].total()
