@@ -179,7 +179,7 @@ class Watch:
         if column == self.table.rowid:
             return value
         facts = self.table.column(column)
-        return value if facts.not_null and facts.default is not None else value
+        return f"coalesce({value}, ({facts.default}))" if facts.not_null and facts.default is not None else value
 
     def _unchanged(self, key: Index) -> str:
         return " AND ".join(
