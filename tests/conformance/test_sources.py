@@ -155,7 +155,8 @@ def test_the_stream_stops_when_told(source: Source) -> None:
 def test_an_answer_is_the_state_that_it_has_seen(
     under_test: SourceUnderTest, source: Source, stream: Any, total: Total, in_background: Background
 ) -> None:
-    """Under a concurrent writer: the stream up to what a snapshot had seen sums to what the snapshot holds."""
+    """Under a concurrent writer: the transactions that a snapshot had seen sum to what the snapshot holds, both in the
+    stream that was running when it was taken and in one read later that stops there."""
     start = source.now()
     reading = stream(source, start)
     rng, now = random.Random(3), dict[int, Row]()
@@ -180,6 +181,7 @@ def test_an_answer_is_the_state_that_it_has_seen(
         reading.until(source.now())
         assert all(seen.saw(t) for t in upto) and upto[-1:] == [t for t in upto if t.position == seen.through]
         assert scanned == asked == total(upto, "orders", empty())
+        assert scanned == total([t for t in reading.seen if seen.saw(t)], "orders", empty())
     reading.stop()
     assert len(reading.seen) > 3
 
