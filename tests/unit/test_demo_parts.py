@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from strobe import config
 from strobe.algebra.bag import Bag
@@ -165,15 +166,22 @@ def test_archive_refuses_a_position_of_another_log(databases: dict[str, Path]) -
         archive.state_at("one", "0:1")
 
 
+def write_drop(path: Path, columns: dict[str, list[Any]]) -> None:
+    """A version of a staged table: columns by place, and their names in its properties. Version 0 is empty."""
+    data = pa.table({f"c{i}": values for i, values in enumerate(columns.values())})
+    if not DeltaTable.is_deltatable(str(path)):
+        names = {"strobe.columns": json.dumps(list(columns))}
+        DeltaTable.create(str(path), data.schema, configuration=names, raise_if_key_not_exists=False)
+    write_deltalake(str(path), data, mode="overwrite")
+
+
 def test_archive_reads_drops(tmp_path: Path) -> None:
     """Versions of the staged table are the states of a source of files."""
-    schema = pa.schema([("sku", pa.string()), ("price", pa.int64())])
-    for rows in ([("a", 1)], [("a", 2), ("b", None)]):
-        data = pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema=schema)
-        write_deltalake(str(tmp_path / "staged"), data, mode="overwrite")
+    write_drop(tmp_path / "staged", {"sku": ["a"], "price": [1]})
+    write_drop(tmp_path / "staged", {"sku": ["a", "b"], "price": [2, None]})
     archive = Archive({}, {"catalog": ("products", tmp_path / "staged")})
-    assert archive.state_at("catalog", "0")["products"] == Bag.of(("sku", "price"), [("a", 1)])
-    assert archive.state_at("catalog", "1")["products"] == Bag.of(("sku", "price"), [("a", 2), ("b", None)])
+    assert archive.state_at("catalog", "1@id")["products"] == Bag.of(("sku", "price"), [("a", 1)])
+    assert archive.state_at("catalog", "2@id")["products"] == Bag.of(("sku", "price"), [("a", 2), ("b", None)])
 
 
 def test_oracle_finds_the_wrong_states(databases: dict[str, Path], tmp_path: Path) -> None:
@@ -237,11 +245,11 @@ def test_the_oracle_answers_the_shops_views(tmp_path: Path) -> None:
     shop.create(tmp_path)
     for name, tables in (("sales", ["customers", "orders"]), ("billing", ["payments"])):
         SqliteSource(name, tmp_path / f"{name}.db").prepare(tables)
-    schema = pa.schema([("sku", pa.string()), ("name", pa.string()), ("price_cents", pa.int64())])
-    products = [{"sku": f"P{n:03d}", "name": "thing", "price_cents": n} for n in range(shop.PRODUCTS)]
-    write_deltalake(str(tmp_path / "staged"), pa.Table.from_pylist(products, schema=schema))
+    numbers = list(range(shop.PRODUCTS))
+    products = {"sku": [f"P{n:03d}" for n in numbers], "name": ["thing" for _ in numbers], "price_cents": numbers}
+    write_drop(tmp_path / "staged", products)
     paths = {name: tmp_path / f"{name}.db" for name in shop.SQLITE}
     with Archive(paths, {"catalog": ("products", tmp_path / "staged")}) as archive:
-        positions = {name: SqliteSource(name, path).now().text for name, path in paths.items()} | {"catalog": "0"}
+        positions = {name: SqliteSource(name, path).now().text for name, path in paths.items()} | {"catalog": "1@id"}
     oracle = Oracle(archive)
     assert all(len(oracle.recompute(sql, positions)) > 10 for sql in shop.VIEWS.values())

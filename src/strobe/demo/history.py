@@ -45,7 +45,7 @@ class Archive:
     def __init__(self, sqlite: Mapping[str, Path], files: Mapping[str, tuple[str, Path]] | None = None) -> None:
         """SQLite databases by source, and for sources of files the relation's name and the staged Delta table."""
         self.recorders = {source: Recorder(source, path) for source, path in sqlite.items()}
-        self._drops = {source: Drops(relation, path) for source, (relation, path) in (files or {}).items()}
+        self.drops = {source: Drops(relation, path) for source, (relation, path) in (files or {}).items()}
 
     def start(self) -> None:
         for recorder in self.recorders.values():
@@ -65,7 +65,7 @@ class Archive:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        return (*self.recorders, *self._drops)
+        return (*self.recorders, *self.drops)
 
     def state_at(self, source: str, position: str) -> Tables:
         return self._history(source).state_at(position)
@@ -74,7 +74,7 @@ class Archive:
         return self._history(source).order(position)
 
     def _history(self, source: str) -> History:
-        return self.recorders[source] if source in self.recorders else self._drops[source]
+        return self.recorders[source] if source in self.recorders else self.drops[source]
 
 
 @dataclass(frozen=True)
@@ -197,20 +197,20 @@ def _change(row: tuple[Any, ...], watched: Mapping[int, tuple[str, list[str]]]) 
 
 
 class Drops:
-    """The past of a source of files: versions of its staged table."""
+    """The past of a source of files: versions of its staged table, whose properties hold the columns' names."""
 
     def __init__(self, relation: str, path: Path) -> None:
         self._relation, self._path = relation, path
-        self._known: dict[int, Bag] = {}
+        self._known: dict[str, Bag] = {}
 
     def order(self, position: str) -> int:
-        return int(position)
+        return int(position.split("@")[0])
 
     def state_at(self, position: str) -> Tables:
-        version = self.order(position)
-        if version not in self._known:
-            table = DeltaTable(str(self._path), version=version)
-            columns = [field.name for field in table.schema().fields]
-            found = pa.table(QueryBuilder().register("t", table).execute("SELECT * FROM t"))
-            self._known[version] = Bag.of(columns, (tuple(row[c] for c in columns) for row in found.to_pylist()))
-        return {self._relation: self._known[version]}
+        if position not in self._known:
+            table = DeltaTable(str(self._path), version=self.order(position))
+            names = json.loads(table.metadata().configuration["strobe.columns"])
+            stored = ", ".join(f"c{i}" for i in range(len(names)))
+            found = pa.table(QueryBuilder().register("t", table).execute(f"SELECT {stored} FROM t"))
+            self._known[position] = Bag.of(names, zip(*(column.to_pylist() for column in found.columns), strict=True))
+        return {self._relation: self._known[position]}

@@ -1,0 +1,225 @@
+"""What the demo shows: live tables on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.padding import Padding
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from strobe.auditor.compare import Difference
+from strobe.demo import shop
+from strobe.demo.history import Archive
+from strobe.demo.oracle import Verdict, Wrong
+
+PLAIN_EVERY = 5.0
+"""Seconds between two lines where there is no terminal."""
+
+
+class Screen:
+    """A reporter for the coordinator, and the storyteller."""
+
+    def __init__(self, console: Console, seconds: float) -> None:
+        self._console = console
+        self._seconds = seconds
+        self._status: dict[str, Any] | None = None
+        self._began = time.monotonic()
+
+    # What the coordinator says.
+
+    def say(self, text: str) -> None:
+        """The demo tells its own story."""
+
+    def loading(self, source: str, rows: int) -> None: ...
+
+    def status(self, document: dict[str, Any]) -> None:
+        self._status = document
+
+    # Before.
+
+    def introduce(self) -> None:
+        self._print()
+        self._print(Text("Strobe", style="bold"), Text("joined views of live databases: fresh, and never wrong"))
+        self._print()
+        self._print(
+            "A little shop: orders and customers in one SQLite database, payments in another, the catalogue in CSV",
+            "files that are dropped into a folder. None of them knows of the others. Two views join them all, while a",
+            "clerk, a desk, a cashier and a buyer change everything at once, often the same order at the same moment.",
+        )
+        self._print()
+
+    def step(self, text: str) -> None:
+        elapsed = time.monotonic() - self._began
+        self._console.print(Text.assemble((f"{elapsed:4.0f} s  ", "dim"), text))
+
+    # Meanwhile.
+
+    @contextmanager
+    def live(self, archive: Archive) -> Iterator[None]:
+        self.step(f"Load for {self._seconds:.0f} seconds")
+        begin = time.monotonic()
+        if self._console.is_terminal:
+            live = Live(
+                get_renderable=lambda: self._tables(archive, time.monotonic() - begin),
+                console=self._console,
+                refresh_per_second=4,
+            )
+            with live:
+                yield
+            return
+        over = threading.Event()
+        lines = threading.Thread(target=self._lines, args=(archive, begin, over), name="lines", daemon=True)
+        lines.start()
+        try:
+            yield
+        finally:
+            over.set()
+            lines.join()
+
+    def _lines(self, archive: Archive, begin: float, over: threading.Event) -> None:
+        while not over.wait(min(PLAIN_EVERY, self._seconds / 3)):
+            if self._status is not None:
+                self.step(self._summary(archive, self._status))
+
+    def _summary(self, archive: Archive, status: dict[str, Any]) -> str:
+        changes = sum(len(recorder.changes) - 1 for recorder in archive.recorders.values())
+        asked = sum(source["asked"]["queries"] for source in status["sources"].values())
+        behind = max(_behind(archive, status, source) for source in archive.recorders)
+        return (
+            f"{changes:,} rows changed in the databases, {status['commit']:,} commits, {asked:,} questions asked; "
+            f"readers are {behind:.1f} s behind"
+        )
+
+    def _tables(self, archive: Archive, elapsed: float) -> RenderableType:
+        bar = ProgressBar(total=self._seconds, completed=min(elapsed, self._seconds), width=40)
+        if self._status is None:
+            return Padding(bar, (1, 0, 1, 8))
+        parts = (bar, _sources(archive, self._status), _views(self._status), self._summary(archive, self._status))
+        return Padding(Group(*parts), (1, 0, 1, 8))
+
+    # Afterwards.
+
+    def judge(self, verdicts: Mapping[str, Verdict], audited: Mapping[str, Any]) -> None:
+        table = Table("", "kept by Strobe", "kept by a naive maintainer", title_justify="left", pad_edge=False)
+        table.title = "Committed states, each compared with a recomputation at exactly its positions"
+        for view in shop.VIEWS:
+            table.add_row(view, _judged(verdicts[view]), _judged(verdicts[f"{view}_naive"]))
+        self._print()
+        self._console.print(table)
+        self._print()
+        for view in shop.VIEWS:
+            self._witness(view, verdicts[view], "Strobe's")
+            self._witness(view, verdicts[f"{view}_naive"], "The naive")
+        self._audited(audited)
+
+    def _witness(self, view: str, verdict: Verdict, whose: str) -> None:
+        if verdict.first is None:
+            return
+        at = f"{verdict.first.committed_at:%H:%M:%S}"
+        self._print(Text(f"{whose} {view}, commit {verdict.first.commit} ({at}): {in_words(verdict.first)}"))
+        if verdict.last is not None:
+            rows = len(verdict.last.differences)
+            self._print(
+                Text(f"Now that all is quiet, {rows} of its rows are still wrong, and no later change will mend them.")
+            )
+        self._print()
+
+    def _audited(self, audited: Mapping[str, Any]) -> None:
+        valid = audited["verdict"] == "valid"
+        style = "bold green" if valid else "bold red"
+        found = "both views equal what the databases say" if valid else "the views differ from what the databases say"
+        self._print(
+            Text.assemble("Audit of commit ", str(audited["commit"]), ": ", (audited["verdict"], style), f", {found}.")
+        )
+        for view, verdict in audited["views"].items():
+            for row in verdict["witness"] or ():
+                self._print(Text(f"  {view}: {row}"))
+
+    def conclude(self, keep: Path | None) -> None:
+        self._print()
+        if keep is None:
+            self._print(
+                "Your own databases: `strobe init mywarehouse`, then edit strobe.yml there; README.md shows how."
+            )
+            return
+        self._print(f"The project is in {keep}. Try `strobe history --project {keep}`, or")
+        self._print(f"""`strobe sql --project {keep} "SELECT * FROM open_orders" --at 1`.""")
+
+    def _print(self, *lines: RenderableType) -> None:
+        for line in lines or ("",):
+            self._console.print(Text(line) if isinstance(line, str) else line)
+
+
+def _behind(archive: Archive, status: Mapping[str, Any], source: str) -> float:
+    return archive.recorders[source].age(status["sources"][source]["position"])
+
+
+def _sources(archive: Archive, status: Mapping[str, Any]) -> Table:
+    table = Table("source", box=None, pad_edge=False, padding=(0, 3, 0, 0))
+    for title in ("rows changed", "visible", "behind"):
+        table.add_column(title, justify="right")
+    for name, recorder in archive.recorders.items():
+        first = recorder.changes[0].seq
+        visible = archive.order(name, status["sources"][name]["position"]) - first
+        behind = f"{_behind(archive, status, name):.1f} s"
+        table.add_row(f"{name} (SQLite)", f"{len(recorder.changes) - 1:,}", f"{visible:,}", behind)
+    for name in archive.drops:
+        read, visible = (archive.order(name, status["sources"][name][what]) - 1 for what in ("read", "position"))
+        table.add_row(f"{name} (CSV)", f"{read} drops", f"{visible} drops", "")
+    return table
+
+
+def _views(status: Mapping[str, Any]) -> Table:
+    table = Table("view", "Strobe", "naive maintainer", box=None, pad_edge=False, padding=(1, 3, 0, 0))
+    for view in shop.VIEWS:
+        strobe, naive = status["views"][view], status["views"][f"{view}_naive"]
+        table.add_row(
+            view, f"{strobe['level']}, {strobe['queue']} in flight", f"believes answers, {naive['queue']} in flight"
+        )
+    return table
+
+
+def _judged(verdict: Verdict) -> Text:
+    style = "bold red" if verdict.wrong else "bold green"
+    return Text.assemble(f"{verdict.states:,} states, ", (f"{verdict.wrong:,} wrong", style))
+
+
+def in_words(wrong: Wrong) -> str:
+    """One of the rows that differ, as a person would tell it."""
+    extra = next((d for d in wrong.differences if d.count > 0), None)
+    if extra is None:
+        missing = wrong.differences[0]
+        return f"order {missing.row['order_id']} is missing ({_shown(missing)})."
+    truth = next((d for d in wrong.differences if d.count < 0 and _same(d, extra)), None)
+    if truth is None:
+        return f"it lists order {extra.row['order_id']} ({_shown(extra)}), which should not be there."
+    changed = {name for name, value in extra.row.items() if truth.row[name] != value}
+    return (
+        f"order {extra.row['order_id']} has {_shown(extra, changed)}; in the databases it has {_shown(truth, changed)}."
+    )
+
+
+def _same(one: Difference, other: Difference) -> bool:
+    return all(one.row[name] == other.row[name] for name in ("order_id", "payment_id"))
+
+
+def _shown(difference: Difference, names: set[str] | None = None) -> str:
+    """The columns that a person cares about: money as money, no numbers of rows."""
+    told = {name: value for name, value in difference.row.items() if not name.endswith("_id") and name != "sku"}
+    chosen = {name: value for name, value in told.items() if names is None or name in names} or difference.row
+    return ", ".join(_value(name, value) for name, value in chosen.items())
+
+
+def _value(name: str, value: object) -> str:
+    if name.endswith("_cents") and isinstance(value, int):
+        return f"{name.removesuffix('_cents')} {value / 100:.2f}"
+    return f"{name} {value}"
