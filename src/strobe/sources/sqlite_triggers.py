@@ -24,8 +24,8 @@ deletes settle all notes.
 
 Notes are taken away by Strobe itself (`discard`) while it holds the write lock: no statement is under way then, so
 every note says only what its table says. Only where VACUUM may give rows other rowids (in tables without INTEGER
-PRIMARY KEY and unique index, where nothing but an explicit rowid can conflict) must no note outlive its statement: there
-each BEFORE trigger first takes away all notes of the table, and deletes do not look at them.
+PRIMARY KEY and unique index, where nothing but an explicit rowid can conflict) must no note outlive its statement:
+there each BEFORE trigger first takes away all notes of the table, and deletes do not look at them.
 
 A statement inside a trigger takes over the conflict clause of the statement that fired it, so no statement here may
 depend on its own, nor ever meet a conflict. Unary plus takes away a column's affinity where it would keep SQLite from
