@@ -12,7 +12,7 @@ from strobe.algebra.sql import compile_view, referenced_relations
 from strobe.algebra.view import View
 from strobe.config import Project, ViewConfig
 from strobe.errors import SourceUnavailable, UserError
-from strobe.managers import Algorithm, choose
+from strobe.managers import LEVELS, Algorithm, choose
 from strobe.sources import open_source
 from strobe.sources.base import Source
 
@@ -75,9 +75,9 @@ def plan_view(
 ) -> PlannedView:
     view = compile_view(name, sql, relations, where=where)
     algorithm, because = choose(name, config.algorithm, config.consistency)
-    level = "none" if algorithm.reaches == "none" else config.consistency
-    if level in ("convergent", "weak"):
-        level = "strong"
+    level: str = max(config.consistency, "strong", key=LEVELS.index)
+    if algorithm.reaches == "none":  # its rows may repeat whatever their keys
+        view, level = replace(view, key=()), "none"
     return PlannedView(view, algorithm, level, because, config.freshness.total_seconds())
 
 

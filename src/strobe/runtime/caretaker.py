@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from strobe.errors import StrobeError
+from strobe.errors import SourceUnavailable, UserError
 from strobe.runtime.coordinator import Coordinator
 from strobe.warehouse.warehouse import Warehouse
 
@@ -44,9 +44,12 @@ class Caretaker(threading.Thread):
                 if now - self._maintained_at >= MAINTAIN_EVERY:
                     self._warehouse.maintain()
                     self._maintained_at = time.monotonic()
-            except StrobeError as error:
+            except (SourceUnavailable, UserError) as error:
                 self._say(f"put off: {error}")
                 self._folded_at = self._maintained_at = time.monotonic()
+            except BaseException as error:  # the coordinator ends with it
+                self._coordinator.fail(error)
+                return
 
     def _fold_due(self, now: float) -> bool:
         last = self._coordinator.committer.last

@@ -85,11 +85,11 @@ class Coordinator:
             name: Inbox(planned.algorithm.make(planned.view, planned.level), self.vector)
             for name, planned in self.assembly.views.items()
         }
-        self.committer = Committer(self.warehouse, last, views, done=lambda _: None, fail=self._failed)
+        self.committer = Committer(self.warehouse, last, views, done=lambda _: None, fail=self.fail)
         self.answerer = Answerer(
             {s: self.assembly.sources[s] for s in self.vector},
             deliver=self._events.put,
-            fail=self._failed,
+            fail=self.fail,
             through_spark=self._through_spark,
             evaluate=self.assembly.project.evaluate,
         )
@@ -100,7 +100,7 @@ class Coordinator:
                 self.vector[s],
                 stops[s],
                 deliver=self._events.put,
-                fail=self._failed,
+                fail=self.fail,
                 room=lambda: self.merge.size < TABLE_ROWS,
             )
             for s in self.vector
@@ -119,7 +119,8 @@ class Coordinator:
             if view in self.assembly.views
         }
 
-    def _failed(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
+        """End the run with this error."""
         self._events.put(Failure(error))
 
     # The loop.

@@ -22,7 +22,7 @@ from strobe.algebra.relation import Relation
 from strobe.algebra.view import View
 from strobe.config import Project
 from strobe.dataplane import staging
-from strobe.errors import LostGuarantee, NotNow, UserError
+from strobe.errors import CommitUnknown, LostGuarantee, NotNow, UserError
 from strobe.messages import Message, Query, Seen
 from strobe.runtime import mailbox, status
 from strobe.runtime.answerer import SparkAnswer
@@ -44,6 +44,10 @@ if TYPE_CHECKING:
 
 FREEZE = 60.0
 """Seconds for which a coordinator stands still for an auditor that has gone silent."""
+
+
+ATTEMPTS = 5
+"""Appends that may fail one after another, without a commit in between, before the run ends."""
 
 
 class Reporter(Protocol):
@@ -84,6 +88,8 @@ class Service:
         self._heart: threading.Thread | None = None
         self.coordinator: Coordinator | None = None
         self._rebuild: Rebuild | None = None
+        self._failures: list[int] = []
+        """The commits after which an append failed in an unknown way."""
 
     def stop(self) -> None:
         """Finish the commit at hand, fold and end. May be called from a signal handler."""
@@ -129,10 +135,15 @@ class Service:
         while True:
             applied = {name: definition.sql for name, definition in warehouse.definitions.items()}
             assembly = as_applied(assembly, applied, self._reporter.say)
-            warehouse.use([planned.view for planned in assembly.views.values()])
+            unguarded = [name for name, planned in assembly.views.items() if planned.level == "none"]
+            warehouse.use([planned.view for planned in assembly.views.values()], lenient=unguarded)
             self._verify(assembly, last)
             self._rebuild = None
-            last = self._keep(assembly, warehouse, last, until_idle, deadline)
+            try:
+                last = self._keep(assembly, warehouse, last, until_idle, deadline)
+            except CommitUnknown as error:
+                last = self._recover(warehouse, last, error)
+                continue
             if self._rebuild is None:
                 return
             last = self._swap(warehouse, last, self._rebuild)
@@ -178,6 +189,15 @@ class Service:
         warehouse.join(loaded, commit)
         self._reporter.say(f"loaded {', '.join(vectors)} at commit {commit.number}")
         return commit
+
+    def _recover(self, warehouse: Warehouse, last: Commit, error: CommitUnknown) -> Commit:
+        """An append with an unknown outcome counts as a crash: fence, read the last header, go on from there."""
+        self._reporter.say(str(error))
+        self._failures.append(last.number)
+        if self._failures[-ATTEMPTS:] == [last.number] * ATTEMPTS or self._stop.wait(len(self._failures)):
+            raise error
+        header = warehouse.fence(take_over=False)
+        return _commit_of(header) if header is not None else last
 
     # Keeping.
 

@@ -6,7 +6,7 @@ a row of it is a true statement whoever wrote it: version and folded commit of a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
@@ -31,7 +31,12 @@ class Standing:
 
 
 def fold(
-    spark: SparkSession, layout: Layout, definitions: Iterable[Definition], retention: timedelta, at: Hook
+    spark: SparkSession,
+    layout: Layout,
+    definitions: Iterable[Definition],
+    retention: timedelta,
+    at: Hook,
+    lenient: Collection[str] = (),
 ) -> Published | None:
     """Fold all views to the last commit. Without effect while a view is being loaded anew."""
     log = look.open_log(layout)
@@ -48,7 +53,7 @@ def fold(
         standings = _standings(layout, definitions) or {}
     pending = _pending(log, last, newest, standings)
     for definition, after in pending:
-        views.fold(spark, layout, log.version(), definition, after, last.number)
+        views.fold(spark, layout, log.version(), definition, after, last.number, definition.view in lenient)
         at("fold.view")
     at("fold.before_publish")
     row = publish(spark, layout, definitions, last.number)

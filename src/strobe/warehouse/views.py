@@ -125,9 +125,18 @@ def net(
 
 
 def fold(
-    spark: SparkSession, layout: Layout, log_version: int, definition: Definition, after: int, through: int
+    spark: SparkSession,
+    layout: Layout,
+    log_version: int,
+    definition: Definition,
+    after: int,
+    through: int,
+    lenient: bool = False,
 ) -> None:
-    """Merge the log's rows between two commits into a view's table."""
+    """Merge the log's rows between two commits into a view's table.
+
+    A log that takes away rows which are not there is a broken invariant; `lenient` is for views without any guarantee.
+    """
     path = layout.view(definition.view)
     table = spark.read.format("delta").load(str(path))
     columns = [c for c in table.columns if c != COPY]
@@ -135,7 +144,7 @@ def fold(
     if definition.key:
         source, merge = _by_key(change, columns, definition.key, definition.view)
     else:
-        source, merge = _by_copy(table, change, columns, definition.view)
+        source, merge = _by_copy(table, change, columns, definition.view, lenient)
     source.createOrReplaceTempView("strobe_fold")
     with _transaction(spark, fold_app(definition.view, definition.generation), through):
         spark.sql(f"MERGE INTO {sql_path(path)} AS t USING strobe_fold AS s {merge}")
@@ -156,17 +165,20 @@ def _by_key(change: DataFrame, columns: Sequence[str], key: Sequence[str], view:
     )
 
 
-def _by_copy(table: DataFrame, change: DataFrame, columns: Sequence[str], view: str) -> tuple[DataFrame, str]:
+def _by_copy(
+    table: DataFrame, change: DataFrame, columns: Sequence[str], view: str, lenient: bool
+) -> tuple[DataFrame, str]:
     """One source row for each copy that comes or goes: the last copies go, new ones come after them."""
     touched = table.alias("t").join(change.alias("s"), _same("t", "s", columns), "left_semi")
     none = F.lit(0).cast("bigint")
     both = touched.withColumn(_COUNT, none).unionByName(change.withColumn(COPY, none))
     counted = both.groupBy(*map(quoted, columns)).agg(F.sum(_COUNT).alias(_COUNT), F.max(COPY).alias(_LAST))
     message = text(f"view {view}: the log takes away rows that the table does not hold")
+    otherwise = f"IF({_LAST} > 0, sequence(1, {_LAST}), array())" if lenient else f"raise_error({message})"
     copies = (
         f"CASE WHEN {_COUNT} > 0 THEN sequence({_LAST} + 1, {_LAST} + {_COUNT}) "
         f"WHEN {_LAST} + {_COUNT} >= 0 THEN sequence({_LAST} + {_COUNT} + 1, {_LAST}) "
-        f"ELSE raise_error({message}) END"
+        f"ELSE {otherwise} END"
     )
     source = counted.select(*map(quoted, columns), _COUNT, F.explode(F.expr(copies)).alias(COPY))
     names = [*columns, COPY]

@@ -10,7 +10,7 @@ no header names does not exist for readers, and is done away with at the next st
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -66,6 +66,7 @@ class Warehouse:
         self._last: Header | None = None
         self._definitions: list[Definition] = []
         self._members: dict[str, Member] = {}
+        self._lenient: frozenset[str] = frozenset()
         self._appending = threading.RLock()
         self._folding = threading.RLock()
 
@@ -108,8 +109,12 @@ class Warehouse:
         generations = self._last.generations if self._last else {}
         return {d.view: d for d in self._definitions if generations.get(d.view) == d.generation}
 
-    def use(self, compiled: Sequence[View]) -> None:
-        """Take these compiled views for appends. They are the stored definitions' own SQL; others must be loaded."""
+    def use(self, compiled: Sequence[View], lenient: Collection[str] = ()) -> None:
+        """Take these compiled views for appends. They are the stored definitions' own SQL; others must be loaded.
+
+        `lenient` names views without any guarantee, whose changes may take away rows that are not there.
+        """
+        self._lenient = frozenset(lenient)
         for view in compiled:
             definition = self.definitions.get(view.name)
             if definition is None or definition.sql != view.sql:
@@ -267,7 +272,7 @@ class Warehouse:
         """Bring the view tables up to the last commit and publish their versions; nothing if they are there already."""
         with self._folding:
             definitions = tuple(self.definitions.values())
-            return folding.fold(self._background, self.layout, definitions, self._retention, self._at)
+            return folding.fold(self._background, self.layout, definitions, self._retention, self._at, self._lenient)
 
     def maintain(self) -> None:
         """Drop what is older than the horizon, join small files, delete files that nothing uses. Now and then."""

@@ -1,0 +1,1 @@
+"""Measures what Strobe costs, side by side with recomputing, in one run."""

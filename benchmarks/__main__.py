@@ -1,0 +1,211 @@
+"""`make bench`: what an update costs, beside a full recompute by Spark in the same run.
+
+For batches of 1, 100 and 10,000 updates: seconds from the source's commit until a reader has the new view, look-ups
+and rows asked from the sources, Spark jobs of the commit; and, interleaved with it, the seconds of recomputing the
+same view from the sources. Then the driver's memory for base tables of two sizes. Times depend on the machine: read
+the ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from strobe import config
+from strobe.runtime.assembly import assemble
+from strobe.runtime.loading import snapshot
+from strobe.runtime.service import Service
+from strobe.warehouse import reader
+
+PROJECT = """
+version: 1
+project: bench
+sources:
+  sales: {type: sqlite, path: sales.db}
+  billing: {type: sqlite, path: billing.db}
+views:
+  paid_orders:
+    sql: |
+      SELECT o.id, o.state, c.name, p.id AS payment, p.cents
+      FROM sales.orders o
+      JOIN sales.customers c ON c.id = o.customer
+      JOIN billing.payments p ON p.order_id = o.id
+      WHERE p.cents > 0
+"""
+BATCHES = (1, 100, 10_000)
+
+
+@dataclass
+class Measured:
+    """One batch: how long until visible, and what it cost."""
+
+    visible: float
+    read: float
+    recompute: float
+    queries: int
+    rows: int
+    jobs: int
+
+
+class Quiet:
+    def say(self, text: str) -> None: ...
+
+    def loading(self, source: str, rows: int) -> None: ...
+
+    def status(self, document: dict[str, Any]) -> None: ...
+
+
+def make(folder: Path, orders: int) -> None:
+    """A shop with so many orders, a tenth as many customers, and a payment for each order."""
+    with sqlite3.connect(folder / "sales.db") as sales:
+        sales.executescript(
+            "CREATE TABLE customers (id INTEGER PRIMARY KEY, name TEXT);"
+            "CREATE TABLE orders (id INTEGER PRIMARY KEY, customer INTEGER, state TEXT);"
+            "CREATE INDEX orders_customer ON orders (customer);"
+        )
+        sales.executemany("INSERT INTO customers VALUES (?, ?)", ((i, f"customer {i}") for i in range(orders // 10)))
+        sales.executemany("INSERT INTO orders VALUES (?, ?, 'open')", ((i, i % (orders // 10)) for i in range(orders)))
+    with sqlite3.connect(folder / "billing.db") as billing:
+        billing.executescript(
+            "CREATE TABLE payments (id INTEGER PRIMARY KEY, order_id INTEGER, cents INTEGER);"
+            "CREATE INDEX payments_order ON payments (order_id);"
+        )
+        billing.executemany("INSERT INTO payments VALUES (?, ?, ?)", ((i, i, 100 + i % 900) for i in range(orders)))
+    (folder / "strobe.yml").write_text(PROJECT)
+    assembly = assemble(config.load(folder))
+    for name, source in assembly.sources.items():
+        source.prepare([relation.name for relation in assembly.relations(name)])
+    assembly.close()
+
+
+def jobs(service: Service) -> int:
+    """How many Spark jobs were ever started."""
+    return int(service.spark().sparkContext._jsc.sc().dagScheduler().nextJobId())  # type: ignore[union-attr]
+
+
+def measure(folder: Path, service: Service, batch: int, at: int) -> Measured:
+    """Change `batch` orders in one transaction; wait until a commit shows it; read the view; then recompute it."""
+    project = service.project
+    coordinator = service.coordinator
+    if coordinator is None:
+        raise RuntimeError("the coordinator has ended")
+    while not coordinator.settled:
+        time.sleep(0.05)
+    asked = [(a.queries, a.rows) for a in coordinator.answerer.asked.values()]
+    before = jobs(service)
+    source = coordinator.assembly.sources["sales"]
+    with sqlite3.connect(folder / "sales.db") as connection:
+        first = at * 20_011 % 100
+        connection.execute("UPDATE orders SET state = ? WHERE id >= ? AND id < ?", (f"s{at}", first, first + batch))
+        connection.commit()
+        started = time.perf_counter()
+    position = source.now()
+    while not position <= source.position(coordinator.committer.last.positions["paid_orders"]["sales"]):
+        time.sleep(0.002)
+    visible = time.perf_counter() - started
+    spent = jobs(service) - before
+    spark = service.spark()
+    started = time.perf_counter()
+    reader.snapshot(spark, project.warehouse).table("paid_orders").where(f"state = 's{at}'").count()
+    read = time.perf_counter() - started
+    started = time.perf_counter()
+    view = coordinator.assembly.views["paid_orders"].view
+    with snapshot(spark, coordinator.assembly.sources, [view], project.warehouse) as taken:
+        target = folder / "recomputed"
+        taken.compute(spark, view).write.format("delta").mode("overwrite").save(str(target))
+    recompute = time.perf_counter() - started
+    now = [(a.queries, a.rows) for a in coordinator.answerer.asked.values()]
+    queries = sum(n[0] - a[0] for n, a in zip(now, asked, strict=True))
+    rows = sum(n[1] - a[1] for n, a in zip(now, asked, strict=True))
+    return Measured(visible, read, recompute, queries, rows, spent)
+
+
+def serve(folder: Path) -> tuple[Service, threading.Thread]:
+    service = Service(config.load(folder), Quiet())
+    thread = threading.Thread(target=service.run, daemon=True)
+    thread.start()
+    while service.coordinator is None:
+        if not thread.is_alive():
+            raise RuntimeError("the coordinator did not start")
+        time.sleep(0.1)
+    return service, thread
+
+
+def latency(console: Console, orders: int, rounds: int) -> None:
+    with tempfile.TemporaryDirectory(prefix="strobe-bench-") as name:
+        folder = Path(name)
+        make(folder, orders)
+        service, thread = serve(folder)
+        found: dict[int, list[Measured]] = {batch: [] for batch in BATCHES}
+        measure(folder, service, 1, 0)  # warms everything up
+        for number in range(rounds):
+            for batch in BATCHES:
+                found[batch].append(measure(folder, service, batch, 1 + number * len(BATCHES) + BATCHES.index(batch)))
+        service.stop()
+        thread.join()
+    table = Table(title=f"{orders:,} orders, {orders:,} payments, {orders // 10:,} customers; medians of {rounds}")
+    for column in ("updates", "visible s", "read s", "recompute s", "recompute / visible", "queries", "rows", "jobs"):
+        table.add_column(column, justify="right")
+    for batch, runs in found.items():
+        visible, recompute = median(m.visible for m in runs), median(m.recompute for m in runs)
+        table.add_row(
+            f"{batch:,}",
+            f"{visible:.2f}",
+            f"{median(m.read for m in runs):.2f}",
+            f"{recompute:.2f}",
+            f"{recompute / visible:.1f}",
+            f"{median(m.queries for m in runs):.0f}",
+            f"{median(m.rows for m in runs):,.0f}",
+            f"{median(m.jobs for m in runs):.0f}",
+        )
+    console.print(table)
+
+
+def memory(orders: int) -> float:
+    """The driver's peak memory in MB after loading and a hundred updates."""
+    with tempfile.TemporaryDirectory(prefix="strobe-bench-") as name:
+        folder = Path(name)
+        make(folder, orders)
+        service, thread = serve(folder)
+        measure(folder, service, 100, 1)
+        service.stop()
+        thread.join()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="benchmarks")
+    parser.add_argument("--orders", type=int, default=200_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--memory", type=int, help="print the driver's peak memory for so many orders, and end")
+    arguments = parser.parse_args()
+    if arguments.memory:
+        print(f"{memory(arguments.memory):.0f}")
+        return
+    console = Console()
+    latency(console, arguments.orders, arguments.rounds)
+    table = Table(title="Driver's peak memory (Python process), by size of the base tables")
+    table.add_column("orders", justify="right")
+    table.add_column("MB", justify="right")
+    for orders in (arguments.orders // 10, arguments.orders):
+        command = [sys.executable, "-m", "benchmarks", "--memory", str(orders)]
+        measured = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1]
+        table.add_row(f"{orders:,}", measured)
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""A project under load, for tests that start and kill the real `strobe` process."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from strobe.demo.history import Archive
+from strobe.demo.oracle import Verdict, check_every_state
+
+SALES = """
+    CREATE TABLE customers (id INTEGER PRIMARY KEY, name TEXT);
+    CREATE TABLE orders (id INTEGER PRIMARY KEY, customer INTEGER, state TEXT);
+    CREATE INDEX orders_customer ON orders (customer);
+    INSERT INTO customers VALUES (1, 'Ada'), (2, 'Bob'), (3, 'Ćić');
+    INSERT INTO orders VALUES (10, 1, 'open'), (11, 2, 'open'), (12, 3, 'shut');
+"""
+BILLING = """
+    CREATE TABLE payments (id INTEGER PRIMARY KEY, order_id INTEGER, cents INTEGER);
+    CREATE INDEX payments_order ON payments (order_id);
+    INSERT INTO payments VALUES (1, 10, 500), (2, 12, 700);
+"""
+VIEWS = {
+    "paid": "SELECT o.id, o.state, c.name, p.id AS payment, p.cents FROM sales.orders o "
+    "JOIN sales.customers c ON c.id = o.customer JOIN billing.payments p ON p.order_id = o.id WHERE p.cents > 120",
+    "pairs": "SELECT a.state, b.state AS other FROM sales.orders a JOIN sales.orders b ON a.customer = b.customer",
+}
+PROJECT = f"""
+version: 1
+project: shop
+sources:
+  sales: {{type: sqlite, path: sales.db}}
+  billing: {{type: sqlite, path: billing.db}}
+views:
+  paid: {{sql: "{VIEWS["paid"]}", freshness: 100ms}}
+  pairs: {{sql: "{VIEWS["pairs"]}", consistency: complete, freshness: 100ms}}
+"""
+WRITES = {
+    "sales": [
+        "INSERT OR REPLACE INTO orders VALUES (:order, :customer, 'v' || :n)",
+        "UPDATE customers SET name = 'c' || :n WHERE id = :customer",
+        "UPDATE orders SET customer = :customer WHERE id = :order",
+        "UPDATE OR REPLACE orders SET id = :other WHERE id = :order",
+        "DELETE FROM orders WHERE id = :order",
+        "INSERT OR IGNORE INTO customers VALUES (:customer, 'again')",
+    ],
+    "billing": [
+        "INSERT INTO payments VALUES (:n, :order, :n)",
+        "DELETE FROM payments WHERE id < :n - 12",
+        "UPDATE payments SET order_id = :order WHERE id = :n - 3",
+    ],
+}
+STROBE = [sys.executable, "-m", "strobe.cli.main"]
+
+
+class Shop:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name, script in (("sales", SALES), ("billing", BILLING)):
+            connection = sqlite3.connect(folder / f"{name}.db")
+            connection.executescript(script)
+            connection.close()
+        (folder / "strobe.yml").write_text(PROJECT)
+        self.strobe("prepare")
+        self.archive = Archive({name: folder / f"{name}.db" for name in WRITES})
+
+    def start(self, *arguments: str, failpoint: str = "") -> subprocess.Popen[str]:
+        environment = {**os.environ, "STROBE_FAILPOINT": failpoint}
+        command = [*STROBE, *arguments, "--project", str(self.folder)]
+        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def strobe(self, *arguments: str, code: int = 0, failpoint: str = "", timeout: float = 240) -> str:
+        """Run a command to its end; it must end with this exit code."""
+        process = self.start(*arguments, failpoint=failpoint)
+        try:
+            output, _ = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            output, _ = process.communicate()
+            raise AssertionError(f"{arguments} did not end within {timeout} s:\n{output}") from None
+        assert process.returncode == code, f"{arguments} ended with {process.returncode}:\n{output}"
+        return output
+
+    @contextmanager
+    def load(self, writers: int = 2) -> Iterator[None]:
+        """Several processes write to both databases meanwhile."""
+        processes = [
+            subprocess.Popen([sys.executable, __file__, str(self.folder), source, str(number)])
+            for source in WRITES
+            for number in range(writers)
+        ]
+        try:
+            yield
+        finally:
+            for process in processes:
+                process.send_signal(signal.SIGTERM)
+            for process in processes:
+                process.wait(timeout=30)
+
+    def judge(self) -> dict[str, Verdict]:
+        """Every committed state against a recomputation at exactly its positions."""
+        return check_every_state(self.folder / "warehouse", self.archive, VIEWS)
+
+
+def write(folder: Path, source: str, number: int, seconds: float = 900) -> None:
+    """Random transactions of one to three statements, until told to end."""
+    rng = random.Random(f"{source} {number}")
+    stop: list[int] = []
+    signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
+    connection = sqlite3.connect(folder / f"{source}.db", timeout=30)
+    end, n = time.monotonic() + seconds, 1000 * (number + 1)
+    while not stop and time.monotonic() < end:
+        with connection:
+            connection.execute("BEGIN IMMEDIATE")
+            for statement in rng.choices(WRITES[source], k=rng.randint(1, 3)):
+                n += 10
+                values = {
+                    "n": n + number,
+                    "order": rng.randint(10, 17),
+                    "other": rng.randint(10, 17),
+                    "customer": rng.randint(1, 4),
+                }
+                connection.execute(statement, values)
+        time.sleep(rng.uniform(0.02, 0.08))
+    connection.close()
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

@@ -1,0 +1,68 @@
+"""The real process, killed with -9 under load, again and again: no update lost, none twice, no state that never was."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from shopfloor import Shop
+
+from strobe.runtime.failpoints import NAMES
+from strobe.warehouse import look
+
+pytestmark = [pytest.mark.spark, pytest.mark.live]
+
+KILLED = -signal.SIGKILL
+
+
+def judged(shop: Shop) -> int:
+    """Come to rest, stop the record, judge every state; returns how many there were."""
+    shop.strobe("run", "--until-idle")
+    shop.archive.stop()
+    verdicts = shop.judge()
+    for view, verdict in verdicts.items():
+        assert verdict.wrong == 0, (
+            f"{view}: {verdict.wrong} of {verdict.states} states are wrong, first {verdict.first}"
+        )
+    warehouse = shop.folder / "warehouse"
+    numbers = [past.header.number for past in look.history(warehouse, 0)]
+    assert numbers == list(range(max(numbers), 0, -1)), "commit numbers have gaps or repeat"
+    last = look.last_header(warehouse)
+    assert last is not None
+    for name, recorder in shop.archive.recorders.items():
+        reached = max(int(vector[name].split(":")[0]) for vector in last.positions.values() if name in vector)
+        assert reached == recorder.changes[-1].seq, f"{name} was not read to its end"
+    return verdicts["paid"].states
+
+
+@pytest.mark.timeout(1500)
+def test_killed_at_every_failpoint(tmp_path: Path) -> None:
+    """Between receiving a transaction and publishing, at every named instant, a few times in."""
+    shop = Shop(tmp_path)
+    shop.archive.start()
+    with shop.load():
+        for name in sorted(NAMES, key=lambda n: not n.startswith("load.")):
+            nth = 1 if name.startswith(("load.", "fold.")) else 3
+            seconds = "4" if name.startswith("fold.") else "60"
+            shop.strobe("run", "--for", seconds, code=KILLED, failpoint=f"{name}:{nth}")
+        shop.strobe("run", "--for", "3")
+    assert judged(shop) > len(NAMES)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_killed_at_random_moments(tmp_path: Path) -> None:
+    """Fifty times, at whatever it was doing, from the start of the process to some seconds of work."""
+    shop = Shop(tmp_path)
+    shop.archive.start()
+    rng = random.Random(20)
+    with shop.load():
+        for _ in range(50):
+            process = shop.start("run")
+            time.sleep(rng.uniform(2, 25))
+            process.kill()
+            process.communicate()
+    assert judged(shop) > 20
