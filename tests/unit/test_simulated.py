@@ -65,6 +65,26 @@ def test_complete_sweep_passes_through_every_transaction() -> None:
             assert sorted(set(passed)) == list(range(world.sources[source].now + 1)) and passed == sorted(passed)
 
 
+def test_groups_between_two_looks() -> None:
+    """A source that reports all that happened between two looks as one transaction, split where answers were read."""
+    for seed in range(150):
+        world = random_world(seed, ALL, complete if seed % 2 else strong, transactions=14)
+        world.looks = True
+        run(world, seed)
+        assert wrong_states(world) == [], f"seed {seed}"
+
+
+def test_groups_that_span_a_snapshot_go_wrong() -> None:
+    """Without the gate an answer has seen half of a reported transaction, and no manager can make that good."""
+    wrong = 0
+    for seed in range(60):
+        world = random_world(seed, ALL, complete, transactions=14)
+        world.looks, world.gate = True, False
+        run(world, seed)
+        wrong += bool(wrong_states(world))
+    assert wrong > 10
+
+
 def test_conventional_goes_wrong() -> None:
     """Without compensation a good part of the same schedules ends wrong, and stays wrong."""
     ended_wrong = 0

@@ -48,6 +48,23 @@ class MemorySource:
         self.name = name
         self.states: list[Contents] = [dict(relations)]
         self.log: list[Transaction] = []
+        self.snapshots: set[int] = set()
+        """Positions at which questions were evaluated."""
+
+    def reported(self, after: int, look: bool, gate: bool) -> Transaction:
+        """The next transaction after a position; or, for a source that only looks now and then, all up to now as one.
+
+        Such a group must not span a snapshot that an answer was read in (`gate`).
+        """
+        if not look:
+            return self.log[after]
+        ends = [p for p in self.snapshots if p > after] if gate else []
+        group = self.log[after : min([*ends, self.now])]
+        changes: dict[str, Relation] = {}
+        for transaction in group:
+            for name, change in transaction.changes.items():
+                changes[name] = changes[name].plus(change) if name in changes else change
+        return Transaction(self.name, group[-1].position, changes)
 
     @property
     def now(self) -> int:
@@ -62,6 +79,7 @@ class MemorySource:
 
     def answer(self, query: Query) -> Answer:
         """Evaluate a query at the current state."""
+        self.snapshots.add(self.now)
         found: list[Bag] = []
         for lookup in query.lookups:
             rows = self.states[-1][lookup.relation].project(lookup.columns)
@@ -109,6 +127,9 @@ class World:
     history: list[State] = field(default_factory=list)
     record: Callable[[Message], None] = lambda _: None
     """Is given every message that the boxes get, in order."""
+    looks: bool = False
+    """Whether sources report everything between two looks as one transaction, as SQLite's monitor does."""
+    gate: bool = True
 
     def __post_init__(self) -> None:
         views = {name: manager.view for name, manager in self.managers.items()}
@@ -165,8 +186,8 @@ class World:
             self._send(inbox.cut(cut))
 
     def _report(self, source: str) -> None:
-        transaction = self.sources[source].log[self.reported[source]]
-        self.reported[source] += 1
+        transaction = self.sources[source].reported(self.reported[source], self.looks, self.gate)
+        self.reported[source] = transaction.position.order[0]
         self._route(transaction)
 
     def _route(self, transaction: Transaction) -> None:
