@@ -136,6 +136,8 @@ class Coordinator:
             for monitor in self.monitors.values():
                 monitor.stop()
             self.answerer.stop()
+            for monitor in self.monitors.values():
+                monitor.join(timeout=10)
         self.committer.stop()
         self.committer.join()
         self._raise_failures()

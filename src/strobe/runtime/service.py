@@ -22,7 +22,7 @@ from strobe.algebra.relation import Relation
 from strobe.algebra.view import View
 from strobe.config import Project
 from strobe.dataplane import staging
-from strobe.errors import CommitUnknown, LostGuarantee, NotNow, UserError
+from strobe.errors import CommitUnknown, Fenced, LostGuarantee, NotNow, UserError
 from strobe.messages import Message, Query, Seen
 from strobe.runtime import mailbox, status
 from strobe.runtime.answerer import SparkAnswer
@@ -35,7 +35,7 @@ from strobe.sources.base import Source
 from strobe.warehouse import tables
 from strobe.warehouse.header import Commit, Header
 from strobe.warehouse.layout import Layout
-from strobe.warehouse.lock import CoordinatorLock, write_heartbeat
+from strobe.warehouse.lock import CoordinatorLock, read_heartbeat, write_heartbeat
 from strobe.warehouse.warehouse import Warehouse
 
 if TYPE_CHECKING:
@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 FREEZE = 60.0
 """Seconds for which a coordinator stands still for an auditor that has gone silent."""
 
+
+BEAT = 0.5
+"""Seconds between heartbeats."""
 
 ATTEMPTS = 5
 """Appends that may fail one after another, without a commit in between, before the run ends."""
@@ -88,6 +91,8 @@ class Service:
         self._heart: threading.Thread | None = None
         self.coordinator: Coordinator | None = None
         self._rebuild: Rebuild | None = None
+        self._document: dict[str, Any] = {}
+        self._next_document = 0.0
         self._failures: list[int] = []
         """The commits after which an append failed in an unknown way."""
 
@@ -214,11 +219,16 @@ class Service:
         heart = threading.Thread(target=self._beat, args=(coordinator,), name="heartbeat", daemon=True)
         ended = threading.Event()
         self._ended = ended
+        self._document, self._next_document = status.document(coordinator), 0.0
+        self._heartbeat(coordinator, self._document)
         heart.start()
 
         def done() -> bool:
             errands.look()
             self._unstage(coordinator)
+            if time.monotonic() >= self._next_document:
+                self._document = status.document(coordinator)
+                self._next_document = time.monotonic() + BEAT
             over = deadline is not None and time.monotonic() >= deadline
             return self._stop.is_set() or self._rebuild is not None or over or (until_idle and quiet.for_a_moment())
 
@@ -233,18 +243,30 @@ class Service:
             ended.set()
             heart.join(timeout=5)
             self.coordinator = None
-        self._heartbeat(coordinator, stopped=self._rebuild is None)
+        self._heartbeat(coordinator, status.document(coordinator), stopped=self._rebuild is None)
         return coordinator.committer.last
 
     def _beat(self, coordinator: Coordinator) -> None:
+        """Twice a second, in a thread of its own: say what the loop last said of itself, and see who else is there."""
         ended = self._ended
-        while not ended.wait(0.5):
-            self._reporter.status(self._heartbeat(coordinator))
+        while not ended.wait(BEAT):
+            other = read_heartbeat(self._layout.control) or {}
+            if int(other.get("epoch", 0)) > coordinator.warehouse.epoch > 0:
+                coordinator.fail(
+                    Fenced(
+                        f"another coordinator has taken over (epoch {other['epoch']})",
+                        where=str(self._layout.root),
+                        fix="Nothing is lost: the other one goes on from the last commit.",
+                    )
+                )
+                return
+            if not self._lock.held:
+                self._lock.acquire(take_over=True)
+            self._heartbeat(coordinator, self._document)
+            self._reporter.status(self._document)
 
-    def _heartbeat(self, coordinator: Coordinator, stopped: bool = False) -> dict[str, Any]:
-        document = status.document(coordinator)
+    def _heartbeat(self, coordinator: Coordinator, document: dict[str, Any], stopped: bool = False) -> None:
         write_heartbeat(self._layout.control, {**document, "epoch": coordinator.warehouse.epoch, "stopped": stopped})
-        return document
 
     def _answer_through_spark(self, assembly: Assembly) -> SparkAnswer:
         def answer(source: Source, query: Query) -> tuple[tuple[Relation, ...], Seen]:
