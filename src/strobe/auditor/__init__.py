@@ -1,1 +1,2 @@
-"""Auditor: decides whether what readers see is a state that the sources really were in. Shares nothing with managers and merge."""
+"""Auditor: decides whether what readers see is a state that the sources really were in. Shares nothing with managers
+and merge."""

@@ -70,6 +70,10 @@ class Painting:
     def size(self) -> int:
         return len(self._rows)
 
+    def waiting_for(self, view: str) -> int:
+        """How many rows wait for this view's action lists."""
+        return sum(view in row.white for row in list(self._rows.values()))
+
     def oldest(self) -> tuple[int, tuple[str, ...]] | None:
         """The first row of the table and the views it waits for."""
         if not self._rows:
