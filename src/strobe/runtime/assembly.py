@@ -42,6 +42,15 @@ class Assembly:
         used = (r for planned in self.views.values() for r in planned.view.relations if r.source == source)
         return tuple({r.id: r for r in used}.values())
 
+    def columns(self, source: str) -> dict[str, set[str]]:
+        """The columns of a source's relations that any view uses."""
+        used: dict[str, set[str]] = {relation.name: set() for relation in self.relations(source)}
+        for planned in self.views.values():
+            for occurrence in planned.view.occurrences:
+                if occurrence.source == source:
+                    used[occurrence.relation.name].update(occurrence.columns)
+        return used
+
     def close(self) -> None:
         for source in self.sources.values():
             source.close()

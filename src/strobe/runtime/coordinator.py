@@ -105,6 +105,8 @@ class Coordinator:
             )
             for s in self.vector
         }
+        for name in self.vector:
+            self.assembly.sources[name].focus(self.assembly.columns(name))
         self._last_cut = 0
         self._last_cut_at = 0.0
 

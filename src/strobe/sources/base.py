@@ -8,7 +8,8 @@ The contract, which one conformance suite (`tests/conformance`) holds every sour
 
 * Transactions come out whole and in commit order, each with a position. Reading again from a position repeats exactly,
   and no transaction spans a position given in `stops`.
-* An answer carries what its snapshot had seen, read inside that snapshot. It has seen a transaction wholly or not at all.
+* An answer carries what its snapshot had seen, read inside that snapshot. It has seen a transaction wholly or not at
+  all.
 * A position belongs to one log. `identity` names it, and `reaches` says whether the log still goes back to a position.
 * Nothing is written to the users' tables, and no writer waits for longer than the database itself requires.
 """
@@ -16,7 +17,7 @@ The contract, which one conformance suite (`tests/conformance`) holds every sour
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -72,13 +73,16 @@ class Source(ABC):
     def schemas(self) -> tuple[RelationSchema, ...]:
         """The relations on offer, whether watched or not."""
 
+    def focus(self, columns: Mapping[str, Collection[str]]) -> None:  # noqa: B027  # optional: saves work only
+        """The relations and columns that views use: others need neither be decoded nor reported in transactions."""
+
     @abstractmethod
     def check(self, relations: Sequence[str]) -> list[Finding]:
         """Preflight: what is missing before these relations can be watched and asked."""
 
     @abstractmethod
     def prepare_script(self, relations: Sequence[str]) -> list[str]:
-        """What `prepare` would execute in the source, statement by statement, for the DBA. Empty if nothing is needed.
+        """What `prepare` would execute, statement by statement, for the DBA; empty if nothing is needed.
         """
 
     @abstractmethod
@@ -120,8 +124,8 @@ class Source(ABC):
     def elsewhere(self) -> Iterator[Callable[[Seen], None]]:
         """While a reader of this source reads in another process; it is told what the reader's snapshot had seen.
 
-        No transaction may be reported that such a snapshot had seen only in part. A source that reports real transactions
-        need do nothing; one that reports what happened between two looks must not look meanwhile.
+        No transaction may be reported that such a snapshot had seen only in part. A source that reports real
+        transactions need do nothing; one that reports what happened between two looks must not look meanwhile.
         """
         yield lambda _seen: None
 

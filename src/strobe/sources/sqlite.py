@@ -14,7 +14,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
@@ -26,7 +26,7 @@ from strobe.errors import SourceUnavailable, UserError
 from strobe.messages import Position, Seen, Transaction
 from strobe.sources.base import Finding, Reader, Source
 from strobe.sources.sqlite_check import check
-from strobe.sources.sqlite_log import Prepared, prepare_statements, prepared, undo_statements
+from strobe.sources.sqlite_log import Prepared, Watched, prepare_statements, prepared, undo_statements
 from strobe.sources.sqlite_reader import Gate, Place, Rows, SqliteReader, end_of_log, position_at
 from strobe.sources.sqlite_tables import read_table, table_names
 from strobe.sources.sqlite_triggers import LOG, note_name
@@ -43,12 +43,16 @@ class SqliteSource(Source):
         self.name = name
         self._place = Place(name, Path(path))
         self._gate = Gate()
+        self._focus: Mapping[str, Collection[str]] | None = None
 
     def schemas(self) -> tuple[RelationSchema, ...]:
         """Tables with their columns of a supported declared type; other columns are left out."""
         with self._place.session() as connection:
             tables = [read_table(connection, name) for name in table_names(connection)]
         return tuple(t.schema(self.name) for t in tables if t.offered)
+
+    def focus(self, columns: Mapping[str, Collection[str]]) -> None:
+        self._focus = columns
 
     def check(self, relations: Sequence[str]) -> list[Finding]:
         path = self._place.path
@@ -178,7 +182,7 @@ class SqliteSource(Source):
         return groups
 
     def _group(self, connection: sqlite3.Connection, state: Prepared, start: int, through: int) -> Transaction:
-        group = Group(self._place, connection, state)
+        group = Group(self._place, connection, state, self._focus)
         cursor = connection.execute(f"SELECT * FROM {LOG} WHERE seq > ? AND seq <= ? ORDER BY seq", (start, through))
         seq = mark = at = None
         while rows := cursor.fetchmany(1000):
@@ -242,29 +246,48 @@ class SqliteSource(Source):
 
 
 class Group:
-    """Net changes of a stretch of the log, by relation."""
+    """Net changes of a stretch of the log, by relation, over the columns that somebody uses."""
 
-    def __init__(self, place: Place, connection: sqlite3.Connection, state: Prepared) -> None:
+    def __init__(
+        self,
+        place: Place,
+        connection: sqlite3.Connection,
+        state: Prepared,
+        focus: Mapping[str, Collection[str]] | None,
+    ) -> None:
         self._place = place
         self._connection = connection
         self._watched = state.by_id
+        self._focus = focus
         self._counts: dict[int, dict[Row, int]] = {}
         self._decoders: dict[int, Rows] = {}
+        self._places: dict[int, list[int]] = {}
 
     def add(self, watch: int, sign: int, values: Sequence[Any]) -> None:
         watched = self._watched[watch]
         if not sign:
             raise self._place.lost(f"the triggers of table {watched.relation} were missing or altered for some time")
         if watch not in self._decoders:
-            key = read_table(self._connection, watched.relation).primary_key
-            self._decoders[watch] = Rows(self._place, watched.relation, watched.types, key)
+            self._decoders[watch], self._places[watch] = self._decoder(watched)
             self._counts[watch] = defaultdict(int)
         counts = self._counts[watch]
-        row = self._decoders[watch].decode(values[: len(watched.types)])
+        row = self._decoders[watch].decode([values[i] for i in self._places[watch]])
         counts[row] += sign
         if not counts[row]:
             del counts[row]
 
+    def _decoder(self, watched: Watched) -> tuple[Rows, list[int]]:
+        used = watched.columns if self._focus is None else self._focus.get(watched.relation, ())
+        places = [i for i, column in enumerate(watched.columns) if column in used]
+        types = {watched.columns[i]: watched.types[watched.columns[i]] for i in places}
+        key = read_table(self._connection, watched.relation).primary_key
+        return Rows(self._place, watched.relation, types, key), places
+
     def changes(self) -> dict[str, Bag]:
-        found = [(self._watched[watch], counts) for watch, counts in self._counts.items() if counts]
-        return {watched.relation: Bag(watched.columns, counts) for watched, counts in found}
+        found: dict[str, Bag] = {}
+        for watch, counts in self._counts.items():
+            watched = self._watched[watch]
+            columns = [watched.columns[i] for i in self._places[watch]]
+            if counts and columns:
+                found[watched.relation] = Bag(columns, counts)
+        return found
