@@ -18,10 +18,12 @@ from deltalake import DeltaTable, write_deltalake
 
 from strobe import config
 from strobe.algebra.bag import Bag
+from strobe.auditor.compare import Difference
 from strobe.auditor.replay import states
 from strobe.demo import shop
 from strobe.demo.history import Archive
-from strobe.demo.oracle import Oracle, check_every_state
+from strobe.demo.oracle import Oracle, Wrong, check_every_state
+from strobe.demo.screen import in_words
 from strobe.errors import BrokenInvariant, UserError
 from strobe.sources.sqlite import SqliteSource
 
@@ -253,3 +255,24 @@ def test_the_oracle_answers_the_shops_views(tmp_path: Path) -> None:
         positions = {name: SqliteSource(name, path).now().text for name, path in paths.items()} | {"catalog": "1@id"}
     oracle = Oracle(archive)
     assert all(len(oracle.recompute(sql, positions)) > 10 for sql in shop.VIEWS.values())
+
+
+# The screen.
+
+ROW = {"order_id": 7, "customer_id": 1, "sku": "P001", "payment_id": 9, "customer": "Ada Codd", "total_cents": 1250}
+
+
+@pytest.mark.parametrize(
+    ("differences", "told"),
+    [
+        ([(ROW, 1)], "it lists order 7 (customer Ada Codd, total 12.50), which should not be there."),
+        ([(ROW, -1)], "order 7 is missing (customer Ada Codd, total 12.50)."),
+        (
+            [({**ROW, "total_cents": 5}, -1), ({**ROW, "payment_id": 8}, -1), (ROW, 1)],
+            "order 7 has total 12.50; in the databases it has total 0.05.",
+        ),
+    ],
+)
+def test_a_wrong_state_in_words(differences: list[tuple[dict[str, Any], int]], told: str) -> None:
+    """A row too many, one too few, and one that should be another, as a person would tell it."""
+    assert in_words(Wrong(1, START, {}, tuple(Difference(row, count) for row, count in differences))) == told

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.padding import Padding
@@ -23,6 +24,9 @@ from strobe.demo.oracle import Verdict, Wrong
 
 PLAIN_EVERY = 5.0
 """Seconds between two lines where there is no terminal."""
+
+WIDEST = 100
+"""Columns that are read with ease."""
 
 
 class Screen:
@@ -47,19 +51,19 @@ class Screen:
     # Before.
 
     def introduce(self) -> None:
-        self._print()
-        self._print(Text("Strobe", style="bold"), Text("joined views of live databases: fresh, and never wrong"))
-        self._print()
         self._print(
-            "A little shop: orders and customers in one SQLite database, payments in another, the catalogue in CSV",
-            "files that are dropped into a folder. None of them knows of the others. Two views join them all, while a",
-            "clerk, a desk, a cashier and a buyer change everything at once, often the same order at the same moment.",
+            "",
+            Text.assemble(("Strobe", "bold"), ": joined views of live databases, fresh and never wrong."),
+            "",
+            "A little shop keeps orders and customers in one SQLite database and payments in another, and gets its "
+            "catalogue as CSV files. None of them knows of the others. Two views join them all, while a clerk, a desk, "
+            "a cashier and a buyer change everything at once, often the same order at the same moment.",
+            "",
         )
-        self._print()
 
     def step(self, text: str) -> None:
         elapsed = time.monotonic() - self._began
-        self._console.print(Text.assemble((f"{elapsed:4.0f} s  ", "dim"), text))
+        self._console.print(Text.assemble((f"{elapsed:4.0f} s  ", "dim"), text), soft_wrap=True)
 
     # Meanwhile.
 
@@ -95,7 +99,7 @@ class Screen:
         asked = sum(source["asked"]["queries"] for source in status["sources"].values())
         behind = max(_behind(archive, status, source) for source in archive.recorders)
         return (
-            f"{changes:,} rows changed in the databases, {status['commit']:,} commits, {asked:,} questions asked; "
+            f"{changes:,} rows changed in the databases, commit {status['commit']:,}, {asked:,} questions asked; "
             f"readers are {behind:.1f} s behind"
         )
 
@@ -103,60 +107,56 @@ class Screen:
         bar = ProgressBar(total=self._seconds, completed=min(elapsed, self._seconds), width=40)
         if self._status is None:
             return Padding(bar, (1, 0, 1, 8))
-        parts = (bar, _sources(archive, self._status), _views(self._status), self._summary(archive, self._status))
+        sources, views = _sources(archive, self._status), _views(self._status)
+        parts = (bar, "", sources, "", views, "", self._summary(archive, self._status))
         return Padding(Group(*parts), (1, 0, 1, 8))
 
     # Afterwards.
 
     def judge(self, verdicts: Mapping[str, Verdict], audited: Mapping[str, Any]) -> None:
-        table = Table("", "kept by Strobe", "kept by a naive maintainer", title_justify="left", pad_edge=False)
-        table.title = "Committed states, each compared with a recomputation at exactly its positions"
+        table = Table("", "kept by Strobe", "kept by a naive maintainer", box=SIMPLE, pad_edge=False)
         for view in shop.VIEWS:
             table.add_row(view, _judged(verdicts[view]), _judged(verdicts[f"{view}_naive"]))
-        self._print()
-        self._console.print(table)
-        self._print()
+        self._print(
+            "", "Every committed state, compared with a recomputation at exactly the positions it names:", table
+        )
         for view in shop.VIEWS:
-            self._witness(view, verdicts[view], "Strobe's")
-            self._witness(view, verdicts[f"{view}_naive"], "The naive")
+            self._witness(f"Strobe's {view}", verdicts[view])
+            self._witness(f"The naive {view}", verdicts[f"{view}_naive"])
         self._audited(audited)
 
-    def _witness(self, view: str, verdict: Verdict, whose: str) -> None:
+    def _witness(self, which: str, verdict: Verdict) -> None:
         if verdict.first is None:
             return
-        at = f"{verdict.first.committed_at:%H:%M:%S}"
-        self._print(Text(f"{whose} {view}, commit {verdict.first.commit} ({at}): {in_words(verdict.first)}"))
+        told = f"{which} at commit {verdict.first.commit}: {in_words(verdict.first)}"
         if verdict.last is not None:
             rows = len(verdict.last.differences)
-            self._print(
-                Text(f"Now that all is quiet, {rows} of its rows are still wrong, and no later change will mend them.")
-            )
-        self._print()
+            still = "a row is still wrong, and stays" if rows == 1 else f"{rows} rows are still wrong, and stay"
+            told += f" Now that all is quiet {still} so until somebody loads the view anew."
+        self._print(told, "")
 
     def _audited(self, audited: Mapping[str, Any]) -> None:
         valid = audited["verdict"] == "valid"
         style = "bold green" if valid else "bold red"
         found = "both views equal what the databases say" if valid else "the views differ from what the databases say"
+        self._print(Text.assemble(f"Audit at commit {audited['commit']}: ", (audited["verdict"], style), f", {found}."))
         self._print(
-            Text.assemble("Audit of commit ", str(audited["commit"]), ": ", (audited["verdict"], style), f", {found}.")
+            *(f"  {view}: {row}" for view, found in audited["views"].items() for row in found["witness"] or ()), ""
         )
-        for view, verdict in audited["views"].items():
-            for row in verdict["witness"] or ():
-                self._print(Text(f"  {view}: {row}"))
 
     def conclude(self, keep: Path | None) -> None:
-        self._print()
         if keep is None:
             self._print(
-                "Your own databases: `strobe init mywarehouse`, then edit strobe.yml there; README.md shows how."
+                "Next: `strobe init DIR` makes a project that runs; put your own databases into its strobe.yml.", ""
             )
             return
-        self._print(f"The project is in {keep}. Try `strobe history --project {keep}`, or")
-        self._print(f"""`strobe sql --project {keep} "SELECT * FROM open_orders" --at 1`.""")
+        self._print(f"The project is in {keep}. Next, with `--project {keep}`:")
+        self._print("  strobe history", '  strobe sql "SELECT * FROM paid_orders" --at 1', "  strobe run", "")
 
-    def _print(self, *lines: RenderableType) -> None:
-        for line in lines or ("",):
-            self._console.print(Text(line) if isinstance(line, str) else line)
+    def _print(self, *parts: RenderableType) -> None:
+        for part in parts:
+            text = Text(part) if isinstance(part, str) else part
+            self._console.print(text, width=min(self._console.width, WIDEST) if isinstance(text, Text) else None)
 
 
 def _behind(archive: Archive, status: Mapping[str, Any], source: str) -> float:
@@ -179,7 +179,7 @@ def _sources(archive: Archive, status: Mapping[str, Any]) -> Table:
 
 
 def _views(status: Mapping[str, Any]) -> Table:
-    table = Table("view", "Strobe", "naive maintainer", box=None, pad_edge=False, padding=(1, 3, 0, 0))
+    table = Table("view", "Strobe", "naive maintainer", box=None, pad_edge=False, padding=(0, 3, 0, 0))
     for view in shop.VIEWS:
         strobe, naive = status["views"][view], status["views"][f"{view}_naive"]
         table.add_row(
