@@ -38,9 +38,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "simulator": _CORE | _PATH | {"recording", "auditor"},
     "runtime": _CORE | _EDGES | _PATH | {"recording", "auditor"},
     "demo": _CORE | _EDGES | {"auditor", "runtime"},
-    "cli": _CORE | _EDGES | _PATH | {"recording", "auditor", "simulator", "runtime", "demo"},
+    "cli": _CORE | _EDGES | _PATH | {"recording", "auditor", "simulator", "runtime", "demo", "api"},
     "__main__": {"cli"},
-    "__init__": {"errors", "config", "runtime"},
+    "api": _CORE | _EDGES | {"runtime"},
+    "__init__": {"api"},
 }
 """Which boxes a box may know, besides itself."""
 
@@ -53,7 +54,7 @@ FORBIDDEN_IN_PURE = {
     *("pyspark", "delta", "deltalake"),
 }
 
-MAY_USE_SPARK = {"dataplane", "warehouse", "runtime", "auditor", "cli", "sources.files"}
+MAY_USE_SPARK = {"dataplane", "warehouse", "runtime", "auditor", "cli", "api", "__init__", "sources.files"}
 """Boxes, or single modules of a box, that may import pyspark."""
 
 

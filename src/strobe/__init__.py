@@ -2,4 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from strobe.api import Warehouse
+
 __version__ = "0.1.0"
+__all__ = ["__version__", "open"]
+
+
+def open(directory: str | Path, spark: SparkSession | None = None) -> Warehouse:  # noqa: A001  # as in strobe.open
+    """Open a project's views for reading. Spark is started at the first read, unless a session with Delta is given."""
+    from strobe.api import Warehouse
+
+    return Warehouse(directory, spark)

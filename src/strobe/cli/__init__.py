@@ -1,1 +1,1 @@
-
+"""The command line: one small module for each group of commands, `main` puts them together."""

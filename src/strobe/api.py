@@ -1,0 +1,189 @@
+"""Strobe for Python programs: the views as Spark DataFrames, at one commit.
+
+w = strobe.open("DIR")
+w.wait()
+w.table("open_orders")
+with w.pin() as p:
+    p.table("open_orders").join(p.sql("SELECT …"), "id")   # both at commit p.commit
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from strobe import config
+from strobe.config import Project
+from strobe.errors import UserError
+from strobe.runtime import waiting
+from strobe.warehouse import look
+from strobe.warehouse.layout import Layout
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from strobe.warehouse.reader import Snapshot
+
+At = int | str | datetime | None
+"""A commit's number, a time (without a zone: UTC), or the last commit."""
+
+
+class Pin:
+    """All views at one commit. Nothing has to be given back at the end; `with` only says for how long one means it."""
+
+    def __init__(self, session: SparkSession, snapshot: Snapshot) -> None:
+        self._session = session
+        self._snapshot = snapshot
+
+    @property
+    def commit(self) -> int:
+        return self._snapshot.commit
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        return self._snapshot.views
+
+    def table(self, name: str) -> DataFrame:
+        """A view's rows."""
+        return self._snapshot.table(name)
+
+    def sql(self, text: str) -> DataFrame:
+        """A query over the views, which go by their names."""
+        named = tables_of(text)
+        for view in self.views:
+            if view in named:
+                self.table(view).createOrReplaceTempView(view)
+            else:
+                self._session.catalog.dropTempView(view)
+        with spark_errors(self.views):
+            return self._session.sql(text)
+
+    def __enter__(self) -> Pin:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class Warehouse:
+    """A project's views, for reading. Many may be open at a time, whether a coordinator runs or not."""
+
+    def __init__(
+        self, directory: str | Path, spark: SparkSession | None = None, *, say: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self.project: Project = config.load(Path(directory))
+        self._given = spark
+        self._started: SparkSession | None = None
+        self._session: SparkSession | None = None
+        self._say = say
+
+    def sql(self, text: str, at: At = None) -> DataFrame:
+        """A query over the views, now or at a commit or time."""
+        return self.pin(at).sql(text)
+
+    def table(self, name: str, at: At = None) -> DataFrame:
+        """A view's rows, now or at a commit or time."""
+        return self.pin(at).table(name)
+
+    def pin(self, at: At = None) -> Pin:
+        """All views at one commit: what is read from it together was true together."""
+        if not look.exists(Layout(self.project.warehouse).log):
+            where = str(self.project.warehouse)
+            raise UserError("nothing has been committed yet", where=where, fix="Start `strobe run` first.")
+        session = self._own_session()
+        from strobe.warehouse import reader
+
+        found = parse_at(at)
+        commit = reader.commit_at(self.project.warehouse, found) if isinstance(found, datetime) else found
+        return Pin(session, reader.snapshot(session, self.project.warehouse, commit))
+
+    def wait(self, views: Sequence[str] = (), timeout: float = 60.0) -> None:
+        """Return when everything that the sources had committed by now is visible; `NotNow` if that takes longer."""
+        waiting.wait(self.project, views, timeout)
+
+    def close(self) -> None:
+        """Stop Spark, if it was started here."""
+        self._session = None
+        if self._started is not None:
+            self._started.stop()
+            self._started = None
+
+    def __enter__(self) -> Warehouse:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _own_session(self) -> SparkSession:
+        """A session of our own, so that neither its names nor its settings get in the way of the caller's."""
+        if self._session is None:
+            self._session = (self._given or self._start()).newSession()
+            self._session.conf.set("spark.sql.session.timeZone", "UTC")
+            self._session.conf.set("spark.sql.ansi.enabled", "true")
+        return self._session
+
+    def _start(self) -> SparkSession:
+        from pyspark.sql import SparkSession
+
+        from strobe.dataplane.session import start
+
+        self._say("starting Spark")
+        before = SparkSession.getActiveSession()
+        session = start(self.project.spark)
+        self._started = session if before is None else None
+        return session
+
+
+def parse_at(at: At) -> int | datetime | None:
+    """A commit's number or a time, as people write them."""
+    if isinstance(at, str):
+        text = at.strip()
+        if re.fullmatch(r"\d+", text, re.ASCII):
+            return int(text)
+        try:
+            at = datetime.fromisoformat(re.sub(r"[Zz]$", "+00:00", text))
+        except ValueError:
+            fix = "Write a commit's number, or a time as 2026-01-05T10:11:12 (UTC unless it says otherwise)."
+            raise UserError(f"{at!r} is neither a commit nor a time", fix=fix) from None
+    if isinstance(at, datetime):
+        return at.replace(tzinfo=timezone.utc) if at.tzinfo is None else at
+    return at
+
+
+def tables_of(text: str) -> set[str]:
+    """The tables that a query names; `UserError` if it is anything but one query."""
+    try:
+        statements = [statement for statement in sqlglot.parse(text, read="spark") if statement is not None]
+    except SqlglotError as error:
+        lines = str(error).splitlines()
+        raise UserError(f"this is no SQL that can be read: {lines[0] if lines else error}", fix="Mend it.") from None
+    if len(statements) != 1 or not isinstance(statements[0], exp.Query):
+        raise UserError(
+            "only one SELECT can be asked at a time", fix="Write a statement that begins with SELECT or WITH."
+        )
+    return {table.name.lower() for table in statements[0].find_all(exp.Table)}
+
+
+@contextmanager
+def spark_errors(views: Sequence[str] = ()) -> Iterator[None]:
+    """What Spark says against a query is the user's to mend."""
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except PySparkException as error:
+        lines = (error.getMessage() or str(error)).strip().splitlines()
+        known = f"The views are {', '.join(views)}." if views else "Mend the query."
+        raise UserError(lines[0] if lines else type(error).__name__, where="SQL", fix=known) from error

@@ -1,0 +1,308 @@
+"""Commands that do something: to the sources, to the warehouse, or through a running coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from strobe.cli import render
+from strobe.cli.options import HERE, AsJson, ProjectFolder
+from strobe.cli.terminal import Document, Terminal
+from strobe.config import Project
+from strobe.errors import NotNow, UserError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from strobe.messages import Message
+
+REBUILD_SECONDS = 3600.0
+FOLD_SECONDS = 600.0
+
+Views = Annotated[
+    list[str] | None, typer.Argument(metavar="[VIEW]...", help="Views. Default: all.", show_default=False)
+]
+
+
+# prepare
+
+
+def prepare(
+    context: typer.Context,
+    sources: Annotated[
+        list[str] | None, typer.Argument(metavar="[SOURCE]...", help="Sources. Default: all.", show_default=False)
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be executed, and do nothing.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Take every trace of Strobe out of the sources again.")] = False,
+    project: ProjectFolder = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Put into the sources what watching them needs, or print it for the DBA, or take it out again."""
+    terminal = Terminal.of(context)
+    loaded = terminal.open(project, as_json)
+    chosen = _known(sources or list(loaded.sources), loaded.sources, "source")
+    if dry_run and undo:
+        raise UserError("--dry-run and --undo do not go together", fix="Leave one of them away.")
+    if undo:
+        terminal.show({"sources": _undo(loaded, chosen)}, _render_undone)
+    elif dry_run:
+        terminal.show({"sources": _scripts(terminal, loaded, chosen)}, _render_scripts)
+    else:
+        terminal.show({"sources": _prepare(terminal, loaded, chosen)}, _render_prepared)
+
+
+def _undo(project: Project, chosen: Sequence[str]) -> Document:
+    from strobe.runtime.assembly import open_sources
+    from strobe.runtime.waiting import hear
+
+    heard = hear(project.warehouse)
+    if heard.alive:
+        raise NotNow(f"the sources are in use: {heard}", fix="Stop it first.")
+    opened = open_sources(project)
+    return {name: {"removed": opened[name].undo()} for name in chosen}
+
+
+def _scripts(terminal: Terminal, project: Project, chosen: Sequence[str]) -> Document:
+    with _assembled(terminal, project) as assembly:
+        return {
+            name: {"statements": assembly.sources[name].prepare_script([r.name for r in assembly.relations(name)])}
+            for name in chosen
+            if assembly.relations(name)
+        }
+
+
+def _prepare(terminal: Terminal, project: Project, chosen: Sequence[str]) -> Document:
+    found: Document = {}
+    with _assembled(terminal, project) as assembly:
+        for name in chosen:
+            relations = [r.name for r in assembly.relations(name)]
+            if relations:
+                assembly.sources[name].prepare(relations)
+            found[name] = {"relations": relations}
+    return found
+
+
+@contextmanager
+def _assembled(terminal: Terminal, project: Project) -> Iterator[Any]:
+    from strobe.runtime.assembly import assemble
+
+    assembly = assemble(project, _starter(terminal, project))
+    try:
+        yield assembly
+    finally:
+        assembly.close()
+
+
+def _starter(terminal: Terminal, project: Project) -> Callable[[], SparkSession]:
+    """Starts Spark when somebody really needs it."""
+    started: list[SparkSession] = []
+
+    def spark() -> SparkSession:
+        if not started:
+            from strobe.dataplane.session import start
+
+            terminal.say("starting Spark")
+            started.append(start(project.spark))
+        return started[0]
+
+    return spark
+
+
+def _render_undone(document: Document) -> Iterable[RenderableType]:
+    for name, source in document["sources"].items():
+        removed = source["removed"]
+        yield Text(f"{name}: took out {', '.join(removed)}" if removed else f"{name}: there was nothing to take out")
+
+
+def _render_scripts(document: Document) -> Iterable[RenderableType]:
+    for name, source in document["sources"].items():
+        yield Text(f"-- source {name}" if source["statements"] else f"-- source {name}: nothing is needed")
+        for statement in source["statements"]:
+            yield Text(f"{statement.rstrip().rstrip(';')};", no_wrap=True, overflow="ignore")
+
+
+def _render_prepared(document: Document) -> Iterable[RenderableType]:
+    for name, source in document["sources"].items():
+        relations = ", ".join(source["relations"])
+        yield Text(f"{name}: watching {relations}" if relations else f"{name}: no view uses it, nothing was done")
+
+
+# run
+
+
+def run(
+    context: typer.Context,
+    until_idle: Annotated[
+        bool, typer.Option("--until-idle", help="End when everything that the sources committed is in the warehouse.")
+    ] = False,
+    seconds: Annotated[
+        float | None, typer.Option("--for", min=0, metavar="SECONDS", help="End after so many seconds.")
+    ] = None,
+    take_over: Annotated[
+        bool, typer.Option("--take-over", help="Take the place of another coordinator, which then can commit no more.")
+    ] = False,
+    record: Annotated[
+        Path | None, typer.Option("--record", metavar="FILE", help="Write down every message, to replay them later.")
+    ] = None,
+    project: ProjectFolder = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Maintain the views until told to stop: SIGTERM and Ctrl-C finish the commit at hand, fold and end."""
+    from strobe.cli.reporter import reporter
+    from strobe.cli.running import serve
+    from strobe.runtime.service import Service
+
+    terminal = Terminal.of(context)
+    loaded = terminal.open(project, as_json)
+    with reporter(terminal) as telling, _recording(record) as write:
+        service = Service(loaded, telling, record=write)
+        interrupted = serve(service, telling, until_idle=until_idle, seconds=seconds, take_over=take_over)
+    if interrupted and until_idle:
+        raise NotNow("stopped before the sources were idle", fix="Start `strobe run` again: it goes on from there.")
+    if terminal.as_json:
+        terminal.show({"commit": _last_commit(loaded)}, lambda _: ())
+
+
+@contextmanager
+def _recording(file: Path | None) -> Iterator[Callable[[Message], None]]:
+    from strobe import recording
+
+    if file is None:
+        yield lambda _: None
+        return
+    try:
+        opened = file.open("w", encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"the recording cannot be written: {error.strerror}", where=str(file)) from None
+    with opened:
+        yield lambda message: recording.write(message, opened)
+
+
+def _last_commit(project: Project) -> int | None:
+    from strobe.runtime.waiting import last_header
+
+    header = last_header(project.warehouse)
+    return header.number if header else None
+
+
+# wait
+
+
+def wait(
+    context: typer.Context,
+    views: Views = None,
+    timeout: Annotated[float, typer.Option("--timeout", min=0, metavar="S", help="Seconds to wait at most.")] = 60.0,
+    project: ProjectFolder = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Return when everything the sources had committed by now is visible in the views."""
+    from strobe.runtime import waiting
+
+    terminal = Terminal.of(context)
+    loaded = terminal.open(project, as_json)
+    positions = waiting.wait(loaded, views or (), timeout)
+    terminal.show({"commit": _last_commit(loaded), "positions": positions}, _render_reached)
+
+
+def _render_reached(document: Document) -> Iterable[RenderableType]:
+    reached = ", ".join(f"{source} {position}" for source, position in document["positions"].items())
+    yield Text(f"visible: {reached} (commit {document['commit']})")
+
+
+# fold, rebuild, audit
+
+
+def fold(context: typer.Context, project: ProjectFolder = HERE, as_json: AsJson = False) -> None:
+    """Bring the view tables up to the last commit now, for other engines that read them."""
+    from strobe.runtime import mailbox
+    from strobe.warehouse import look
+    from strobe.warehouse.layout import Layout
+    from strobe.warehouse.lock import CoordinatorLock
+
+    terminal = Terminal.of(context)
+    loaded = terminal.open(project, as_json)
+    layout = Layout(loaded.warehouse)
+    if not look.exists(layout.log):
+        raise UserError("nothing has been committed yet", where=str(layout.root), fix="Start `strobe run` first.")
+    lock = CoordinatorLock(layout.control)
+    try:
+        lock.acquire()
+    except NotNow:
+        terminal.say("asking the running coordinator")
+        commit = _answered(mailbox.request(loaded.warehouse, {"kind": "fold"}, timeout=FOLD_SECONDS))["commit"]
+    else:
+        try:
+            commit = _fold_here(terminal, loaded, lock)
+        finally:
+            lock.release()
+    terminal.show({"commit": commit}, lambda found: [Text(f"the view tables hold commit {found['commit']}")])
+
+
+def _fold_here(terminal: Terminal, project: Project, lock: Any) -> int | None:
+    from strobe.warehouse.warehouse import Warehouse
+
+    spark = _starter(terminal, project)()
+    warehouse = Warehouse.create_or_open(spark, project.warehouse, project.retention, project.name)
+    warehouse.lock = lock
+    header = warehouse.fence()
+    warehouse.fold()
+    return header.number if header else None
+
+
+def rebuild(
+    context: typer.Context,
+    view: Annotated[str, typer.Argument(metavar="VIEW", help="A view of the project.")],
+    project: ProjectFolder = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Load one view anew, as strobe.yml defines it now, beside the old one, and swap."""
+    from strobe.cli.reporter import LogReporter
+    from strobe.runtime import mailbox
+    from strobe.runtime.audit import coordinator_at_work
+    from strobe.runtime.service import Service
+
+    terminal = Terminal.of(context)
+    loaded = terminal.open(project, as_json)
+    _known([view], loaded.views, "view")
+    service = Service(loaded, LogReporter(terminal.redact, terminal.err))
+    with coordinator_at_work(loaded, service, terminal.say):
+        asked = {"kind": "rebuild", "view": view}
+        reply = _answered(mailbox.request(loaded.warehouse, asked, timeout=REBUILD_SECONDS))
+    document = {"view": view, "commit": reply["commit"]}
+    terminal.show(document, lambda found: [Text(f"{found['view']} was loaded anew at commit {found['commit']}")])
+
+
+def audit(context: typer.Context, views: Views = None, project: ProjectFolder = HERE, as_json: AsJson = False) -> None:
+    """Recompute views from the live sources, while they change, and compare row for row."""
+    from strobe.runtime.audit import audit
+
+    terminal = Terminal.of(context)
+    loaded = terminal.open(project, as_json)
+    _known(views or (), loaded.views, "view")
+    document = audit(loaded, views or (), terminal.say)
+    terminal.show(document, render.audit)
+    codes = {"valid": 0, "invalid": 1}
+    raise typer.Exit(codes.get(document["verdict"], NotNow.exit_code))
+
+
+def _answered(reply: Document) -> Document:
+    from strobe.runtime.audit import raise_error
+
+    raise_error(reply)
+    return reply
+
+
+def _known(names: Sequence[str], known: Iterable[str], what: str) -> list[str]:
+    for name in names:
+        if name not in known:
+            raise UserError(f"there is no {what} {name!r}", where="strobe.yml", fix=f"There are {', '.join(known)}.")
+    return list(names)
+
+
+COMMANDS = (prepare, run, wait, fold, rebuild, audit)

@@ -1,0 +1,99 @@
+"""Commands that only look: they start no JVM and answer at once."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from strobe.cli import render
+from strobe.cli.options import HERE, AsJson, ProjectFolder
+from strobe.cli.terminal import Terminal
+from strobe.errors import UserError
+
+_ALL = 1 << 62
+
+
+def check(context: typer.Context, project: ProjectFolder = HERE, as_json: AsJson = False) -> None:
+    """Look at sources and views before anything runs: what is missing, how each view will be kept, what is slow."""
+    from strobe.cli.check import check
+
+    terminal = Terminal.of(context)
+    document = check(terminal.open(project, as_json))
+    terminal.show(document, render.check)
+    if not document["ok"]:
+        raise typer.Exit(UserError.exit_code)
+
+
+def status(context: typer.Context, project: ProjectFolder = HERE, as_json: AsJson = False) -> None:
+    """Say where every source and every view stands, and whether a coordinator keeps them."""
+    from strobe.cli.status import status
+
+    terminal = Terminal.of(context)
+    terminal.show(status(terminal.open(project, as_json)), render.status)
+
+
+def history(
+    context: typer.Context,
+    limit: Annotated[int, typer.Option("--limit", min=0, metavar="N", help="How many commits; 0 for all.")] = 20,
+    project: ProjectFolder = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """List the commits, newest first: number, time, the views that changed, the sources' positions."""
+    from strobe.warehouse import look
+    from strobe.warehouse.layout import Layout
+
+    terminal = Terminal.of(context)
+    warehouse = terminal.open(project, as_json).warehouse
+    found = look.history(warehouse, limit or _ALL) if look.exists(Layout(warehouse).log) else []
+    commits = [
+        {
+            "commit": past.header.number,
+            "committed_at": past.header.committed_at,
+            "views": list(past.changed),
+            "positions": {view: dict(vector) for view, vector in past.header.positions.items()},
+        }
+        for past in found
+    ]
+    terminal.show({"commits": commits}, render.history)
+
+
+def explain(
+    context: typer.Context,
+    view: Annotated[str, typer.Argument(metavar="VIEW", help="A view of the project.")],
+    project: ProjectFolder = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Show a view's plan: what is asked of which source, in which order, and what each change will cost."""
+    from strobe.cli.plan import explain
+    from strobe.runtime.assembly import open_sources, plan_view, schemas, source_names
+
+    terminal = Terminal.of(context)
+    loaded = terminal.open(project, as_json)
+    if view not in loaded.views:
+        raise UserError(f"there is no view {view!r}", fix=f"There are {', '.join(loaded.views)}.")
+    config = loaded.views[view]
+    sources = open_sources(loaded)
+    try:
+        relations = schemas(sources, source_names(config.sql))
+        planned = plan_view(view, config.sql, config, relations, f"{config.origin}: view {view}")
+    finally:
+        for source in sources.values():
+            source.close()
+    terminal.show(explain(planned), render.explain)
+
+
+def algorithms(context: typer.Context, project: ProjectFolder = HERE, as_json: AsJson = False) -> None:
+    """List the algorithms: what each reaches, needs and costs."""
+    from strobe.managers import ALGORITHMS
+
+    terminal = Terminal.of(context)
+    terminal.as_json = as_json
+    listed = [
+        {"name": a.name, "reaches": a.reaches, "needs": a.needs, "costs": a.costs, "origin": a.origin}
+        for a in ALGORITHMS.values()
+    ]
+    terminal.show({"algorithms": listed}, render.algorithms)
+
+
+COMMANDS = (check, status, history, explain, algorithms)

@@ -1,0 +1,89 @@
+"""The command `strobe`: its commands put together, and what becomes of errors.
+
+No traceback reaches a user. What Strobe raises on purpose becomes a message (or a JSON document) and an exit code;
+anything else is one line that says so, with the traceback in a file.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from strobe import __version__
+from strobe.cli import act, look, project, query
+from strobe.cli.terminal import Terminal
+from strobe.errors import StrobeError, UserError
+
+app = typer.Typer(
+    name="strobe",
+    help="Joined views of several live databases, kept fresh and never wrong, in Delta tables.",
+    no_args_is_help=True,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+for module in (project, look, act, query):
+    for command in module.COMMANDS:
+        app.command(command.__name__)(command)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"strobe {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _strobe(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which one.")
+    ] = False,
+) -> None:
+    """Joined views of several live databases, kept fresh and never wrong, in Delta tables."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line; the exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    terminal = Terminal(as_json="--json" in given)
+    try:
+        code = _run(given, terminal)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _run(given: list[str], terminal: Terminal) -> int:
+    try:
+        found = typer.main.get_command(app).main(given, prog_name="strobe", standalone_mode=False, obj=terminal)
+        return found if isinstance(found, int) else 0
+    except StrobeError as error:
+        terminal.fail(error)
+        return error.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        return 130
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        if hasattr(error, "format_message"):
+            return _misused(error, terminal)
+        terminal.fail_unexpectedly(error)
+        return 1
+
+
+def _misused(error: Any, terminal: Terminal) -> int:
+    """The command line itself is wrong: an unknown command or option, a missing argument."""
+    context = getattr(error, "ctx", None)
+    message = error.format_message()
+    if not message or type(error).__name__ == "NoArgsIsHelpError":
+        print(message)
+        return 2
+    path = context.command_path if context else "strobe"
+    terminal.fail(UserError(message, fix=f"`{path} --help` lists what there is."))
+    return 2

@@ -1,0 +1,220 @@
+"""Reports for people: the public documents as rich tables and lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from strobe.cli.terminal import Document
+
+_STYLES = {"error": "bold red", "warning": "yellow"}
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = ()) -> Table:
+    """A table whose cells are shown as they are, whatever brackets are in them."""
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for column in columns:
+        made.add_column(Text(column), justify="right" if column in right else "left", overflow="fold")
+    for row in rows:
+        made.add_row(*(cell if isinstance(cell, Text) else Text(shown(cell)) for cell in row))
+    return made
+
+
+def shown(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(str, value)) or "–"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def findings(document: Document) -> Iterable[RenderableType]:
+    for finding in document["findings"]:
+        style = _STYLES.get(finding["severity"], "")
+        yield Text.assemble((f"{finding['severity']}: ", style), f"{finding['where']}: {finding['message']}")
+        if finding["fix"]:
+            yield Text(f"  {finding['fix']}")
+
+
+def check(document: Document) -> Iterable[RenderableType]:
+    yield from findings(document)
+    if document["views"]:
+        yield table(
+            ["view", "algorithm", "level", "rows", "because"],
+            [
+                [name, view["algorithm"], view["level"], _identified(view), view["because"]]
+                for name, view in document["views"].items()
+            ],
+        )
+    yield Text("Everything is ready." if document["ok"] else "Not ready: see the errors above.")
+
+
+def _identified(view: Document) -> str:
+    return "can repeat" if view["rows_can_repeat"] else f"one per {', '.join(view['key'])}"
+
+
+def status(document: Document) -> Iterable[RenderableType]:
+    coordinator = document["coordinator"]
+    commit = document["commit"]
+    where = f"commit {commit} of {_moment(document['committed_at'])}" if commit else "nothing committed yet"
+    yield Text(f"{document['project']}: {where}; {_coordinator(coordinator)}")
+    yield sources(document)
+    yield views(document)
+
+
+def _coordinator(coordinator: Document) -> str:
+    from strobe.runtime.waiting import shown_age
+
+    if coordinator["last_heard_seconds"] is None:
+        return "never run"
+    who = f"process {coordinator['pid']} on {coordinator['host']}"
+    if coordinator["alive"]:
+        return f"kept by {who}"
+    return f"no coordinator, last heard {shown_age(coordinator['last_heard_seconds'])} ago ({who})"
+
+
+def sources(document: Document) -> Table:
+    return table(
+        ["source", "position", "lag", "state", "asked", "problem"],
+        [
+            [name, s.get("position"), _seconds(s.get("lag_seconds")), s.get("state"), _asked(s), s.get("problem")]
+            for name, s in document["sources"].items()
+        ],
+        right=["lag"],
+    )
+
+
+def views(document: Document) -> Table:
+    return table(
+        ["view", "rows", "level", "freshness", "lag", "queue", "waits for"],
+        [
+            [
+                name,
+                v["rows"] if v["loaded"] else "not loaded",
+                v["level"],
+                _seconds(v["freshness"]),
+                _seconds(v["lag_seconds"]),
+                v["queue"],
+                v["waits_for"],
+            ]
+            for name, v in document["views"].items()
+        ],
+        right=["rows", "freshness", "lag", "queue"],
+    )
+
+
+def running(document: Document) -> Group:
+    """The live table of `strobe run`: a heartbeat's document."""
+    sources = table(
+        ["source", "position", "read up to", "state", "asked", "problem"],
+        [
+            [name, s["position"], s["read"], s["state"], _asked(s), s["problem"]]
+            for name, s in document["sources"].items()
+        ],
+    )
+    views = table(
+        ["view", "level", "commit", "freshness", "queue", "waits for"],
+        [
+            [name, v["level"], document["commit"], _seconds(v["freshness"]), v["queue"], v["waits_for"]]
+            for name, v in document["views"].items()
+        ],
+        right=["commit", "freshness", "queue"],
+    )
+    head = f"commit {document['commit']} of {_moment(document['committed_at'])}"
+    return Group(Text(head), sources, views)
+
+
+def history(document: Document) -> Iterable[RenderableType]:
+    if not document["commits"]:
+        yield Text("Nothing has been committed yet.")
+        return
+    yield table(
+        ["commit", "committed at", "changed", "positions"],
+        [[c["commit"], _moment(c["committed_at"]), c["views"], _vector(c["positions"])] for c in document["commits"]],
+        right=["commit"],
+    )
+
+
+def _vector(positions: Document) -> str:
+    """One position for each source where all views agree, else all of them."""
+    merged: dict[str, set[str]] = {}
+    for vector in positions.values():
+        for source, position in vector.items():
+            merged.setdefault(source, set()).add(position)
+    return ", ".join(f"{source} {'/'.join(sorted(found))}" for source, found in sorted(merged.items()))
+
+
+def explain(document: Document) -> Iterable[RenderableType]:
+    kept = f"{document['view']}: {document['algorithm']} at {document['level']}, because {document['because']}"
+    yield Text(kept)
+    yield Text(f"rows: {_identified(document)}")
+    yield table(
+        ["occurrence", "relation", "columns used"],
+        [[o["alias"], o["relation"], o["columns"]] for o in document["occurrences"]],
+    )
+    yield Text(f"joined by: {shown(document['equalities'])}")
+    if document["condition"]:
+        yield Text(f"kept where: {document['condition']}  (evaluated by Spark)")
+    for change in document["changes"]:
+        alias = f" as {change['alias']}" if change["alias"] != change["relation"].split(".")[-1] else ""
+        yield Text(f"\na change of {change['relation']}{alias}: {change['messages']} messages, {change['cost']}")
+        for number, fragment in enumerate(change["fragments"], 1):
+            for lookup in fragment["lookups"]:
+                by = f" where {' and '.join(lookup['by'])}" if lookup["by"] else ""
+                columns = ", ".join(lookup["columns"])
+                yield Text(f"  {number}. {fragment['source']}: {columns} of {lookup['relation']}{by} ({_way(lookup)})")
+
+
+def _way(lookup: Document) -> str:
+    found = lookup["found_by"]
+    return found if found == "all rows" else f"by {'a ' if found == 'scan' else ''}{found}"
+
+
+def algorithms(document: Document) -> Iterable[RenderableType]:
+    for algorithm in document["algorithms"]:
+        yield Text(algorithm["name"], style="bold")
+        for what in ("reaches", "needs", "costs", "origin"):
+            yield Text(f"  {what + ':':<9}{algorithm[what]}")
+
+
+def audit(document: Document) -> Iterable[RenderableType]:
+    yield table(
+        ["view", "verdict", "level", "because"],
+        [[name, v["verdict"], v["level"], v["because"]] for name, v in document["views"].items()],
+    )
+    for name, verdict in document["views"].items():
+        for row in verdict["witness"] or ():
+            yield Text(f"  {name}: {row}")
+    yield Text(f"verdict: {document['verdict']}", style="green" if document["verdict"] == "valid" else "bold red")
+
+
+def rows(document: Document) -> Iterable[RenderableType]:
+    """The rows of a query."""
+    names = [column["name"] for column in document["columns"]]
+    numbers = ("tinyint", "smallint", "int", "bigint", "decimal", "double", "float")
+    right = [column["name"] for column in document["columns"] if column["type"].startswith(numbers)]
+    yield table(
+        names, [["NULL" if cell is None else str(cell) for cell in row] for row in document["rows"]], right=right
+    )
+    count = len(document["rows"])
+    yield Text(f"{count} row{'' if count == 1 else 's'} at commit {document['commit']}", style="dim")
+
+
+def _asked(source: Document) -> str:
+    asked = source.get("asked")
+    return ", ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in asked.items()) if asked else "–"
+
+
+def _seconds(value: float | None) -> str:
+    return "–" if value is None else f"{value:g} s"
+
+
+def _moment(value: Any) -> str:
+    """`2026-01-05 10:11:12 UTC`, from a datetime or its ISO text."""
+    text = value if isinstance(value, str) else value.isoformat()
+    return f"{text[:10]} {text[11:19]} UTC"

@@ -1,0 +1,129 @@
+"""Everything a command says goes through here: as text or as one JSON document, and never with a secret in it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterable
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+from strobe import config
+from strobe.config import Project
+from strobe.errors import StrobeError, UserError
+
+FORMAT = 1
+"""Stands in every JSON document; it changes when a document changes its meaning."""
+
+Document = dict[str, Any]
+Render = Callable[[Document], Iterable[RenderableType]]
+
+_WIDE = 200
+"""Columns to assume where there is no terminal that says how many it has."""
+
+
+class Terminal:
+    """Where a command reports. Reports go to standard output, progress and errors to standard error."""
+
+    def __init__(self, as_json: bool = False) -> None:
+        self.as_json = as_json
+        self.project: Project | None = None
+        self.out = _console(stderr=False)
+        self.err = _console(stderr=True)
+
+    @staticmethod
+    def of(context: typer.Context) -> Terminal:
+        found = context.find_object(Terminal)
+        return found or Terminal()
+
+    def open(self, directory: Path, as_json: bool = False) -> Project:
+        """Read the project; from now on nothing that came in through `${…}` is shown."""
+        self.as_json = as_json
+        if not directory.is_dir():
+            raise UserError(f"there is no folder {directory}", fix="Name a project's folder with --project.")
+        self.project = config.load(directory)
+        return self.project
+
+    def redact(self, text: str) -> str:
+        return self.project.redact(text) if self.project else text
+
+    def show(self, document: Document, render: Render, *, exact: bool = False) -> None:
+        """The command's report. `exact` is for rows that a user asked for: they are shown as they are."""
+        found = document if exact else self._redacted(document)
+        if self.as_json:
+            self._print_json(found)
+            return
+        for part in render(found):
+            self.out.print(part, soft_wrap=isinstance(part, Text))
+
+    def say(self, text: str) -> None:
+        """Progress, for a person who waits."""
+        if not self.as_json:
+            self.err.print(Text(self.redact(text), style="dim"))
+
+    def fail(self, error: StrobeError) -> None:
+        shown = error.document()["error"]
+        body = {name: self.redact(text) for name, text in shown.items()}
+        if self.as_json:
+            self._print_json({"error": body})
+            return
+        place = f"{body['where']}: " if body["where"] else ""
+        self.err.print(Text.assemble(("error: ", "bold red"), place, body["message"]))
+        if body["fix"]:
+            self.err.print(Text(f"  {body['fix']}"))
+
+    def fail_unexpectedly(self, error: BaseException) -> None:
+        """Something that Strobe did not foresee: one line for the user, the traceback in a file."""
+        file = self._write_traceback(error)
+        lines = str(error).strip().splitlines()
+        what = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+        bug = StrobeError(f"this is a bug in Strobe: {what}", fix=f"Please report it, with what is in {file}.")
+        bug.code = "bug"
+        self.fail(bug)
+
+    def _write_traceback(self, error: BaseException) -> Path:
+        text = self.redact("".join(traceback.format_exception(error)))
+        name = f"error-{datetime.now(timezone.utc):%Y%m%dT%H%M%S%f}.txt"
+        control = self.project.warehouse / "_strobe" if self.project else None
+        for folder in (control, Path(tempfile.gettempdir())):
+            try:
+                if folder is not None and folder.is_dir():
+                    file = folder / name
+                    file.write_text(text, encoding="utf-8")
+                    return file
+            except OSError:
+                continue
+        return Path("(nowhere: neither the warehouse nor the temporary folder can be written)")
+
+    def _print_json(self, document: Document) -> None:
+        text = json.dumps({"format": FORMAT, **document}, ensure_ascii=False, indent=2, default=_plain)
+        print(text, file=sys.stdout, flush=True)
+
+    def _redacted(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self.redact(value)
+        if isinstance(value, dict):
+            return {key: self._redacted(item) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self._redacted(item) for item in value]
+        return value
+
+
+def _console(stderr: bool) -> Console:
+    console = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+    return (
+        console
+        if console.is_terminal
+        else Console(stderr=stderr, highlight=False, markup=False, emoji=False, width=_WIDE)
+    )
+
+
+def _plain(value: object) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)
