@@ -131,7 +131,9 @@ class Past:
         for name, (text, state) in start.items():
             source = assembly.sources[name]
             self._states[name] = {source.position(text).order[0]: state}
-            for transaction in source.transactions(source.position(text), self._everywhere(name, assembly), lambda: False):
+            for transaction in source.transactions(
+                source.position(text), self._everywhere(name, assembly), lambda: False
+            ):
                 state = {r: bag.add(_bag(transaction.changes.get(r), bag)) for r, bag in state.items()}
                 self._states[name][transaction.position.order[0]] = state
                 if source.now() <= transaction.position:
@@ -153,7 +155,9 @@ def _bag(change: Relation | None, like: Bag) -> Bag:
     return change if isinstance(change, Bag) else Bag(like.attributes)
 
 
-def run(assembly: Assembly, folder: Path, seconds: float, commit_seconds: float) -> tuple[MemoryWarehouse, Past, dict[str, Bag]]:
+def run(
+    assembly: Assembly, folder: Path, seconds: float, commit_seconds: float
+) -> tuple[MemoryWarehouse, Past, dict[str, Bag]]:
     start = {name: contents(assembly, name) for name in assembly.sources}
     views = {name: planned.view for name, planned in assembly.views.items()}
     initial = {name: evaluate(view, {s: c for s, (_, c) in start.items()}) for name, view in views.items()}
@@ -179,11 +183,11 @@ def _no_spark(*_: object) -> tuple[tuple[Relation, ...], object]:
     raise NotImplementedError
 
 
-@pytest.mark.parametrize("commit_seconds", [0.0, 0.3])
-def test_every_commit_is_a_state_of_the_sources(tmp_path: Path, commit_seconds: float) -> None:
+@pytest.mark.parametrize(("commit_seconds", "ahead"), [(0.0, ""), (0.3, ""), (0.0, "pairs"), (0.1, "twice")])
+def test_every_commit_is_a_state_of_the_sources(tmp_path: Path, commit_seconds: float, ahead: str) -> None:
     """Real threads, real databases, real interleavings: each commit equals a recomputation at its positions."""
     assembly = project(tmp_path)
-    warehouse, past, states = run(assembly, tmp_path, seconds=3, commit_seconds=commit_seconds)
+    warehouse, past, states = run(assembly, tmp_path, seconds=2, commit_seconds=commit_seconds, ahead=ahead)
     assert len(warehouse.commits) > 5
     for commit in warehouse.commits:
         for name, change in commit.changes.items():

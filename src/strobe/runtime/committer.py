@@ -42,13 +42,16 @@ class Committer(threading.Thread):
         warehouse: Warehouse,
         last: Commit,
         views: Mapping[str, View],
+        floors: Mapping[str, Mapping[str, Position]],
         *,
         done: Callable[[Commit], None],
         fail: Callable[[BaseException], None],
     ) -> None:
+        """`floors` is what each view reflects at the start: one may be ahead of others until they have caught up."""
         super().__init__(name="committer", daemon=True)
         self._warehouse = warehouse
         self._views = dict(views)
+        self._floors = floors
         self._last = self._durable = last
         self._done, self._fail = done, fail
         self._queue: deque[Waiting] = deque()
@@ -166,15 +169,23 @@ class Committer(threading.Thread):
         return Commit(
             number=self._last.number + 1,
             committed_at=max(datetime.now(timezone.utc), self._last.committed_at + timedelta(microseconds=1)),
-            positions={v: self._vector(view, transaction.positions) for v, view in self._views.items()},
+            positions={**self._last.positions, **self._vectors(transaction.positions)},
             as_of={
-                v: {s: transaction.as_of[s] for s in view.sources if s in transaction.as_of}
-                for v, view in self._views.items()
+                **self._last.as_of,
+                **{
+                    v: {
+                        **self._last.as_of.get(v, {}),
+                        **{s: t for s, t in transaction.as_of.items() if s in view.sources},
+                    }
+                    for v, view in self._views.items()
+                },
             },
             identity=self._last.identity,
             changes={view: change for view, change in changes.items() if not change.known_empty},
         )
 
-    @staticmethod
-    def _vector(view: View, positions: Mapping[str, Position]) -> dict[str, str]:
-        return {source: positions[source].text for source in view.sources}
+    def _vectors(self, positions: Mapping[str, Position]) -> dict[str, dict[str, str]]:
+        return {
+            name: {s: max(positions[s], self._floors[name][s], key=lambda p: p.order).text for s in view.sources}
+            for name, view in self._views.items()
+        }

@@ -85,7 +85,7 @@ class Coordinator:
             name: Inbox(planned.algorithm.make(planned.view, planned.level), self.vector)
             for name, planned in self.assembly.views.items()
         }
-        self.committer = Committer(self.warehouse, last, views, done=lambda _: None, fail=self.fail)
+        self.committer = Committer(self.warehouse, last, views, positions, done=lambda _: None, fail=self.fail)
         self.answerer = Answerer(
             {s: self.assembly.sources[s] for s in self.vector},
             deliver=self._events.put,
@@ -256,6 +256,10 @@ class Coordinator:
     def resume(self) -> None:
         for monitor in self.monitors.values():
             monitor.resume()
+
+    def problem(self, source: str) -> StrobeError | None:
+        """Why this source cannot be read or asked at the moment."""
+        return self.monitors[source].problem or self.answerer.problems.get(source)
 
     def visible(self, source: str) -> Position:
         """Up to where readers see this source now: a durable commit, or updates since that changed no view."""

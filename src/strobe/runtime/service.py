@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -22,7 +22,7 @@ from strobe.algebra.relation import Relation
 from strobe.algebra.view import View
 from strobe.config import Project
 from strobe.dataplane import staging
-from strobe.errors import CommitUnknown, Fenced, LostGuarantee, NotNow, UserError
+from strobe.errors import CommitUnknown, Fenced, LostGuarantee, NotNow, SourceUnavailable, StrobeError, UserError
 from strobe.messages import Message, Query, Seen
 from strobe.runtime import mailbox, status
 from strobe.runtime.answerer import SparkAnswer
@@ -45,6 +45,12 @@ if TYPE_CHECKING:
 FREEZE = 60.0
 """Seconds for which a coordinator stands still for an auditor that has gone silent."""
 
+
+DETACH = 10.0
+"""Seconds for which a source may be down before the views that do not need it go on without the others."""
+
+RETRY = 2.0
+"""Seconds between looks whether it is back."""
 
 BEAT = 0.5
 """Seconds between heartbeats."""
@@ -93,6 +99,11 @@ class Service:
         self._rebuild: Rebuild | None = None
         self._document: dict[str, Any] = {}
         self._next_document = 0.0
+        self._detached: set[str] = set()
+        """Sources that are down, whose views stand still."""
+        self._regroup: set[str] | None = None
+        self._down_since: dict[str, float] = {}
+        self._next_try = 0.0
         self._failures: list[int] = []
         """The commits after which an append failed in an unknown way."""
 
@@ -105,14 +116,23 @@ class Service:
 
     # Starting.
 
-    def run(self, *, until_idle: bool = False, seconds: float | None = None, take_over: bool = False) -> None:
+    def run(
+        self,
+        *,
+        until_idle: bool = False,
+        seconds: float | None = None,
+        take_over: bool = False,
+        load: Collection[str] = (),
+    ) -> None:
+        """Keep the views; those named in `load` are loaded anew first, as strobe.yml has them now."""
         assembly = assemble(self.project, self.spark)
         try:
             preflight(assembly)
             tables.check_before_use(self._layout, self.project.name)
             self._lock.acquire(take_over)
             try:
-                self._serve(assembly, until_idle, seconds, take_over)
+                warehouse, last = self._open(assembly, take_over, load)
+                self._serve(assembly, warehouse, last, until_idle, seconds)
             finally:
                 self._lock.release()
         finally:
@@ -126,7 +146,8 @@ class Service:
             self._spark = start(self.project.spark)
         return self._spark
 
-    def _serve(self, assembly: Assembly, until_idle: bool, seconds: float | None, take_over: bool) -> None:
+    def _open(self, assembly: Assembly, take_over: bool, load: Collection[str]) -> tuple[Warehouse, Commit]:
+        """Claim the warehouse, read where it stands, and load what has to be."""
         self._reporter.say("starting Spark")
         warehouse = Warehouse.create_or_open(
             self.spark(), self.project.warehouse, self.project.retention, self.project.name, at=reach
@@ -135,23 +156,56 @@ class Service:
         header = warehouse.fence(take_over)
         mailbox.clear(self.project.warehouse)
         staging.sweep_leftovers(self._staging)
-        last = self._load(assembly, warehouse) if header is None else _commit_of(header)
+        last = Commit(0, datetime.fromtimestamp(0, timezone.utc), {}) if header is None else _commit_of(header)
+        names = assembly.views if header is None else [name for name in assembly.views if name in load]
+        return warehouse, self._load(assembly, warehouse, last, list(names)) if names else last
+
+    def _serve(
+        self, assembly: Assembly, warehouse: Warehouse, last: Commit, until_idle: bool, seconds: float | None
+    ) -> None:
         deadline = None if seconds is None else time.monotonic() + seconds
         while True:
             applied = {name: definition.sql for name, definition in warehouse.definitions.items()}
             assembly = as_applied(assembly, applied, self._reporter.say)
             unguarded = [name for name, planned in assembly.views.items() if planned.level == "none"]
             warehouse.use([planned.view for planned in assembly.views.values()], lenient=unguarded)
-            self._verify(assembly, last)
-            self._rebuild = None
+            present = self._without_detached(assembly)
+            self._verify(present, last)
+            self._rebuild = self._regroup = None
             try:
-                last = self._keep(assembly, warehouse, last, until_idle, deadline)
+                last = self._keep(present, warehouse, last, until_idle, deadline)
             except CommitUnknown as error:
                 last = self._recover(warehouse, last, error)
                 continue
-            if self._rebuild is None:
+            if self._rebuild is not None:
+                last = self._swap(warehouse, last, self._rebuild)
+            elif self._regroup is not None:
+                self._detached = self._regroup
+            else:
                 return
-            last = self._swap(warehouse, last, self._rebuild)
+
+    # Sources that are down.
+
+    def _without_detached(self, assembly: Assembly) -> Assembly:
+        """The views all of whose sources can be reached; the others stay at their last right state until they can."""
+        views = {n: p for n, p in assembly.views.items() if not self._detached & set(p.view.sources)}
+        waiting = sorted(set(assembly.views) - set(views))
+        if waiting:
+            self._reporter.say(f"waiting for {', '.join(sorted(self._detached))}: {', '.join(waiting)} stand still")
+        return replace(assembly, views=views)
+
+    def _mind_sources(self, coordinator: Coordinator) -> None:
+        """Let views go on without those whose source is down, and take these in again when it is back."""
+        now = time.monotonic()
+        down = {name for name in coordinator.monitors if isinstance(coordinator.problem(name), SourceUnavailable)}
+        self._down_since = {name: self._down_since.get(name, now) for name in down}
+        lost = {name for name, since in self._down_since.items() if now - since > DETACH}
+        if any(not lost & set(planned.view.sources) for planned in coordinator.assembly.views.values()) and lost:
+            self._regroup = self._detached | lost
+        elif self._detached and now >= self._next_try:
+            self._next_try = now + RETRY
+            back = {name for name in self._detached if _reachable(coordinator.assembly.sources[name])}
+            self._regroup = self._detached - back if back else None
 
     def _verify(self, assembly: Assembly, last: Commit) -> None:
         """Rule 8: the sources are the same, and their logs still reach back to where the views stand."""
@@ -170,13 +224,12 @@ class Service:
 
     # Loading.
 
-    def _load(self, assembly: Assembly, warehouse: Warehouse) -> Commit:
-        """The first load: all views from one snapshot of each source."""
-        views = [planned.view for planned in assembly.views.values()]
-        self._reporter.say(f"loading {', '.join(view.name for view in views)}")
+    def _load(self, assembly: Assembly, warehouse: Warehouse, last: Commit, names: list[str]) -> Commit:
+        """Load views from one snapshot of each source."""
+        views = [assembly.views[name].view for name in names]
+        self._reporter.say(f"loading {', '.join(names)}")
         with snapshot(self.spark(), assembly.sources, views, self.project.warehouse, self._reporter.loading) as taken:
-            start = Commit(0, datetime.fromtimestamp(0, timezone.utc), {})
-            return self._join(assembly, warehouse, start, views, taken)
+            return self._join(assembly, warehouse, last, views, taken)
 
     def _join(
         self, assembly: Assembly, warehouse: Warehouse, last: Commit, views: list[View], taken: Snapshot
@@ -219,7 +272,7 @@ class Service:
         heart = threading.Thread(target=self._beat, args=(coordinator,), name="heartbeat", daemon=True)
         ended = threading.Event()
         self._ended = ended
-        self._document, self._next_document = status.document(coordinator), 0.0
+        self._document, self._next_document = status.document(coordinator, self._detached), 0.0
         self._heartbeat(coordinator, self._document)
         heart.start()
 
@@ -227,23 +280,29 @@ class Service:
             errands.look()
             self._unstage(coordinator)
             if time.monotonic() >= self._next_document:
-                self._document = status.document(coordinator)
+                self._document = status.document(coordinator, self._detached)
                 self._next_document = time.monotonic() + BEAT
-            over = deadline is not None and time.monotonic() >= deadline
-            return self._stop.is_set() or self._rebuild is not None or over or (until_idle and quiet.for_a_moment())
+                self._mind_sources(coordinator)
+            if self._stop.is_set() or (deadline is not None and time.monotonic() >= deadline):
+                return True
+            if self._rebuild is not None or self._regroup is not None:
+                return True
+            return until_idle and not self._detached and quiet.for_a_moment()
 
         try:
             caretaker.start()
             self._reporter.say(f"keeping {', '.join(assembly.views)} from commit {last.number}")
             coordinator.run(done)
-            self._reporter.say(f"stopping at commit {coordinator.committer.last.number}")
-            caretaker.finish()
+            if self._regroup is None:
+                self._reporter.say(f"stopping at commit {coordinator.committer.last.number}")
+                caretaker.finish()
         finally:
             caretaker.stop()
             ended.set()
             heart.join(timeout=5)
             self.coordinator = None
-        self._heartbeat(coordinator, status.document(coordinator), stopped=self._rebuild is None)
+        going_on = self._rebuild is not None or self._regroup is not None
+        self._heartbeat(coordinator, status.document(coordinator, self._detached), stopped=not going_on)
         return coordinator.committer.last
 
     def _beat(self, coordinator: Coordinator) -> None:
@@ -403,6 +462,14 @@ class _Quiet:
             return False
         self._since = self._since or now
         return now - self._since >= 0.3
+
+
+def _reachable(source: Source) -> bool:
+    try:
+        source.now()
+    except StrobeError:
+        return False
+    return True
 
 
 def preflight(assembly: Assembly) -> None:

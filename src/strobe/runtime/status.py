@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import Any
@@ -9,15 +10,22 @@ from typing import Any
 from strobe.runtime.coordinator import Coordinator
 
 
-def document(coordinator: Coordinator) -> dict[str, Any]:
+def document(coordinator: Coordinator, detached: Collection[str] = ()) -> dict[str, Any]:
+    """`detached` are sources that are down, without whose views the others go on."""
     last = coordinator.committer.last
     oldest = coordinator.merge.oldest()
     return {
         "at": datetime.now(timezone.utc).isoformat(),
         "commit": last.number,
         "committed_at": last.committed_at.isoformat(),
-        "sources": {name: _source(coordinator, name) for name in coordinator.vector},
-        "views": {name: _view(coordinator, name) for name in coordinator.assembly.views},
+        "sources": {
+            **{name: {"state": "down", "problem": "it cannot be reached; tried again"} for name in detached},
+            **{name: _source(coordinator, name) for name in coordinator.vector},
+        },
+        "views": {
+            **{name: {"stale": True, "waits_for": sorted(detached)} for name in last.positions},
+            **{name: _view(coordinator, name) for name in coordinator.assembly.views},
+        },
         "waiting": {
             "rows": coordinator.merge.size,
             "oldest": None if oldest is None else {"update": oldest[0], "waits_for": list(oldest[1])},
@@ -28,7 +36,7 @@ def document(coordinator: Coordinator) -> dict[str, Any]:
 
 def _source(coordinator: Coordinator, name: str) -> dict[str, Any]:
     monitor = coordinator.monitors[name]
-    problem = monitor.problem or coordinator.answerer.problems.get(name)
+    problem = coordinator.problem(name)
     return {
         "position": coordinator.visible(name).text,
         "read": monitor.position.text,
@@ -41,15 +49,12 @@ def _source(coordinator: Coordinator, name: str) -> dict[str, Any]:
 def _view(coordinator: Coordinator, name: str) -> dict[str, Any]:
     planned = coordinator.assembly.views[name]
     inbox = coordinator.inboxes[name]
-    down = [s for s in planned.view.sources if _down(coordinator, s)]
+    down = [s for s in planned.view.sources if coordinator.problem(s)]
     return {
+        "stale": False,
         "level": planned.level,
         "algorithm": planned.algorithm.name,
         "freshness": planned.freshness,
         "queue": coordinator.merge.waiting_for(name),
         "waits_for": down or list(inbox.waits_for),
     }
-
-
-def _down(coordinator: Coordinator, name: str) -> bool:
-    return bool(coordinator.monitors[name].problem or coordinator.answerer.problems.get(name))
