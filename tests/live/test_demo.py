@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.spark
 @pytest.mark.live
+@pytest.mark.timeout(900)  # a minute where nothing else runs
 def test_the_demo(spark: SparkSession, tmp_path: Path) -> None:
     """Strobe passes through no wrong state, the naive maintainer does, the audit agrees, nothing is left running."""
     before = set(threading.enumerate())

@@ -67,9 +67,9 @@ def write_warehouse(
     _write(path / "published", published, pa.schema(fields))
 
 
-def _write(path: Path, rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> None:
-    path.mkdir(parents=True)
-    write_deltalake(str(path), pa.Table.from_pylist(list(rows), schema=schema))
+def _write(path: Path, rows: Sequence[Mapping[str, Any]], schema: pa.Schema, **options: Any) -> None:
+    path.mkdir(parents=True, exist_ok=True)
+    write_deltalake(str(path), pa.Table.from_pylist(list(rows), schema=schema), **options)
 
 
 def bag(*rows: tuple[Any, ...]) -> Bag:
@@ -89,6 +89,54 @@ def test_replay_yields_every_state(tmp_path: Path) -> None:
     assert [s.commit for s in (first, second, third)] == [1, 2, 3]
     assert second.committed_at == START + timedelta(seconds=2)
     assert third.positions == {"v": {"s": "3"}}
+
+
+def test_replay_follows_a_view_loaded_anew(tmp_path: Path) -> None:
+    """From the commit that brings a new generation in, its table and its own rows of the log count."""
+    write_warehouse(tmp_path, {"v": [(1, "x")]}, [({"s": "1"}, {}), ({"s": "2"}, {"v": {(2, "y"): 1}})])
+    _write(
+        tmp_path / "views" / "v", [{"a": 5, "b": "new"}], pa.schema([*_ROW]), mode="overwrite", schema_mode="overwrite"
+    )
+    renewed = {"view": "v", "generation": 2, "from_commit": 3, "to_commit": None, "version": 1}
+    write_deltalake(str(tmp_path / "definitions"), pa.Table.from_pylist([renewed]), mode="append")
+    positions = pa.array([[("v", [("s", "3")])], [("v", [("s", "4")])], None], _POSITIONS)
+    rows = pa.array(
+        [None, None, {"v_g1": None, "v_g2": {"a": 5, "b": "new"}}], pa.struct([("v_g1", _ROW), ("v_g2", _ROW)])
+    )
+    log = {
+        "commit": [3, 4, 4],
+        "positions": positions,
+        "view": [None, None, "v"],
+        "count": [None, None, 2],
+        "rows": rows,
+    }
+    write_deltalake(str(tmp_path / "log"), pa.table(log), mode="append", schema_mode="merge")
+    assert [state.views["v"] for state in states(tmp_path)] == [
+        bag((1, "x")),
+        bag((1, "x"), (2, "y")),
+        bag((5, "new")),
+        bag((5, "new"), (5, "new"), (5, "new")),
+    ]
+
+
+def test_replay_begins_where_retention_left_off(tmp_path: Path) -> None:
+    """Commits before the oldest readable one are passed over, and the tables published with it are the beginning."""
+    changes: list[Any] = [({"s": "1"}, {}), ({"s": "2"}, {"v": {(2, "y"): 1}}), ({"s": "3"}, {"v": {(1, "x"): -1}})]
+    write_warehouse(tmp_path, {"v": [(1, "x")]}, changes)
+    folded = [{"a": 1, "b": "x", "_copy": 1}, {"a": 2, "b": "y", "_copy": 1}]
+    _write(tmp_path / "views" / "v", folded, pa.schema([*_ROW, ("_copy", pa.int64())]), mode="overwrite")
+    views = pa.array([[("v", 1)]], pa.map_(pa.string(), pa.int64()))
+    published = pa.table(
+        {"commit": [2], "published_at": pa.array([START], pa.timestamp("us", tz="UTC")), "views": views}
+    )
+    write_deltalake(str(tmp_path / "published"), published, mode="append")
+    DeltaTable(str(tmp_path / "published")).alter.set_table_properties(
+        {"strobe.oldest": "2"}, raise_if_not_exists=False
+    )
+    assert [(state.commit, state.views["v"]) for state in states(tmp_path)] == [
+        (2, bag((1, "x"), (2, "y"))),
+        (3, bag((2, "y"))),
+    ]
 
 
 def test_replay_refuses_a_row_taken_away_that_is_not_there(tmp_path: Path) -> None:
