@@ -1,4 +1,4 @@
-"""The live coordinator over real SQLite databases under concurrent writers, with a warehouse in memory: no JVM, seconds."""
+"""The live coordinator over real SQLite databases under concurrent writers, with a warehouse in memory: no JVM."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import pytest
 from strobe import config
 from strobe.algebra.bag import Bag
 from strobe.algebra.relation import Relation
-from strobe.algebra.view import View
 from strobe.messages import Position
 from strobe.runtime.assembly import Assembly, assemble
 from strobe.runtime.coordinator import Coordinator
@@ -60,7 +59,7 @@ WRITES = {
         "UPDATE customers SET name = 'c' || :n WHERE id = :customer",
         "UPDATE orders SET customer = :customer WHERE id = :order",
         "DELETE FROM orders WHERE id = :order",
-        "INSERT INTO orders VALUES (:order, :customer, 'w' || :n) ON CONFLICT (id) DO UPDATE SET state = excluded.state",
+        "INSERT INTO orders VALUES (:order, :customer, 'w' || :n) ON CONFLICT DO UPDATE SET state = 'u' || :n",
         "DELETE FROM customers WHERE id = :customer",
         "INSERT OR IGNORE INTO customers VALUES (:customer, 'again')",
     ],
@@ -108,11 +107,11 @@ def contents(assembly: Assembly, source: str) -> tuple[str, Contents]:
     return seen.through.text, found
 
 
-def write(folder: Path, source: str, seconds: float, pause: float) -> None:
+def write(folder: Path, source: str, seconds: float, pause: float, first: int = 100) -> None:
     """Random transactions of one to three statements."""
     rng = random.Random(source)
     connection = sqlite3.connect(folder / f"{source}.db", timeout=20)
-    end, n = time.monotonic() + seconds, 100
+    end, n = time.monotonic() + seconds, first
     while time.monotonic() < end:
         with connection:
             for statement in rng.choices(WRITES[source], k=rng.randint(1, 3)):
@@ -156,12 +155,19 @@ def _bag(change: Relation | None, like: Bag) -> Bag:
 
 
 def run(
-    assembly: Assembly, folder: Path, seconds: float, commit_seconds: float
+    assembly: Assembly, folder: Path, seconds: float, commit_seconds: float, ahead: str = ""
 ) -> tuple[MemoryWarehouse, Past, dict[str, Bag]]:
+    """Keep the views while others write; the view `ahead` starts from a later state than the others."""
     start = {name: contents(assembly, name) for name in assembly.sources}
+    later = start
+    if ahead:
+        for name in WRITES:
+            write(folder, name, 0.3, 0.003, first=10_000)
+        later = {name: contents(assembly, name) for name in assembly.sources}
     views = {name: planned.view for name, planned in assembly.views.items()}
-    initial = {name: evaluate(view, {s: c for s, (_, c) in start.items()}) for name, view in views.items()}
-    positions = {name: {s: start[s][0] for s in view.sources} for name, view in views.items()}
+    begins = {name: later if name == ahead else start for name in views}
+    initial = {name: evaluate(view, {s: c for s, (_, c) in begins[name].items()}) for name, view in views.items()}
+    positions = {name: {s: begins[name][s][0] for s in view.sources} for name, view in views.items()}
     warehouse = MemoryWarehouse(commit_seconds)
     last = Commit(1, datetime.now(timezone.utc), positions)
     coordinator = Coordinator(assembly, warehouse, last, through_spark=_no_spark)  # type: ignore[arg-type]  # in memory
