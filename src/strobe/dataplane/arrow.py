@@ -69,7 +69,7 @@ def ddl_type(type_: pa.DataType) -> str:
         return _UNSIGNED[type_]
     if pa.types.is_decimal(type_) and type_.precision <= 38 and type_.scale >= 0:
         return f"decimal({type_.precision},{type_.scale})"
-    if pa.types.is_timestamp(type_):
+    if pa.types.is_timestamp(type_) and type_.unit != "ns":  # Spark keeps microseconds
         return "timestamp" if type_.tz else "timestamp_ntz"
     if pa.types.is_large_string(type_) or pa.types.is_string_view(type_):
         return "string"

@@ -132,7 +132,9 @@ class SparkRelation:
         if isinstance(other, SparkRelation):
             return other
         if isinstance(other, Bag):
-            return SparkRelation.of_bag(self._frame.sparkSession, other, self._types)
+            fields = zip(self._attributes, self._frame.schema.fields, strict=False)
+            own = {attribute: field.dataType.simpleString() for attribute, field in fields}
+            return SparkRelation.of_bag(self._frame.sparkSession, other, {**own, **self._types})
         raise BrokenInvariant(f"a relation of kind {type(other).__name__} cannot be brought into Spark")
 
     def _with(self, frame: DataFrame, *, net: bool) -> SparkRelation:
