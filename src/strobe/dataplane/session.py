@@ -75,6 +75,7 @@ def _defaults(master: str) -> dict[str, str]:
     everywhere = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # other readers do not take INT96 for every year
         "spark.sql.warehouse.dir": str(_scratch() / "spark-warehouse"),
     }
     if not master.startswith("local"):
