@@ -53,7 +53,7 @@ def fold(
         standings = _standings(layout, definitions) or {}
     pending = _pending(log, last, newest, standings)
     for definition, after in pending:
-        views.fold(spark, layout, log.version(), definition, after, last.number, definition.view in lenient)
+        views.fold(spark, layout, log, definition, after, last.number, definition.view in lenient)
         at("fold.view")
     at("fold.before_publish")
     row = publish(spark, layout, definitions, last.number)

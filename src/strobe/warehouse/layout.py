@@ -86,6 +86,11 @@ def field(view: str, generation: int) -> str:
     return f"{view}_g{generation}"
 
 
+def struct(schema: str) -> str:
+    """The type of a struct with the columns of a definition's schema."""
+    return f"STRUCT<{schema.replace('` ', '`: ')}>"
+
+
 def fold_app(view: str, generation: int) -> str:
     """Under this application id a view's table remembers the commit that it was folded to."""
     return f"fold:{view}:g{generation}"

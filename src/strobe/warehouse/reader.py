@@ -49,10 +49,7 @@ class Snapshot:
         rows = look.changes(self._log, base.commit, self.commit).get(view, (0, 0))[1]
         if not rows:
             return frame.drop(COPY)
-        columns = [c for c in frame.columns if c != COPY]
-        change = views.net(
-            self._spark, self._layout, self._log.version(), base.definition, columns, base.commit, self.commit
-        )
+        change = views.net(self._spark, self._log, base.definition, base.commit, self.commit)
         return views.merged(frame, change, base.definition.key, rows <= _SMALL)
 
     @cached_property

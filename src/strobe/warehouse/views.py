@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from deltalake import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name by which Spark's users know it
 
@@ -23,7 +24,6 @@ from strobe.warehouse.header import Definition
 from strobe.warehouse.layout import (
     COPY,
     DELETION_VECTORS,
-    RANGE,
     Layout,
     field,
     fold_app,
@@ -31,6 +31,7 @@ from strobe.warehouse.layout import (
     properties_sql,
     quoted,
     sql_path,
+    struct,
     text,
 )
 
@@ -99,35 +100,27 @@ def undo_load(spark: SparkSession, layout: Layout, definition: Definition) -> No
     spark.sql(f"RESTORE TABLE {sql_path(path)} TO VERSION AS OF {back}")
 
 
-def net(
-    spark: SparkSession,
-    layout: Layout,
-    log_version: int,
-    definition: Definition,
-    columns: Sequence[str],
-    after: int,
-    through: int,
-) -> DataFrame:
-    """The net change of a view between two commits: its columns and `_count`, never zero."""
+def net(spark: SparkSession, log: DeltaTable, definition: Definition, after: int, through: int) -> DataFrame:
+    """The net change of a view between two commits: its columns and `_count`, never zero.
+
+    Only the files of this version of the log that hold such commits are read, as what they are, Parquet: the log has no
+    deletion vectors, and having Spark rebuild a past state of a long table would cost more than the rows do.
+    """
     rows = field(definition.view, definition.generation)
-    frame = spark.read.format("delta").option("versionAsOf", log_version).load(str(layout.log))
-    wanted = frame.where(
-        f"`range` BETWEEN {after // RANGE} AND {through // RANGE} AND commit > {after} AND commit <= {through} "
-        f"AND view = {text(definition.view)}"
-    )
-    values = [F.col(f"rows.{quoted(rows)}.{quoted(c)}").alias(c) for c in columns]
-    summed = (
-        wanted.select(*values, F.col("count").alias(_COUNT))
-        .groupBy(*map(quoted, columns))
-        .agg(F.sum(_COUNT).alias(_COUNT))
-    )
+    files = [str(file.path) for file in look.log_files(log) if file.last > after and file.first <= through]
+    schema = f"commit BIGINT, view STRING, `count` BIGINT, rows STRUCT<{rows}: {struct(definition.schema)}>"
+    wanted = f"commit > {after} AND commit <= {through} AND view = {text(definition.view)}"
+    read = spark.read.schema(schema).parquet(*files).where(wanted)
+    changes = read.select(f"rows.{rows}.*", F.col("count").alias(_COUNT))
+    columns = [quoted(column) for column in changes.columns if column != _COUNT]
+    summed = changes.groupBy(*columns).agg(F.sum(_COUNT).alias(_COUNT))
     return summed.where(F.col(_COUNT) != 0)
 
 
 def fold(
     spark: SparkSession,
     layout: Layout,
-    log_version: int,
+    log: DeltaTable,
     definition: Definition,
     after: int,
     through: int,
@@ -140,9 +133,9 @@ def fold(
     path = layout.view(definition.view)
     table = spark.read.format("delta").load(str(path))
     columns = [c for c in table.columns if c != COPY]
-    change = net(spark, layout, log_version, definition, columns, after, through)
+    change = net(spark, log, definition, after, through)
     if definition.key:
-        source, merge = _by_key(change, columns, definition.key, definition.view)
+        source, merge = _by_key(change, columns, definition.key, definition.view, lenient)
     else:
         source, merge = _by_copy(table, change, columns, definition.view, lenient)
     source.createOrReplaceTempView("strobe_fold")
@@ -150,12 +143,16 @@ def fold(
         spark.sql(f"MERGE INTO {sql_path(path)} AS t USING strobe_fold AS s {merge}")
 
 
-def _by_key(change: DataFrame, columns: Sequence[str], key: Sequence[str], view: str) -> tuple[DataFrame, str]:
+def _by_key(
+    change: DataFrame, columns: Sequence[str], key: Sequence[str], view: str, lenient: bool
+) -> tuple[DataFrame, str]:
     """One source row for each key: the new row, or none where it is gone."""
     coming = F.when(F.col(_COUNT) > 0, F.struct(*(F.col(quoted(c)) for c in columns)))
     how_many = F.sum(F.greatest(F.col(_COUNT), F.lit(0)))
     twice = F.raise_error(F.lit(f"view {view}: the log brings two rows with one key"))
-    source = change.groupBy(*map(quoted, key)).agg(F.when(how_many > 1, twice).otherwise(F.max(coming)).alias(_NEW))
+    source = change.groupBy(*map(quoted, key)).agg(
+        F.when((how_many > 1) & F.lit(not lenient), twice).otherwise(F.max(coming)).alias(_NEW)
+    )
     on = " AND ".join(f"t.{quoted(c)} = s.{quoted(c)}" for c in key)
     updates = ", ".join(f"t.{quoted(c)} = s.{_NEW}.{quoted(c)}" for c in columns)
     names, values = ", ".join(map(quoted, columns)), ", ".join(f"s.{_NEW}.{quoted(c)}" for c in columns)

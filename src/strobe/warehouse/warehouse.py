@@ -32,6 +32,7 @@ from strobe.warehouse.layout import (
     quoted,
     retention_properties,
     sql_path,
+    struct,
 )
 from strobe.warehouse.lock import CoordinatorLock
 from strobe.warehouse.log import Member
@@ -234,7 +235,7 @@ class Warehouse:
         schema = self._spark.read.format("delta").load(str(self.layout.log)).schema
         there = set(schema["rows"].dataType.fieldNames()) if "rows" in schema.names else set()  # type: ignore[attr-defined]
         fields = {field(item.view.name, item.generation): item.schema for item in loaded}
-        new = {name: f"STRUCT<{ddl.replace('` ', '`: ')}>" for name, ddl in fields.items() if name not in there}
+        new = {name: struct(ddl) for name, ddl in fields.items() if name not in there}
         if not new:
             return
         if "rows" in schema.names:
