@@ -246,9 +246,9 @@ _DESK = (_rename, _rename, _move_house, _register_again)
 _CASHIER = (_take_payment, _take_payment, _settle, _reopen, _correct_amount, _book_elsewhere, _refund)
 
 PEOPLE: dict[str, tuple[str, float, tuple[Action, ...]]] = {
-    "clerk": ("sales.db", 6.0, _CLERK),
-    "desk": ("sales.db", 3.0, _DESK),
-    "cashier": ("billing.db", 8.0, _CASHIER),
+    "clerk": ("sales.db", 4.0, _CLERK),
+    "desk": ("sales.db", 2.0, _DESK),
+    "cashier": ("billing.db", 5.0, _CASHIER),
 }
 """Who works on which database, how often in a second, and what they do."""
 
