@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
+import signal
 import socket
 import sqlite3
 import subprocess
 import sys
+import threading
+import time
 from contextlib import closing
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
+from rich.console import Console
+from rich.live import Live
 
 from strobe import config
+from strobe.api import parse_at
 from strobe.cli.main import app, main
+from strobe.cli.reporter import LiveReporter, LogReporter
+from strobe.cli.running import serve
 from strobe.cli.terminal import Terminal
 from strobe.errors import Fenced, NotNow, StrobeError, UserError
 from strobe.runtime import waiting
@@ -296,6 +306,100 @@ def test_redaction_leaves_rows_alone(capsys: pytest.CaptureFixture[str]) -> None
     first, second = capsys.readouterr().out.split("}\n{")
     assert "secret" in first
     assert "secret" not in second
+
+
+def test_moments_as_people_write_them() -> None:
+    """A commit's number, or a time that is UTC unless it says otherwise."""
+    noon = datetime(2026, 1, 5, 12, tzinfo=timezone.utc)
+    assert parse_at("12") == 12
+    assert parse_at(None) is None
+    for text in ("2026-01-05T12:00:00", "2026-01-05 12:00", "2026-01-05T12:00:00Z", "2026-01-05T13:00:00+01:00"):
+        assert parse_at(text) == noon
+    assert parse_at(noon.replace(tzinfo=None)) == noon
+
+
+# Running.
+
+HEARTBEAT: dict[str, Any] = {
+    "commit": 7,
+    "committed_at": "2026-01-05T10:11:12+00:00",
+    "sources": {
+        "shop": {
+            "position": "5:1",
+            "read": "6:1",
+            "state": "retrying",
+            "problem": "no [bold]s3cret[/bold]",
+            "asked": None,
+        }
+    },
+    "views": {
+        "paid_orders": {"level": "strong", "algorithm": "sweep", "freshness": 1.0, "queue": 3, "waits_for": ["shop"]}
+    },
+}
+
+
+def _hide(text: str) -> str:
+    return text.replace("s3cret", "***")
+
+
+def test_log_lines_say_each_thing_once() -> None:
+    """A problem is told when it begins and when it ends, a commit now and then, each with its time."""
+    file = io.StringIO()
+    told = LogReporter(_hide, Console(file=file, width=200))
+    for _ in range(3):
+        told.status(HEARTBEAT)
+    told.status({**HEARTBEAT, "sources": {"shop": {**HEARTBEAT["sources"]["shop"], "problem": None}}})
+    lines = file.getvalue().splitlines()
+    assert [line.split(" ", 1)[1] for line in lines] == [
+        "source shop: trying again: no [bold]***[/bold]",
+        "commit 7",
+        "source shop: answers again",
+    ]
+    assert all(re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z ", line) for line in lines)
+
+
+def test_the_live_table_shows_everything_but_secrets() -> None:
+    """On a terminal: progress while loading, then sources and views with what they wait for."""
+    file = io.StringIO()
+    with Live(console=Console(file=file, force_terminal=True, width=150), auto_refresh=False) as live:
+        told = LiveReporter(_hide, live)
+        told.say("loading paid_orders")
+        told.loading("shop", 12_345)
+        told.status(HEARTBEAT)
+    shown = file.getvalue()
+    for part in ("loading paid_orders", "12,345", "paid_orders", "5:1", "6:1", "no [bold]***[/bold]", "commit 7"):
+        assert part in shown
+
+
+class _Service:
+    """Stands for a service: works until it is told to stop, or is never ready."""
+
+    def __init__(self, ready: bool) -> None:
+        self.coordinator = object() if ready else None
+        self.stopped = threading.Event()
+        self.finished = False
+
+    def stop(self) -> None:
+        if self.coordinator is not None:
+            self.stopped.set()
+
+    def run(self) -> None:
+        self.stopped.wait(20)
+        time.sleep(0.3)
+        self.finished = True
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("ready", [True, False], ids=["at work", "loading"])
+def test_signals_stop_a_run(number: int, ready: bool) -> None:
+    """At work, the service is stopped and waited for; while it still loads, nothing has to be finished."""
+    service = _Service(ready)
+    threading.Timer(0.5, os.kill, (os.getpid(), number)).start()
+    began = time.monotonic()
+    told = LogReporter(_hide, Console(file=io.StringIO()))
+    assert serve(service, told, service.run)  # type: ignore[arg-type]
+    assert service.finished is ready
+    assert time.monotonic() - began < 5
 
 
 # Documentation.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from strobe.messages import Message
+    from strobe.warehouse.lock import CoordinatorLock
 
 REBUILD_SECONDS = 3600.0
 FOLD_SECONDS = 600.0
@@ -162,7 +164,8 @@ def run(
     loaded = terminal.open(project, as_json)
     with reporter(terminal) as telling, _recording(record) as write:
         service = Service(loaded, telling, record=write)
-        interrupted = serve(service, telling, until_idle=until_idle, seconds=seconds, take_over=take_over)
+        work = partial(service.run, until_idle=until_idle, seconds=seconds, take_over=take_over)
+        interrupted = serve(service, telling, work)
     if interrupted and until_idle:
         raise NotNow("stopped before the sources were idle", fix="Start `strobe run` again: it goes on from there.")
     if terminal.as_json:
@@ -223,34 +226,49 @@ def fold(context: typer.Context, project: ProjectFolder = HERE, as_json: AsJson 
     from strobe.runtime import mailbox
     from strobe.warehouse import look
     from strobe.warehouse.layout import Layout
-    from strobe.warehouse.lock import CoordinatorLock
 
     terminal = Terminal.of(context)
     loaded = terminal.open(project, as_json)
     layout = Layout(loaded.warehouse)
     if not look.exists(layout.log):
         raise UserError("nothing has been committed yet", where=str(layout.root), fix="Start `strobe run` first.")
-    lock = CoordinatorLock(layout.control)
-    try:
-        lock.acquire()
-    except NotNow:
-        terminal.say("asking the running coordinator")
-        commit = _answered(mailbox.request(loaded.warehouse, {"kind": "fold"}, timeout=FOLD_SECONDS))["commit"]
-    else:
-        try:
-            commit = _fold_here(terminal, loaded, lock)
-        finally:
-            lock.release()
+    with _lock(loaded) as free:
+        if free:
+            commit = _fold_here(terminal, loaded, free)
+        else:
+            terminal.say("asking the running coordinator")
+            commit = _answered(mailbox.request(loaded.warehouse, {"kind": "fold"}, timeout=FOLD_SECONDS))["commit"]
     terminal.show({"commit": commit}, lambda found: [Text(f"the view tables hold commit {found['commit']}")])
 
 
-def _fold_here(terminal: Terminal, project: Project, lock: Any) -> int | None:
+@contextmanager
+def _lock(project: Project) -> Iterator[CoordinatorLock | None]:
+    """The coordinator's lock, held; None if a coordinator is at work, which then has to be asked."""
+    from strobe.warehouse.layout import Layout
+    from strobe.warehouse.lock import CoordinatorLock
+
+    lock = CoordinatorLock(Layout(project.warehouse).control)
+    try:
+        lock.acquire()
+    except NotNow:
+        yield None
+        return
+    try:
+        yield lock
+    finally:
+        lock.release()
+
+
+def _fold_here(terminal: Terminal, project: Project, lock: CoordinatorLock) -> int | None:
+    from strobe.managers import ALGORITHMS
     from strobe.warehouse.warehouse import Warehouse
 
     spark = _starter(terminal, project)()
     warehouse = Warehouse.create_or_open(spark, project.warehouse, project.retention, project.name)
     warehouse.lock = lock
     header = warehouse.fence()
+    unguarded = [name for name, algorithm in ALGORITHMS.items() if algorithm.reaches == "none"]
+    warehouse.use([], lenient=[name for name, view in project.views.items() if view.algorithm in unguarded])
     warehouse.fold()
     return header.number if header else None
 
@@ -262,20 +280,33 @@ def rebuild(
     as_json: AsJson = False,
 ) -> None:
     """Load one view anew, as strobe.yml defines it now, beside the old one, and swap."""
-    from strobe.cli.reporter import LogReporter
     from strobe.runtime import mailbox
-    from strobe.runtime.audit import coordinator_at_work
-    from strobe.runtime.service import Service
 
     terminal = Terminal.of(context)
     loaded = terminal.open(project, as_json)
     _known([view], loaded.views, "view")
-    service = Service(loaded, LogReporter(terminal.redact, terminal.err))
-    with coordinator_at_work(loaded, service, terminal.say):
+    with _lock(loaded) as free:
+        pass
+    if free:
+        commit = _rebuild_here(terminal, loaded, view)
+    else:
+        terminal.say("asking the running coordinator")
         asked = {"kind": "rebuild", "view": view}
-        reply = _answered(mailbox.request(loaded.warehouse, asked, timeout=REBUILD_SECONDS))
-    document = {"view": view, "commit": reply["commit"]}
+        commit = _answered(mailbox.request(loaded.warehouse, asked, timeout=REBUILD_SECONDS))["commit"]
+    document = {"view": view, "commit": commit}
     terminal.show(document, lambda found: [Text(f"{found['view']} was loaded anew at commit {found['commit']}")])
+
+
+def _rebuild_here(terminal: Terminal, project: Project, view: str) -> int | None:
+    from strobe.cli.reporter import LogReporter
+    from strobe.cli.running import serve
+    from strobe.runtime.service import Service
+
+    telling = LogReporter(terminal.redact, terminal.err)
+    service = Service(project, telling)
+    if serve(service, telling, partial(service.run, seconds=0, load=[view])):
+        raise NotNow("stopped before the view was loaded", where=f"view {view}", fix="Try again.")
+    return _last_commit(project)
 
 
 def audit(context: typer.Context, views: Views = None, project: ProjectFolder = HERE, as_json: AsJson = False) -> None:

@@ -96,7 +96,7 @@ def views(document: Document) -> Table:
             [
                 name,
                 v["rows"] if v["loaded"] else "not loaded",
-                v["level"],
+                "stale" if v["stale"] else v["level"],
                 _seconds(v["freshness"]),
                 _seconds(v["lag_seconds"]),
                 v["queue"],
@@ -113,20 +113,24 @@ def running(document: Document) -> Group:
     sources = table(
         ["source", "position", "read up to", "state", "asked", "problem"],
         [
-            [name, s["position"], s["read"], s["state"], _asked(s), s["problem"]]
+            [name, s.get("position"), s.get("read"), s.get("state"), _asked(s), s.get("problem")]
             for name, s in document["sources"].items()
         ],
     )
     views = table(
         ["view", "level", "commit", "freshness", "queue", "waits for"],
         [
-            [name, v["level"], document["commit"], _seconds(v["freshness"]), v["queue"], v["waits_for"]]
+            [name, v.get("level"), _stands(document, v), _seconds(v.get("freshness")), v.get("queue"), v["waits_for"]]
             for name, v in document["views"].items()
         ],
         right=["commit", "freshness", "queue"],
     )
     head = f"commit {document['commit']} of {_moment(document['committed_at'])}"
     return Group(Text(head), sources, views)
+
+
+def _stands(document: Document, view: Document) -> str:
+    return "stands still" if view.get("stale") else str(document["commit"])
 
 
 def history(document: Document) -> Iterable[RenderableType]:

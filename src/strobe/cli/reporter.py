@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -15,7 +15,9 @@ from rich.text import Text
 
 from strobe.cli import render
 from strobe.cli.terminal import Terminal
-from strobe.runtime.service import Reporter
+
+if TYPE_CHECKING:
+    from strobe.runtime.service import Reporter
 
 _LOADING_EVERY = 2.0
 _STATUS_EVERY = 10.0
@@ -44,7 +46,7 @@ class LogReporter:
             self.say(f"loading {source}: {rows:,} rows read")
 
     def status(self, document: dict[str, Any]) -> None:
-        problems = {name: s["problem"] for name, s in document["sources"].items() if s["problem"]}
+        problems = {name: s["problem"] for name, s in document["sources"].items() if s.get("problem")}
         for name, problem in problems.items():
             if self._problems.get(name) != problem:
                 self.say(f"source {name}: trying again: {problem}")

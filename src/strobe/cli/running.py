@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 _HARD = 130
 
 
-def serve(service: Service, reporter: Reporter, *, until_idle: bool, seconds: float | None, take_over: bool) -> bool:
-    """Run the service to its end; True if a signal ended it."""
+def serve(service: Service, reporter: Reporter, work: Callable[[], None]) -> bool:
+    """Do the service's work to its end; True if a signal ended it."""
     failed: list[BaseException] = []
 
-    def work() -> None:
+    def attempt() -> None:
         try:
-            service.run(until_idle=until_idle, seconds=seconds, take_over=take_over)
+            work()
         except BaseException as error:  # told to the main thread
             failed.append(error)
 
-    thread = threading.Thread(target=work, name="service", daemon=True)
+    thread = threading.Thread(target=attempt, name="service", daemon=True)
     with _stopping(service, reporter) as stopped:
         thread.start()
         at_work = False

@@ -57,7 +57,7 @@ def _source(source: Source, heard: Heard, header: Header | None) -> Document:
     }
     try:
         reflected = _reflected(source, header)
-        seen = source.position(said["position"]) if said else min(reflected, key=_order, default=None)
+        seen = source.position(said["position"]) if said.get("position") else min(reflected, key=_order, default=None)
         if seen is not None:
             found |= {"position": seen.text, "lag_seconds": _lag(source, seen, header)}
     except StrobeError as error:
@@ -100,6 +100,7 @@ def _view(
         "lag_seconds": None if not lags or None in lags else max(lags),
         "queue": said.get("queue", 0),
         "waits_for": said.get("waits_for", []),
+        "stale": bool(said.get("stale")),
         "loaded": bool(vector),
     }
 

@@ -168,11 +168,12 @@ class _Barrier:
 
     def _visible(self, view: str, source: str) -> Iterable[Position]:
         parse = self._sources[source].position
-        heard = self._heard.document
         if self._header is not None and source in self._header.positions.get(view, {}):
             yield parse(self._header.positions[view][source])
-        if self._heard.alive and view in heard.get("views", {}) and source in heard.get("sources", {}):
-            yield parse(heard["sources"][source]["position"])
+        said = self._heard.document if self._heard.alive else {}
+        kept, position = said.get("views", {}).get(view), said.get("sources", {}).get(source, {}).get("position")
+        if kept and not kept.get("stale") and position is not None:
+            yield parse(position)
 
     def refusal(self, timeout: float) -> NotNow:
         missing = self.missing()
