@@ -58,7 +58,7 @@ WRITES = {
         "UPDATE payments SET order_id = :order WHERE id = :n - 3",
     ],
 }
-STROBE = [sys.executable, "-m", "strobe.cli.main"]
+STROBE = [sys.executable, "-m", "strobe"]
 
 
 class Shop:

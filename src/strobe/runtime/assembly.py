@@ -90,6 +90,25 @@ def plan_view(
     return PlannedView(view, algorithm, level, because, config.freshness.total_seconds())
 
 
+def raise_levels(views: Mapping[str, PlannedView]) -> dict[str, PlannedView]:
+    """Views that share sources share commits; next to a complete one a strong one is kept at complete too.
+
+    A strong view's batches would tie the rows of the view-update table together, and the complete one would skip
+    states.
+    """
+    raised = dict(views)
+    todo = [planned for planned in views.values() if planned.level == "complete"]
+    while todo:
+        complete = todo.pop()
+        for name, planned in raised.items():
+            shared = [s for s in planned.view.sources if s in complete.view.sources]
+            if planned.level == "strong" and shared:
+                because = f"complete, because {complete.view.name} asks for it and shares source {shared[0]}"
+                raised[name] = replace(planned, level="complete", because=f"{planned.because}; kept at {because}")
+                todo.append(raised[name])
+    return raised
+
+
 def assemble(project: Project, spark: Callable[[], SparkSession] = no_spark) -> Assembly:
     """Open the sources and compile the views as strobe.yml has them now."""
     sources = open_sources(project, spark)
@@ -99,7 +118,7 @@ def assemble(project: Project, spark: Callable[[], SparkSession] = no_spark) -> 
         name: plan_view(name, config.sql, config, relations, f"{config.origin}: view {name}")
         for name, config in project.views.items()
     }
-    return Assembly(project, sources, views)
+    return Assembly(project, sources, raise_levels(views))
 
 
 def as_applied(assembly: Assembly, definitions: Mapping[str, str], say: Callable[[str], None]) -> Assembly:
@@ -117,4 +136,4 @@ def as_applied(assembly: Assembly, definitions: Mapping[str, str], say: Callable
     for name in project.views:
         if name not in definitions:
             say(f"view {name} is new: `strobe rebuild {name}` loads it")
-    return replace(assembly, views=views)
+    return replace(assembly, views=raise_levels(views))

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any
 from strobe.errors import UserError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from strobe.sources.base import Source
 
 
-def open_source(name: str, config: Any, warehouse: Path, spark: Callable[[], SparkSession] | None) -> Source:
+def open_source(name: str, config: Any, warehouse: Path, spark: Callable[[], Any] | None) -> Source:
     """The source that `strobe.yml` describes under this name. Only sources that read through Spark call `spark`."""
     if config.type == "sqlite":
         from strobe.sources.sqlite import SqliteSource
