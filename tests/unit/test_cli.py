@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from contextlib import closing
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ from strobe.cli.running import serve
 from strobe.cli.terminal import Terminal
 from strobe.errors import Fenced, NotNow, StrobeError, UserError
 from strobe.runtime import waiting
+from strobe.runtime.assembly import open_sources
+from strobe.warehouse.header import Header
 from strobe.warehouse.lock import write_heartbeat
 
 ROOT = Path(__file__).parent.parent.parent
@@ -187,6 +190,35 @@ def test_a_wait_on_an_unprepared_source_is_a_mistake(shop: Path, capsys: pytest.
     """It could never end, so it does not begin: exit code 2."""
     only_sqlite(shop)
     assert "not prepared" in document(capsys, "wait", code=2)["error"]["message"]
+
+
+def test_a_wait_believes_only_views_that_are_kept(
+    shop: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the coordinator says of a source counts for a view that it keeps, not for one that stands still, and never
+    for another database than the view was loaded from."""
+    only_sqlite(shop)
+    document(capsys, "prepare")
+    project = config.load(shop)
+    sources = open_sources(project)
+    before = {name: source.now().text for name, source in sources.items()}
+    with closing(sqlite3.connect(shop / "shop.db")) as connection:
+        connection.execute("UPDATE orders SET quantity = 9 WHERE id = 101")
+        connection.commit()
+    now = {name: source.now().text for name, source in sources.items()}
+    identity = {name: source.identity() for name, source in sources.items()}
+    header = Header(1, datetime.now(timezone.utc), 1, {"paid_orders": before}, {}, identity, {"paid_orders": 1})
+    monkeypatch.setattr(waiting, "last_header", lambda _: header)
+    said = {"sources": {name: {"position": text} for name, text in now.items()}}
+    control = shop / "warehouse" / "_strobe"
+    write_heartbeat(control, {**said, "views": {"paid_orders": {"stale": True}}})
+    with pytest.raises(NotNow, match=r"source shop is at 2:.* a coordinator is running"):
+        waiting.wait(project, timeout=0.1)
+    write_heartbeat(control, {**said, "views": {"paid_orders": {}}})
+    assert waiting.wait(project, timeout=0) == now
+    header = replace(header, identity={**identity, "shop": "sqlite:another"})
+    with pytest.raises(NotNow, match="source shop is another database"):
+        waiting.wait(project, timeout=0)
 
 
 # Errors.
