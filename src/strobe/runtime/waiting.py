@@ -172,7 +172,7 @@ class _Barrier:
             yield parse(self._header.positions[view][source])
         said = self._heard.document if self._heard.alive else {}
         kept, position = said.get("views", {}).get(view), said.get("sources", {}).get(source, {}).get("position")
-        if kept and not kept.get("stale") and position is not None:
+        if kept is not None and not kept.get("stale") and position is not None:
             yield parse(position)
 
     def refusal(self, timeout: float) -> NotNow:
