@@ -39,7 +39,7 @@ class UserError(StrobeError):
 
 
 class LostGuarantee(UserError):
-    """A promise can no longer be kept (a source was replaced, its log no longer reaches back): stop, say what to rebuild."""
+    """A promise can no longer be kept (a source was replaced, its log does not reach back): stop, say what to do."""
 
     code = "lost_guarantee"
 

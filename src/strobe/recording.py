@@ -1,7 +1,7 @@
 """Messages written down, one JSON document a line, and read back.
 
-Because managers, inboxes, integrator and merge are pure, a recording of what went in is enough to run them again and see
-everything that came out.
+Because managers, inboxes, integrator and merge are pure, a recording of what went in is enough to run them again and
+see everything that came out.
 """
 
 from __future__ import annotations

@@ -160,16 +160,14 @@ VIEWS = {
         " JOIN (SELECT id AS k FROM shop.orders) b USING (k)"
     ),
     "self join": (
-        "SELECT a.id, b.id AS other FROM shop.orders a JOIN shop.orders b ON a.customer = b.customer AND a.id"
-        " <> b.id"
+        "SELECT a.id, b.id AS other FROM shop.orders a JOIN shop.orders b ON a.customer = b.customer AND a.id <> b.id"
     ),
     "three times the same": (
         "SELECT a.sku, b.n, c.raw FROM depot.main.lines a, depot.main.lines b, depot.main.lines c"
         " WHERE a.order_id = b.order_id AND b.order_id = c.order_id"
     ),
     "unaliased relations": (
-        "SELECT orders.id, customers.name FROM shop.orders JOIN shop.customers ON orders.customer = "
-        "customers.id"
+        "SELECT orders.id, customers.name FROM shop.orders JOIN shop.customers ON orders.customer = customers.id"
     ),
     "fully qualified": (
         "SELECT shop.orders.id, `shop`.customers.`name`, shop.customers.city FROM shop.orders JOIN shop.customers"
@@ -193,8 +191,7 @@ VIEWS = {
     ),
     "subquery without alias": "SELECT id, t FROM (SELECT id, total + 1 AS t FROM shop.orders)",
     "subquery in subquery": (
-        "SELECT b.y FROM (SELECT a.x + 1 AS y FROM (SELECT id - 1 AS x FROM billing.invoices) a) b WHERE y > "
-        "2"
+        "SELECT b.y FROM (SELECT a.x + 1 AS y FROM (SELECT id - 1 AS x FROM billing.invoices) a) b WHERE y > 2"
     ),
     "doubled parentheses": "SELECT a.x FROM ((SELECT id AS x FROM shop.orders)) a",
     "precedence survives": (
@@ -231,8 +228,7 @@ VIEWS = {
     "no column used": "SELECT l.sku FROM depot.main.lines l, shop.customers c",
     "constants only": "SELECT 1 AS one FROM shop.orders, depot.main.lines",
     "projected equality as the key": (
-        "SELECT i.order_id, i.id AS i, o.state FROM shop.orders o JOIN billing.invoices i ON i.order_id = "
-        "o.id"
+        "SELECT i.order_id, i.id AS i, o.state FROM shop.orders o JOIN billing.invoices i ON i.order_id = o.id"
     ),
     "names that are keywords": (
         "SELECT t.`left`, t.`date`, t.date AS d, t.`end`, t.value, t.key, t.`we``ird` AS w FROM (SELECT id AS"
@@ -244,8 +240,7 @@ VIEWS = {
         "SELECT t.`größe` AS `größe`, `日本` FROM (SELECT total AS `größe`, state AS `日本` FROM shop.orders) t"
     ),
     "or of joins": (
-        "SELECT o.id, i.id AS i FROM shop.orders o, billing.invoices i WHERE o.id = i.order_id OR o.total = "
-        "i.amount"
+        "SELECT o.id, i.id AS i FROM shop.orders o, billing.invoices i WHERE o.id = i.order_id OR o.total = i.amount"
     ),
     "or in parentheses and and": (
         "SELECT o.id FROM shop.orders o JOIN billing.invoices i ON (o.id = i.order_id AND (o.state = 'open' "
@@ -266,12 +261,10 @@ VIEWS = {
         "NOT DISTINCT FROM c.total"
     ),
     "distinct from": (
-        "SELECT o.id FROM shop.orders o WHERE o.state IS DISTINCT FROM 'open' AND o.total IS DISTINCT FROM "
-        "NULL"
+        "SELECT o.id FROM shop.orders o WHERE o.state IS DISTINCT FROM 'open' AND o.total IS DISTINCT FROM NULL"
     ),
     "theta join": (
-        "SELECT o.id, i.id AS i FROM shop.orders o JOIN billing.invoices i ON o.total < i.amount AND o.id != "
-        "i.id"
+        "SELECT o.id, i.id AS i FROM shop.orders o JOIN billing.invoices i ON o.total < i.amount AND o.id != i.id"
     ),
     "decimal against integer": (
         "SELECT o.id, i.id AS i FROM shop.orders o JOIN billing.invoices i ON o.total = i.id - 1"

@@ -74,7 +74,7 @@ def test_example_5_painting() -> None:
 
 
 def test_torn_update_of_the_printed_algorithm() -> None:
-    """The smallest case in which applying inside the recursion tears an update: rows 1 and 3 must not go without row 2."""
+    """The smallest case that applying inside the recursion tears: rows 1 and 3 must not go without row 2."""
     merge = Painting({})
     steps = applied(merge, rel(1, "V0"), rel(2, "V0 V1 V2"), rel(3, "V0"), actions("V1", 2), actions("V0", 1, 2, 3))
     assert steps == [[]] * 5

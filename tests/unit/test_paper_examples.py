@@ -26,7 +26,7 @@ def rows(columns: str, *values: tuple[int, ...], count: int = 1) -> Bag:
 def play(
     manager: ViewManager, contents: dict[str, Contents], changes: list[tuple[str, Contents]], schedule: str
 ) -> World:
-    """Run a schedule written as `commit:x report:x evaluate:x answer:0 …` and then everything that is left, in order."""
+    """Run a schedule like `commit:x report:x evaluate:x answer:0 …`, and then everything that is left, in order."""
     world = World({s: MemorySource(s, c) for s, c in contents.items()}, {"v": manager}, deque(changes))
     for step in schedule.split():
         event, _, subject = step.partition(":")
@@ -79,7 +79,7 @@ def strobe_view() -> View:
 
 
 def test_strobe_example_1() -> None:
-    """Three sources; a deletion at x arrives between the two parts of a query. Sweep passes through both right states."""
+    """Three sources; a deletion at x arrives between the two parts of a query. Sweep passes through both states."""
     contents = {"x": {"r1": rows("a b", (1, 2))}, "y": {"r2": rows("b c")}, "z": {"r3": rows("c d", (3, 4))}}
     changes = [("y", {"r2": rows("b c", (2, 3))}), ("x", {"r1": rows("a b", (1, 2), count=-1)})]
     schedule = "commit:y report:y evaluate:x answer:0 commit:x report:x evaluate:z answer:0"

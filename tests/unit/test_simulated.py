@@ -49,7 +49,7 @@ def test_mixed_levels_share_every_state() -> None:
     """Complete and strong managers together: every commit is one vector for all views."""
     for seed in range(100):
         rng = random.Random(seed)
-        world = random_world(seed, ALL, lambda view: Sweep(view, complete=rng.random() < 0.5))
+        world = random_world(seed, ALL, lambda view, rng=rng: Sweep(view, complete=rng.random() < 0.5))
         run(world, seed)
         assert wrong_states(world) == [], f"seed {seed}"
 

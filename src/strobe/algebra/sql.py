@@ -408,7 +408,7 @@ def _holder(key: Ref, names: Mapping[Ref, str], same: Sequence[tuple[Ref, Ref]])
         if ref in names:
             return names[ref]
         for a, b in same:
-            for other in ((b,) if a == ref else (a,) if b == ref else ()):
+            for other in (b,) if a == ref else (a,) if b == ref else ():
                 if other not in reached:
                     reached.add(other)
                     todo.append(other)

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from strobe.warehouse.lock import CoordinatorLock
 
 REBUILD_SECONDS = 3600.0
+CATCH_UP_SECONDS = 60
+"""How long a rebuild goes on at the most, so that the other views come to where the new one stands."""
+
 FOLD_SECONDS = 600.0
 
 Views = Annotated[
@@ -237,7 +240,7 @@ def fold(context: typer.Context, project: ProjectFolder = HERE, as_json: AsJson 
             commit = _fold_here(terminal, loaded, free)
         else:
             terminal.say("asking the running coordinator")
-            commit = _answered(mailbox.request(loaded.warehouse, {"kind": "fold"}, timeout=FOLD_SECONDS))["commit"]
+            commit = mailbox.request(loaded.warehouse, {"kind": "fold"}, timeout=FOLD_SECONDS)["commit"]
     terminal.show({"commit": commit}, lambda found: [Text(f"the view tables hold commit {found['commit']}")])
 
 
@@ -292,7 +295,7 @@ def rebuild(
     else:
         terminal.say("asking the running coordinator")
         asked = {"kind": "rebuild", "view": view}
-        commit = _answered(mailbox.request(loaded.warehouse, asked, timeout=REBUILD_SECONDS))["commit"]
+        commit = mailbox.request(loaded.warehouse, asked, timeout=REBUILD_SECONDS)["commit"]
     document = {"view": view, "commit": commit}
     terminal.show(document, lambda found: [Text(f"{found['view']} was loaded anew at commit {found['commit']}")])
 
@@ -304,7 +307,8 @@ def _rebuild_here(terminal: Terminal, project: Project, view: str) -> int | None
 
     telling = LogReporter(terminal.redact, terminal.err)
     service = Service(project, telling)
-    if serve(service, telling, partial(service.run, seconds=0, load=[view])):
+    work = partial(service.run, load=[view], until_idle=True, seconds=CATCH_UP_SECONDS)
+    if serve(service, telling, work):
         raise NotNow("stopped before the view was loaded", where=f"view {view}", fix="Try again.")
     return _last_commit(project)
 
@@ -320,13 +324,6 @@ def audit(context: typer.Context, views: Views = None, project: ProjectFolder = 
     terminal.show(document, render.audit)
     codes = {"valid": 0, "invalid": 1}
     raise typer.Exit(codes.get(document["verdict"], NotNow.exit_code))
-
-
-def _answered(reply: Document) -> Document:
-    from strobe.runtime.audit import raise_error
-
-    raise_error(reply)
-    return reply
 
 
 def _known(names: Sequence[str], known: Iterable[str], what: str) -> list[str]:

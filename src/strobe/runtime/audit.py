@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from strobe.auditor.compare import differences
 from strobe.config import Project
-from strobe.errors import NotNow, StrobeError, UserError
+from strobe.errors import NotNow, UserError
 from strobe.runtime import mailbox
 from strobe.runtime.assembly import Assembly, as_applied, assemble
 from strobe.runtime.loading import Snapshot, snapshot
@@ -57,7 +57,6 @@ def audit(project: Project, names: Sequence[str], say: Callable[[str], None] = l
             say("bringing the views to the vector that was read")
             vector = {source: position.text for source, position in taken.positions.items()}
             reply = mailbox.request(project.warehouse, {"kind": "bring", "positions": vector}, timeout=120)
-            raise_error(reply)
             say(f"comparing at commit {reply['commit']}")
             state = reader.snapshot(spark, project.warehouse, int(reply["commit"]))
             verdicts = {n: _verdict(spark, state, assembly, n, taken) for n in chosen}
@@ -87,7 +86,7 @@ def _read(spark: SparkSession, assembly: Assembly, names: list[str], project: Pr
 @contextmanager
 def _frozen(project: Project) -> Iterator[None]:
     """The coordinator takes nothing new in, until it has been brought to a vector or nobody renews the request."""
-    raise_error(mailbox.request(project.warehouse, {"kind": "freeze"}, timeout=60))
+    mailbox.request(project.warehouse, {"kind": "freeze"}, timeout=60)
     over = threading.Event()
 
     def renew() -> None:
@@ -133,10 +132,3 @@ def coordinator_at_work(project: Project, service: Service, say: Callable[[str],
         thread.join()
     if failed:
         raise failed[0]
-
-
-def raise_error(reply: dict[str, Any]) -> None:
-    if "error" in reply:
-        error = reply["error"]
-        kind = NotNow if error["code"] == NotNow.code else UserError if error["code"] == "user" else StrobeError
-        raise kind(error["message"], where=error["where"], fix=error["fix"])

@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from strobe.errors import NotNow
+from strobe.errors import LostGuarantee, NotNow, StrobeError, UserError
+from strobe.runtime.waiting import hear
 
 Document = dict[str, Any]
 
@@ -39,16 +40,21 @@ def post(warehouse: Path, document: Document) -> str:
 
 
 def request(warehouse: Path, document: Document, timeout: float) -> Document:
-    """Ask the running coordinator for something and wait for its reply."""
+    """Ask the running coordinator for something and wait for its reply, which may be an error."""
     number = post(warehouse, document)
     asked = _folder(warehouse) / f"{number}.request.json"
     reply = _folder(warehouse) / f"{number}.reply.json"
     deadline = time.monotonic() + timeout
+    next_look = time.monotonic() + 1.0
     try:
         while time.monotonic() < deadline:
             if reply.exists():
                 found: Document = json.loads(reply.read_text())
-                return found
+                return _answered(found)
+            if time.monotonic() >= next_look:
+                next_look = time.monotonic() + 1.0
+                if not hear(warehouse).alive and not reply.exists():
+                    raise NotNow("the coordinator ended before it answered", where=str(warehouse), fix="Try again.")
             time.sleep(0.05)
     finally:
         asked.unlink(missing_ok=True)
@@ -58,6 +64,16 @@ def request(warehouse: Path, document: Document, timeout: float) -> Document:
         where=str(warehouse),
         fix="Look at `strobe status`: it may be busy or have stopped.",
     )
+
+
+def _answered(reply: Document) -> Document:
+    """The reply, or the error that it carries."""
+    if "error" not in reply:
+        return reply
+    error = reply["error"]
+    kinds: dict[str, type[StrobeError]] = {kind.code: kind for kind in (UserError, LostGuarantee, NotNow)}
+    kind = kinds.get(error["code"], StrobeError)
+    raise kind(error["message"], where=error["where"], fix=error["fix"])
 
 
 def requests(warehouse: Path) -> Iterator[tuple[str, Document]]:

@@ -94,10 +94,11 @@ class Service:
         self._spark: SparkSession | None = None
         self._workers = ThreadPoolExecutor(2, thread_name_prefix="worker")
         self._stop = threading.Event()
-        self._heart: threading.Thread | None = None
         self.coordinator: Coordinator | None = None
         self._rebuild: Rebuild | None = None
-        self._document: dict[str, Any] = {}
+        self._ended = threading.Event()
+        self._epoch = 0
+        self._document: dict[str, Any] = {"state": "starting"}
         self._next_document = 0.0
         self._detached: set[str] = set()
         """Sources that are down, whose views stand still."""
@@ -130,14 +131,29 @@ class Service:
             preflight(assembly)
             tables.check_before_use(self._layout, self.project.name)
             self._lock.acquire(take_over)
+            heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+            heart.start()
             try:
                 warehouse, last = self._open(assembly, take_over, load)
                 self._serve(assembly, warehouse, last, until_idle, seconds)
+            except Fenced:
+                raise
+            except BaseException:
+                self._say_goodbye(heart)
+                raise
+            else:
+                self._say_goodbye(heart)
             finally:
+                self._ended.set()
                 self._lock.release()
         finally:
             assembly.close()
             self._workers.shutdown(wait=False, cancel_futures=True)
+
+    def _say_goodbye(self, heart: threading.Thread) -> None:
+        self._ended.set()
+        heart.join(timeout=5)
+        self._heartbeat(stopped=True)
 
     def spark(self) -> SparkSession:
         if self._spark is None:
@@ -154,6 +170,7 @@ class Service:
         )
         warehouse.lock = self._lock
         header = warehouse.fence(take_over)
+        self._epoch = warehouse.epoch
         mailbox.clear(self.project.warehouse)
         staging.sweep_leftovers(self._staging)
         last = Commit(0, datetime.fromtimestamp(0, timezone.utc), {}) if header is None else _commit_of(header)
@@ -255,6 +272,7 @@ class Service:
         if self._failures[-ATTEMPTS:] == [last.number] * ATTEMPTS or self._stop.wait(len(self._failures)):
             raise error
         header = warehouse.fence(take_over=False)
+        self._epoch = warehouse.epoch
         return _commit_of(header) if header is not None else last
 
     # Keeping.
@@ -269,12 +287,8 @@ class Service:
         caretaker = Caretaker(coordinator, warehouse, self._reporter.say)
         errands = _Errands(self, coordinator)
         quiet = _Quiet(coordinator)
-        heart = threading.Thread(target=self._beat, args=(coordinator,), name="heartbeat", daemon=True)
-        ended = threading.Event()
-        self._ended = ended
         self._document, self._next_document = status.document(coordinator, self._detached), 0.0
-        self._heartbeat(coordinator, self._document)
-        heart.start()
+        self._heartbeat()
 
         def done() -> bool:
             errands.look()
@@ -298,20 +312,18 @@ class Service:
                 caretaker.finish()
         finally:
             caretaker.stop()
-            ended.set()
-            heart.join(timeout=5)
             self.coordinator = None
-        going_on = self._rebuild is not None or self._regroup is not None
-        self._heartbeat(coordinator, status.document(coordinator, self._detached), stopped=not going_on)
+            self._document = status.document(coordinator, self._detached)
         return coordinator.committer.last
 
-    def _beat(self, coordinator: Coordinator) -> None:
+    def _beat(self) -> None:
         """Twice a second, in a thread of its own: say what the loop last said of itself, and see who else is there."""
-        ended = self._ended
-        while not ended.wait(BEAT):
+        while not self._ended.wait(BEAT):
+            if self._epoch and not self._lock.held:
+                self._lock.acquire(take_over=True)
             other = read_heartbeat(self._layout.control) or {}
-            if int(other.get("epoch", 0)) > coordinator.warehouse.epoch > 0:
-                coordinator.fail(
+            if int(other.get("epoch", 0)) > self._epoch > 0 and self.coordinator is not None:
+                self.coordinator.fail(
                     Fenced(
                         f"another coordinator has taken over (epoch {other['epoch']})",
                         where=str(self._layout.root),
@@ -319,13 +331,12 @@ class Service:
                     )
                 )
                 return
-            if not self._lock.held:
-                self._lock.acquire(take_over=True)
-            self._heartbeat(coordinator, self._document)
-            self._reporter.status(self._document)
+            if self._epoch or self._lock.held:
+                self._heartbeat()
+                self._reporter.status(self._document)
 
-    def _heartbeat(self, coordinator: Coordinator, document: dict[str, Any], stopped: bool = False) -> None:
-        write_heartbeat(self._layout.control, {**document, "epoch": coordinator.warehouse.epoch, "stopped": stopped})
+    def _heartbeat(self, stopped: bool = False) -> None:
+        write_heartbeat(self._layout.control, {**self._document, "epoch": self._epoch, "stopped": stopped})
 
     def _answer_through_spark(self, assembly: Assembly) -> SparkAnswer:
         def answer(source: Source, query: Query) -> tuple[tuple[Relation, ...], Seen]:

@@ -82,8 +82,7 @@ class Source(ABC):
 
     @abstractmethod
     def prepare_script(self, relations: Sequence[str]) -> list[str]:
-        """What `prepare` would execute, statement by statement, for the DBA; empty if nothing is needed.
-        """
+        """What `prepare` would execute, statement by statement, for the DBA; empty if nothing is needed."""
 
     @abstractmethod
     def prepare(self, relations: Sequence[str]) -> None:

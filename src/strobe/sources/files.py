@@ -301,7 +301,7 @@ class FilesSource(Source):
     def _waiting_drops(self, last: dict[str, Any] | None) -> list[Drop]:
         """The drops not staged yet, in order: of several files those that follow the last one by name."""
         several = has_magic(self._path)
-        paths = sorted(map(Path, glob(self._path)), key=lambda p: p.name) if several else [Path(self._path)]
+        paths = sorted(map(Path, glob(self._path)), key=lambda p: p.name) if several else [Path(self._path)]  # noqa: PTH207
         drops = [Drop.of(path) for path in paths if path.is_file() and not path.name.startswith(".")]
         if several and last is not None:
             drops = [drop for drop in drops if drop.path.name >= last["name"]]

@@ -63,8 +63,9 @@ def compact(spark: SparkSession, layout: Layout, names: Iterable[str]) -> bool:
 def vacuum(spark: SparkSession, layout: Layout, names: Iterable[str]) -> None:
     """Delete files that no retained version of a table uses, by the tables' own retention.
 
-    Delta would list the files in 10,000 tasks, most of them empty.
+    Delta would list the files in 10,000 tasks, most of them empty, and give the tables new versions just to say so.
     """
+    spark.conf.set("spark.databricks.delta.vacuum.logging.enabled", "false")
     tasks = str(spark.sparkContext.defaultParallelism)
     spark.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", tasks)
     for path in (layout.log, layout.published, layout.definitions, *map(layout.view, names)):

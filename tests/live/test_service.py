@@ -1,0 +1,221 @@
+"""The service in this process, on the test run's own Spark: what happens around the loop."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+from shopfloor import BILLING, PROJECT, SALES, VIEWS
+
+from strobe import config
+from strobe.auditor.replay import states
+from strobe.demo.history import Archive
+from strobe.demo.oracle import check_every_state
+from strobe.errors import LostGuarantee, UserError
+from strobe.runtime import service as service_module
+from strobe.runtime.assembly import assemble
+from strobe.runtime.service import Service
+from strobe.warehouse import look, reader
+
+pytestmark = [pytest.mark.spark, pytest.mark.live]
+
+
+class Notes:
+    """A reporter that remembers."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.document: dict[str, Any] = {}
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    def loading(self, source: str, rows: int) -> None: ...
+
+    def status(self, document: dict[str, Any]) -> None:
+        self.document = document
+
+
+class Shop:
+    def __init__(self, folder: Path, spark: SparkSession, yml: str = PROJECT) -> None:
+        self.folder, self.spark, self.notes = folder, spark, Notes()
+        for name, script in (("sales", SALES), ("billing", BILLING)):
+            connection = sqlite3.connect(folder / f"{name}.db")
+            connection.executescript(script)
+            connection.close()
+        (folder / "strobe.yml").write_text(yml)
+        self.prepare()
+        self.warehouse = folder / "warehouse"
+
+    def prepare(self) -> None:
+        assembly = assemble(config.load(self.folder), lambda: self.spark)
+        for name, source in assembly.sources.items():
+            source.prepare([relation.name for relation in assembly.relations(name)])
+
+    def service(self) -> Service:
+        service = Service(config.load(self.folder), self.notes)
+        service._spark = self.spark
+        return service
+
+    def write(self, source: str, *statements: str) -> None:
+        connection = sqlite3.connect(self.folder / f"{source}.db", timeout=20)
+        with connection:
+            for statement in statements:
+                connection.execute(statement)
+        connection.close()
+
+    @contextmanager
+    def running(self) -> Iterator[Service]:
+        service, failed = self.service(), []
+
+        def run() -> None:
+            try:
+                service.run()
+            except BaseException as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            wait_for(lambda: service.coordinator is not None or failed)
+            yield service
+        finally:
+            service.stop()
+            thread.join()
+        if failed:
+            raise failed[0]
+
+    def rows(self, view: str) -> list[tuple[Any, ...]]:
+        return sorted(tuple(row) for row in reader.snapshot(self.spark, self.warehouse).table(view).collect())
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 90) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.05)
+
+
+def test_everything_through_spark(tmp_path: Path, spark: SparkSession) -> None:
+    """`evaluate: spark` reads and joins through executors, and every state is right too."""
+    shop = Shop(tmp_path, spark, PROJECT + "evaluate: spark\n")
+    archive = Archive({name: tmp_path / f"{name}.db" for name in ("sales", "billing")})
+    with archive:
+        with shop.running() as service:
+            for n in range(4):
+                shop.write("sales", f"INSERT OR REPLACE INTO orders VALUES ({10 + n}, {1 + n % 2}, 's{n}')")
+                shop.write("billing", f"INSERT INTO payments VALUES ({100 + n}, {10 + n % 3}, {500 + n})")
+            wait_for(lambda: service.coordinator is not None and service.coordinator.idle())
+            asked = service.coordinator.answerer.asked if service.coordinator else {}
+            assert sum(a.through_spark for a in asked.values()) > 0
+    verdicts = check_every_state(shop.warehouse, archive, VIEWS)
+    assert {view: verdict.wrong for view, verdict in verdicts.items()} == {"paid": 0, "pairs": 0}
+
+
+def test_nothing_is_committed_when_nothing_happens(tmp_path: Path, spark: SparkSession) -> None:
+    """A quiet system leaves the log alone; another run, and another fold, too."""
+    shop = Shop(tmp_path, spark)
+    shop.service().run(until_idle=True)
+    before = DeltaTable(str(shop.warehouse / "log")).history(), look.published(shop.warehouse)
+    with shop.running():
+        time.sleep(3)
+    after = DeltaTable(str(shop.warehouse / "log")).history(), look.published(shop.warehouse)
+    appends = [[entry for entry in history if entry["operation"] == "WRITE"] for history, _ in (before, after)]
+    assert len(appends[0]) == len(appends[1])
+    assert before[1] == after[1]
+
+
+def test_other_engines_read_the_same(tmp_path: Path, spark: SparkSession) -> None:
+    """After a clean stop the view tables, read without Spark, hold exactly what readers see at the last commit."""
+    shop = Shop(tmp_path, spark)
+    shop.service().run(until_idle=True)
+    shop.write("sales", "INSERT INTO orders VALUES (13, 1, 'new'), (14, 1, 'new')", "DELETE FROM orders WHERE id = 11")
+    shop.service().run(until_idle=True)
+    for view in VIEWS:
+        table = DeltaTable(str(shop.warehouse / "views" / view)).to_pyarrow_table()
+        names = [name for name in table.column_names if name != "_copy"]
+        read = sorted(tuple(row[name] for name in names) for row in table.to_pylist())
+        assert read == shop.rows(view)
+    published = look.published(shop.warehouse)[-1]
+    last = look.last_header(shop.warehouse)
+    assert last is not None
+    assert published.commit == last.number
+    assert published.views == {v: DeltaTable(str(shop.warehouse / "views" / v)).version() for v in VIEWS}
+
+
+DOWN = """
+version: 1
+project: shop
+sources:
+  sales: {type: sqlite, path: sales.db}
+  billing: {type: sqlite, path: billing.db}
+views:
+  orders: {sql: "SELECT o.id, o.state FROM sales.orders o", freshness: 100ms}
+  paid: {sql: "SELECT o.id, p.cents FROM sales.orders o JOIN billing.payments p ON p.order_id = o.id", freshness: 100ms}
+"""
+
+
+def test_a_source_that_is_down(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The view that needs it stands still and says so, the other goes on; both are right again when it is back."""
+    monkeypatch.setattr(service_module, "DETACH", 1.0)
+    shop = Shop(tmp_path, spark, DOWN)
+    with shop.running() as service:
+        shop.write("sales", "INSERT INTO orders VALUES (20, 1, 'before')")
+        wait_for(lambda: "before" in str(shop.rows("orders")))
+        (tmp_path / "billing.db").rename(tmp_path / "away.db")
+        shop.write("sales", "INSERT INTO orders VALUES (21, 1, 'meanwhile')")
+        wait_for(lambda: "meanwhile" in str(shop.rows("orders")))
+        wait_for(lambda: shop.notes.document["views"]["paid"]["stale"])
+        assert shop.notes.document["sources"]["billing"]["state"] == "down"
+        (tmp_path / "away.db").rename(tmp_path / "billing.db")
+        shop.write("billing", "INSERT INTO payments VALUES (50, 21, 5000)")
+        wait_for(lambda: (21, 5000) in shop.rows("paid"))
+        wait_for(lambda: service.coordinator is not None and service.coordinator.idle())
+    for state in states(shop.warehouse):
+        assert state.positions.keys() == {"orders", "paid"}
+
+
+def test_a_restored_source_stops_the_run_and_a_rebuild_helps(tmp_path: Path, spark: SparkSession) -> None:
+    """A backup that was put back has another past: nothing is guessed, the message says what to do, and that works."""
+    shop = Shop(tmp_path, spark, DOWN)
+    shop.service().run(until_idle=True)
+    backup = sqlite3.connect(tmp_path / "backup.db")
+    live = sqlite3.connect(tmp_path / "billing.db")
+    live.backup(backup)
+    live.close()
+    backup.close()
+    shop.write("billing", "INSERT INTO payments VALUES (60, 10, 1)")
+    shop.service().run(until_idle=True)
+    for suffix in ("", "-wal", "-shm"):
+        (tmp_path / f"billing.db{suffix}").unlink(missing_ok=True)
+    (tmp_path / "backup.db").rename(tmp_path / "billing.db")
+    shop.write("billing", "INSERT INTO payments VALUES (61, 11, 2)")
+    before = look.last_header(shop.warehouse)
+    with pytest.raises(LostGuarantee, match=r"(?s)billing.*rebuild"):
+        shop.service().run(until_idle=True)
+    assert look.last_header(shop.warehouse) == before
+    shop.service().run(until_idle=True, load=["paid"])
+    assert shop.rows("paid") == [(10, 500), (11, 2), (12, 700)]
+
+
+def test_an_expression_that_fails_on_a_row(tmp_path: Path, spark: SparkSession) -> None:
+    """The run stops and names the view; nothing of that commit is there; after mending the row it goes on."""
+    yml = DOWN.replace("SELECT o.id, o.state FROM", "SELECT o.id, 100 / o.customer AS share FROM")
+    shop = Shop(tmp_path, spark, yml)
+    shop.service().run(until_idle=True)
+    shop.write("sales", "INSERT INTO orders VALUES (30, 0, 'zero')")
+    before = look.last_header(shop.warehouse)
+    with pytest.raises(UserError, match=r"(?s)view orders.*DIVIDE_BY_ZERO"):
+        shop.service().run(until_idle=True)
+    assert look.last_header(shop.warehouse) == before
+    shop.write("sales", "DELETE FROM orders WHERE id = 30")
+    shop.service().run(until_idle=True)
+    assert len(shop.rows("orders")) == 3
