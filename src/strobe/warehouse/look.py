@@ -177,7 +177,9 @@ def definitions(path: Path) -> list[Definition]:
 
 def rows_of(path: Path, view: str) -> int:
     """How many rows a view's table holds now, deletion vectors taken into account."""
-    return int(open_table(Layout(path).view(view)).count())
+    table = open_table(Layout(path).view(view))
+    alive = pa.table(table.deletion_vectors())["selection_vector"].combine_chunks().flatten()
+    return int(table.count()) - int(pc.sum(pc.invert(alive)).as_py() or 0)
 
 
 def folded_to(table: DeltaTable, view: str, generation: int) -> int | None:
