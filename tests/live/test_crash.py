@@ -28,7 +28,7 @@ def judged(shop: Shop) -> int:
             f"{view}: {verdict.wrong} of {verdict.states} states are wrong, first {verdict.first}"
         )
     warehouse = shop.folder / "warehouse"
-    numbers = [past.header.number for past in look.history(warehouse, 0)]
+    numbers = [past.header.number for past in look.history(warehouse, 1_000_000)]
     assert numbers == list(range(max(numbers), 0, -1)), "commit numbers have gaps or repeat"
     last = look.last_header(warehouse)
     assert last is not None
