@@ -197,7 +197,7 @@ def test_every_state_is_read_back_at_its_commit(spark: SparkSession, tmp_path: P
     keyed_before = look.version(bench.warehouse.layout.view("keyed"))
     bench.warehouse.fold()
     assert look.version(bench.warehouse.layout.view("keyed")) == keyed_before, "an unchanged view keeps its version"
-    bench.check()
+    bench.check([1, 4, 7, 8, 9])
     another_engine(bench)
     history = look.history(bench.path, 3)
     assert [past.header.number for past in history] == [9, 8, 7]
@@ -310,11 +310,11 @@ def test_a_fold_interrupted_anywhere_is_done_again(spark: SparkSession, tmp_path
         at.point = point
         with pytest.raises(Crash):
             bench.warehouse.fold()
-        bench.check([last + 1, last + 2])
+        bench.check([last + 1])
         restart(bench, at)
         published = bench.warehouse.fold()
         assert published is not None and published.commit == last + 2
-        bench.check([last + 1, last + 2])
+        bench.check([last + 2])
     another_engine(bench)
 
 
@@ -351,7 +351,7 @@ def test_a_load_interrupted_anywhere_leaves_a_whole_view(spark: SparkSession, tm
     bench.join((BAGGED, [(5, "again")]))
     bench.append({"bagged": bag(BAGGED, (5, "again"), (4, "again"))})
     bench.warehouse.fold()
-    bench.check([1, 4, 9, 10, max(bench.states)])
+    bench.check([1, 9, max(bench.states)])
     another_engine(bench)
     stored = [d for d in look.definitions(bench.path) if d.view == "bagged"]
     assert [d.from_commit for d in stored[1:]] == [(d.to_commit or 0) + 1 for d in stored[:-1]]

@@ -9,7 +9,7 @@ Where rows can repeat, copies of a row are numbered 1..n in `_copy`, without gap
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -41,30 +41,35 @@ have none, so that every engine can read them."""
 
 _COUNT, _LAST, _NEW = "_count", "_last", "_new"
 _FORBIDDEN = set(" ,;{}()\n\t=")
+_RESERVED = (COPY, _COUNT, _LAST, _NEW, "_commit")
 _TXN_APP, _TXN_VERSION = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
 
 
-def check_columns(view: View, types: dict[str, str]) -> None:
-    """`UserError` for columns that a Delta table cannot hold."""
+def check_names(view: View) -> None:
+    """`UserError` for column names that a Delta table cannot hold."""
     seen: set[str] = set()
     for output in view.outputs:
-        name = output.name
-        problem = (
-            f"has a name with one of the characters {' '.join(sorted(_FORBIDDEN - set(' ')))} or a blank in it"
-            if _FORBIDDEN & set(name)
-            else "occurs twice, as names that differ only in case are the same"
-            if name.lower() in seen
-            else f"has a name that Strobe keeps for itself (it begins with {COPY!r}, {_COUNT!r} or {'_commit'!r})"
-            if name.lower().startswith((COPY, _COUNT, "_commit", _LAST, _NEW))
-            else "has no type"
-            if types[name] == "void"
-            else "is a map, and rows with maps cannot be compared"
-            if "map<" in types[name]
-            else None
-        )
-        if problem:
-            raise UserError(f"the column {name!r} {problem}", where=f"view {view.name}", fix="Alias or cast it.")
-        seen.add(name.lower())
+        name = output.name.lower()
+        if _FORBIDDEN & set(name):
+            raise _refused(view, output.name, "has a name with a blank or one of , ; { } ( ) = in it")
+        if name in seen:
+            raise _refused(view, output.name, "occurs twice; names that differ only in case are the same")
+        if name.startswith(_RESERVED):
+            raise _refused(view, output.name, f"has a name that begins with one of {', '.join(_RESERVED)}")
+        seen.add(name)
+
+
+def check_types(view: View, types: Mapping[str, str]) -> None:
+    """`UserError` for columns of types that a table cannot hold, or whose rows cannot be compared."""
+    for name, type_ in types.items():
+        if type_ == "void":
+            raise _refused(view, name, "has no type")
+        if "map<" in type_:
+            raise _refused(view, name, "is a map, and rows with maps cannot be compared")
+
+
+def _refused(view: View, column: str, problem: str) -> UserError:
+    return UserError(f"the column {column!r} {problem}", where=f"view {view.name}", fix="Alias or cast it.")
 
 
 def load(

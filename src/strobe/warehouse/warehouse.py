@@ -179,8 +179,9 @@ class Warehouse:
 
     def load(self, view: View, frame: DataFrame) -> Loaded:
         """Write a view's table from freshly computed rows; nobody sees them before `join`."""
+        views.check_names(view)
         types = log.output_types(self._spark, view)
-        views.check_columns(view, types)
+        views.check_types(view, types)
         found = {f.name: f.dataType.simpleString() for f in frame.schema}
         if list(found.items()) != list(types.items()):
             raise BrokenInvariant(f"changes yield {types}, a computation yields {found}", where=f"view {view.name}")
