@@ -59,6 +59,8 @@ class Committer(threading.Thread):
         self.visible: dict[str, Position] = {}
         """The vector that readers see: of the last durable commit, or of what followed it without changing anything."""
         self._moved_at = 0.0
+        self.appends = 0
+        self.append_seconds = 0.0
         self._flush = False
         self._stopping = False
         self._working = False
@@ -154,7 +156,10 @@ class Committer(threading.Thread):
         for transaction in batch:
             self._last = self._numbered(transaction)
             commits.append(self._last)
+        started = time.perf_counter()
         self._warehouse.append(commits)
+        self.appends += 1
+        self.append_seconds += time.perf_counter() - started
         self._durable = self._last
         with self._changed:
             self.visible = dict((self._moved or batch[-1]).positions)

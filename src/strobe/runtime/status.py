@@ -31,6 +31,10 @@ def document(coordinator: Coordinator, detached: Collection[str] = ()) -> dict[s
             "oldest": None if oldest is None else {"update": oldest[0], "waits_for": list(oldest[1])},
             "commits": coordinator.committer.waiting,
         },
+        "appends": {
+            "number": coordinator.committer.appends,
+            "milliseconds": round(coordinator.committer.append_seconds * 1000),
+        },
     }
 
 

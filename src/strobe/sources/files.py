@@ -18,7 +18,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timezone
-from functools import reduce
+from functools import lru_cache, reduce
 from glob import glob, has_magic
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -77,19 +77,26 @@ def _position(identity: str, version: int) -> Position:
     return Position(f"{version}@{identity[-8:]}", (version,))
 
 
-class FilesReader(Reader):
-    """One version of the staged table, read without a JVM."""
+@lru_cache(maxsize=4)
+def _opened(path: str, version: int) -> tuple[ds.Dataset, list[str], str]:
+    """A version of a staged table: its rows, the names of its columns, and which table it is. It never changes."""
+    table = DeltaTable(path, version=version)
+    return table.to_pyarrow_dataset(), _names(table), _identity(table)
 
-    def __init__(self, table: Path) -> None:
+
+class FilesReader(Reader):
+    """One version of the staged table, read without a JVM: the given one, or the newest."""
+
+    def __init__(self, table: Path, version: int | None = None) -> None:
         self._path = str(table)
+        self._version = version
         self._data: ds.Dataset | None = None
         self._names: list[str] = []
 
     def open(self) -> Seen:
-        table = DeltaTable(self._path)
-        self._names = _names(table)
-        self._data = table.to_pyarrow_dataset()
-        return Seen(_position(_identity(table), table.version()))
+        version = DeltaTable(self._path).version() if self._version is None else self._version
+        self._data, self._names, identity = _opened(self._path, version)
+        return Seen(_position(identity, version))
 
     def lookup(self, lookup: Lookup, keys: Iterable[Row] | None) -> Iterator[Row]:
         if keys is None or not lookup.on:
@@ -160,6 +167,7 @@ class FilesSource(Source):
         self._settle = settle
         self._looks: dict[Drop, float] = {}
         self._refused: tuple[Drop, UserError] | None = None
+        self._answered_at: int | None = None
 
     # What it is
 
@@ -246,10 +254,13 @@ class FilesSource(Source):
     ) -> Iterator[Transaction]:
         self.verify(after)
         done = after.order[0]
+        self._answered_at = max([done, *(stop.order[0] for stop in stops)])
         while not stopped():
             if done < self._open().version():
                 done += 1
-                yield self._difference(done)
+                difference = self._difference(done)
+                self._answered_at = max(done, self._answered_at)
+                yield difference
                 continue
             drops = self._waiting()
             if drops and self._refused and self._refused[0] == drops[0]:
@@ -260,8 +271,10 @@ class FilesSource(Source):
                 time.sleep(POLL)
 
     def reader(self) -> Reader:
-        self._open()
-        return FilesReader(self._table)
+        """While drops are being reported, the version reported last is read: nobody has to wait until the difference to
+        a newer one has been computed. No view stands beyond it."""
+        newest = self._open().version()
+        return FilesReader(self._table, None if self._answered_at is None else min(self._answered_at, newest))
 
     def discard(self, through: Position) -> None:
         """Remove the files of the versions before this one, newest first down to one whose files are gone already.
