@@ -193,7 +193,7 @@ def test_every_state_is_read_back_at_its_commit(spark: SparkSession, tmp_path: P
     published = bench.warehouse.fold()
     assert published is not None and published.commit == 7
     assert bench.warehouse.fold() == published, "a fold without news writes nothing"
-    bench.append({"bagged": bag(BAGGED, (3, "y"), (3, "y"), (1, "x"))}, {"bagged": bag(BAGGED, (2, "y"), count=-1)})
+    bench.append({"bagged": bag(BAGGED, (3, "y"), (3, "y"))}, {"bagged": bag(BAGGED, (2, "y"), (1, "x"), count=-1)})
     keyed_before = look.version(bench.warehouse.layout.view("keyed"))
     bench.warehouse.fold()
     assert look.version(bench.warehouse.layout.view("keyed")) == keyed_before, "an unchanged view keeps its version"

@@ -6,7 +6,7 @@ import random
 import sqlite3
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from strobe import config
 from strobe.algebra.bag import Bag
 from strobe.algebra.relation import Relation
 from strobe.messages import Position
+from strobe.runtime import coordinator as coordinator_module
 from strobe.runtime.assembly import Assembly, assemble
 from strobe.runtime.coordinator import Coordinator
 from strobe.simulator.world import Contents, evaluate
@@ -154,10 +155,31 @@ def _bag(change: Relation | None, like: Bag) -> Bag:
     return change if isinstance(change, Bag) else Bag(like.attributes)
 
 
+Audits = list[tuple[dict[str, str], Mapping[str, Mapping[str, str]]]]
+
+
+def audit(coordinator: Coordinator, audits: Audits) -> Iterator[None]:
+    """What an audit asks of a coordinator: stand still, and then commit exactly the vector that was read meanwhile."""
+    yield from coordinator.pause(30)
+    time.sleep(0.02)
+    vector = {name: source.now() for name, source in coordinator.assembly.sources.items()}
+    yield from coordinator.bring_to(vector, 30)
+    audits.append(({name: p.text for name, p in vector.items()}, coordinator.committer.last.positions))
+    coordinator.resume()
+
+
 def run(
-    assembly: Assembly, folder: Path, seconds: float, commit_seconds: float, ahead: str = ""
+    assembly: Assembly,
+    folder: Path,
+    seconds: float,
+    commit_seconds: float,
+    ahead: str = "",
+    audits: Audits | None = None,
 ) -> tuple[MemoryWarehouse, Past, dict[str, Bag]]:
-    """Keep the views while others write; the view `ahead` starts from a later state than the others."""
+    """Keep the views while others write; the view `ahead` starts from a later state than the others.
+
+    With `audits` one comes after the other: the vector that was read, and the positions of the commit made for it.
+    """
     start = {name: contents(assembly, name) for name in assembly.sources}
     later = start
     if ahead:
@@ -179,6 +201,8 @@ def run(
     def done() -> bool:
         if time.monotonic() > deadline:
             raise TimeoutError("the coordinator did not come to rest")
+        if audits is not None and not coordinator.errand_open and any(writer.is_alive() for writer in writers):
+            coordinator.start_errand(audit(coordinator, audits))
         return not any(writer.is_alive() for writer in writers) and coordinator.idle()
 
     coordinator.run(done)
@@ -198,6 +222,11 @@ def test_every_commit_is_a_state_of_the_sources(tmp_path: Path, level: str, comm
     assembly = project(tmp_path, level)
     warehouse, past, states = run(assembly, tmp_path, seconds=2, commit_seconds=commit_seconds, ahead=ahead)
     assert len(warehouse.commits) > 5
+    compare(assembly, warehouse, past, states)
+
+
+def compare(assembly: Assembly, warehouse: MemoryWarehouse, past: Past, states: dict[str, Bag]) -> None:
+    """Every commit against a recomputation at its positions."""
     for commit in warehouse.commits:
         for name, change in commit.changes.items():
             states[name] = states[name].add(_bag(change, states[name]))
@@ -210,3 +239,23 @@ def test_views_next_to_a_complete_one_are_kept_at_complete(tmp_path: Path) -> No
     """A strong view's batches would make a complete one that shares a source skip states."""
     levels = {name: planned.level for name, planned in project(tmp_path).views.items()}
     assert levels == {"paid": "complete", "pairs": "complete", "twice": "complete"}
+
+
+@pytest.mark.parametrize("level", ["strong", "complete"])
+def test_audits_under_load_get_exactly_their_vector(tmp_path: Path, level: str) -> None:
+    """One audit after the other while everybody writes: each gets a commit at the vector that it read, nobody waits."""
+    assembly, audits = project(tmp_path, level), Audits()
+    warehouse, past, states = run(assembly, tmp_path, seconds=3, commit_seconds=0.02, audits=audits)
+    assert len(audits) > 3
+    for vector, positions in audits:
+        for reflected in positions.values():
+            assert reflected == {source: vector[source] for source in reflected}
+    compare(assembly, warehouse, past, states)
+
+
+def test_a_full_table_does_not_stand_still(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bound on the view-update table never keeps back what an answer waits for: else neither would ever move."""
+    monkeypatch.setattr(coordinator_module, "TABLE_ROWS", 3)
+    assembly = project(tmp_path, "strong")
+    warehouse, past, states = run(assembly, tmp_path, seconds=2, commit_seconds=0.05)
+    compare(assembly, warehouse, past, states)

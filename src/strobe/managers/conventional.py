@@ -13,12 +13,11 @@ from bisect import insort
 from collections import deque
 from collections.abc import Sequence
 
-from strobe.algebra.bag import Bag
 from strobe.algebra.relation import Relation
 from strobe.algebra.substitution import substitute
 from strobe.algebra.view import View
 from strobe.managers.base import Inbound, Outbound
-from strobe.managers.evaluation import Evaluation
+from strobe.managers.evaluation import Evaluation, nothing
 from strobe.messages import ActionList, Answer, Query, Update
 
 
@@ -33,7 +32,7 @@ class Conventional:
         self._terms: deque[Evaluation] = deque()
         self._query: Query | None = None
         self._asked = 0
-        self._delta: Relation = Bag(view.attributes)
+        self._delta: Relation = nothing(view)
 
     def receive(self, messages: Sequence[Inbound]) -> list[Outbound]:
         for message in messages:
@@ -48,7 +47,8 @@ class Conventional:
         out: list[Outbound] = []
         while self._query is None:
             if self._terms and self._terms[0].done:
-                self._delta = self._delta.plus(self._terms.popleft().result)
+                for result in self._terms.popleft().results.values():
+                    self._delta = self._delta.plus(result)
             elif self._terms:
                 self._query = self._terms[0].ask(self._asked)
                 self._asked += 1
@@ -63,8 +63,8 @@ class Conventional:
         return out
 
     def _start(self, update: Update) -> None:
-        self._update, self._delta = update, Bag(self.view.attributes)
+        self._update, self._delta = update, nothing(self.view)
         for relation, change in update.transaction.changes.items():
             for occurrence in self.view.occurrences_of(update.source, relation):
-                term = substitute(occurrence, change)
-                self._terms.append(Evaluation(self.view, occurrence.index, term, lambda _index, _seen: None))
+                terms = {0: substitute(occurrence, change)}
+                self._terms.append(Evaluation(self.view, occurrence.index, terms, lambda _term, _index, _seen: None))

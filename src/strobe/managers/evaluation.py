@@ -1,13 +1,16 @@
-"""*source_evaluate* of the Strobe paper (5.1): the answer to one term, fragment by fragment.
+"""*source_evaluate* of the Strobe paper (5.1): the answers to terms `V<U>`, fragment by fragment.
 
-The term grows by every answer, and by what the caller says is missing from (or too much in) that answer: `compensate`
-is given an occurrence and what the answer's snapshot had seen, and returns the rows to add. Conventional maintenance
-adds nothing; sweeping adds the difference between the state it wants and the state that was seen.
+Several terms go around the sources together: those of different updates to one occurrence ask for the same relations,
+so one question with the keys of all of them serves all. Each term grows by every answer, and by what the caller says
+is missing from (or too much in) that answer for this term: `compensate` is given the term's number, an occurrence and
+what the answer's snapshot had seen, and returns the rows to add. Conventional maintenance adds nothing; sweeping adds
+the difference between the state it wants and the state that was seen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import reduce
 
 from strobe.algebra.bag import Bag
 from strobe.algebra.relation import Relation
@@ -15,28 +18,28 @@ from strobe.algebra.substitution import Step, join_pairs, next_fragment, substit
 from strobe.algebra.view import View
 from strobe.messages import Answer, Lookup, Query, Seen
 
-Compensate = Callable[[int, Seen], Relation | None]
+Compensate = Callable[[int, int, Seen], Relation | None]
 
 
 class Evaluation:
-    """One term `V<U>` on its way around the sources."""
+    """Terms that start from one occurrence, on their way around the sources."""
 
-    def __init__(self, view: View, occurrence: int, change: Relation, compensate: Compensate) -> None:
+    def __init__(self, view: View, occurrence: int, changes: Mapping[int, Relation], compensate: Compensate) -> None:
         self.view = view
-        self.term = change
+        self.terms = dict(changes)
         self.known = [occurrence]
         self._compensate = compensate
 
     @property
     def done(self) -> bool:
-        return self.term.known_empty or len(self.known) == len(self.view.occurrences)
+        return len(self.known) == len(self.view.occurrences) or all(t.known_empty for t in self.terms.values())
 
     @property
-    def result(self) -> Relation:
-        """The rows of the complete term; empty if it died out on the way."""
+    def results(self) -> dict[int, Relation]:
+        """The rows of each complete term; none if they all died out on the way."""
         if len(self.known) < len(self.view.occurrences):
-            return Bag(self.view.attributes)
-        return self.term.project(self.view.attributes)
+            return {}
+        return {number: term.project(self.view.attributes) for number, term in self.terms.items()}
 
     def ask(self, number: int) -> Query:
         """The next fragment, as a query."""
@@ -53,31 +56,43 @@ class Evaluation:
         keys: Relation | None = None
         keys_from: tuple[int, tuple[str, ...]] | None = None
         if step.on and others[0] in self.known:
-            keys = self.term.keys([self.view.occurrences[o].attribute(c) for _, o, c in step.on])
+            keys = self._keys([self.view.occurrences[o].attribute(c) for _, o, c in step.on])
         elif step.on:
             earlier = [s.occurrence for s in steps].index(others[0])
             keys_from = (earlier, tuple(c for _, _, c in step.on))
         return Lookup(step.occurrence, occurrence.relation.name, occurrence.columns, own, keys, keys_from)
 
+    def _keys(self, attributes: list[str]) -> Relation:
+        """The keys of all terms, each once. Terms are not summed: rows that come in one and go in another would
+        cancel."""
+        found = [term.keys(attributes) for term in self.terms.values()]
+        return reduce(lambda a, b: a.plus(b), found).keys(attributes)
+
     def absorb(self, query: Query, answer: Answer) -> None:
         """Join with what was found, one occurrence after another.
 
-        As soon as one of them had to be compensated, the rest of the answer is left: its keys were looked up from
-        rows that are not quite the term's any more. It is asked for again, from the term as it is now.
+        As soon as a term had to be compensated, the rest of the answer is left: its keys were looked up from rows
+        that are not quite the terms' any more. It is asked for again, from the terms as they are now.
         """
         for lookup, found in zip(query.lookups, answer.relations, strict=False):
-            if self.term.known_empty:
-                return
-            correction = self._extend(lookup.occurrence, found, answer.seen)
-            if correction:
+            if self.done or self._extend(lookup.occurrence, found, answer.seen):
                 return
 
     def _extend(self, index: int, found: Relation, seen: Seen) -> bool:
         pairs = join_pairs(self.view, self.known, index)
-        grown = self.term.join(substitute(self.view.occurrences[index], found), pairs)
-        correction = self._compensate(index, seen)
-        if correction is not None:
-            grown = grown.plus(self.term.join(correction, pairs))
-        self.term = grown
+        rows = substitute(self.view.occurrences[index], found)
+        corrected = False
+        for number, term in self.terms.items():
+            grown = term.join(rows, pairs)
+            correction = self._compensate(number, index, seen)
+            if correction is not None:
+                grown = grown.plus(term.join(correction, pairs))
+                corrected = True
+            self.terms[number] = grown
         self.known.append(index)
-        return correction is not None
+        return corrected
+
+
+def nothing(view: View) -> Relation:
+    """No change of a view."""
+    return Bag(view.attributes)

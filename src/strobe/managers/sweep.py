@@ -10,7 +10,6 @@ wanted state differs from it by updates that have all arrived here already (orde
 difference is joined locally:  T ⋈ Rj@target = T ⋈ Rj@seen + T ⋈ (Rj@target - Rj@seen).  Nobody is asked twice because
 others write.
 
-    batch:  one update (complete), or the updates of one block between two cuts (strong)
     Rj@target - Rj@seen  =  + ΔRj of updates in the target that the snapshot had not seen
                             - ΔRj of updates not in the target that it had seen
 
@@ -18,7 +17,12 @@ where only updates not yet part of the view can matter: all others are in every 
 is not). One rule covers self-joins (an R for each occurrence), several relations at one source, transactions over
 several relations, snapshots that saw a later update without an earlier one, and batches.
 
-Cost: 2(n-1) messages for a change of one occurrence; fewer where neighbouring occurrences live at one source.
+A batch consists of *groups*, and every group becomes an action list: at strong the updates of one block, between two
+cuts, are one group; at complete every update is a group of its own. The sweeps of all groups go around together,
+because they ask for the same relations; each is compensated to its own target, the state before or after its group.
+So complete asks hardly more than strong.
+
+Cost: 2(n-1) messages for a batch that changes one occurrence; fewer where neighbouring occurrences live at one source.
 """
 
 from __future__ import annotations
@@ -33,12 +37,15 @@ from strobe.algebra.substitution import substitute
 from strobe.algebra.view import Occurrence, View
 from strobe.errors import BrokenInvariant
 from strobe.managers.base import Inbound, Outbound
-from strobe.managers.evaluation import Evaluation
+from strobe.managers.evaluation import Evaluation, nothing
 from strobe.messages import ActionList, Answer, Cut, Query, Seen, Update
+
+MOST = 200
+"""Groups that go around together, at the most."""
 
 
 class Sweep:
-    """One view, one batch at a time, one sweep of the batch at a time."""
+    """One view, one batch at a time, one occurrence of the batch at a time."""
 
     def __init__(self, view: View, *, complete: bool) -> None:
         self.view = view
@@ -46,12 +53,12 @@ class Sweep:
         self._cuts: deque[int] = deque()
         self._waiting: list[Update] = []
         """Updates not yet taken up, by number: the inbox may have held some back while later ones came."""
-        self._batch: list[Update] = []
+        self._groups: list[list[Update]] = []
+        self._deltas: list[Relation] = []
         self._to_sweep: deque[Occurrence] = deque()
         self._sweep: Evaluation | None = None
         self._query: Query | None = None
         self._asked = 0
-        self._delta: Relation = Bag(view.attributes)
 
     def receive(self, messages: Sequence[Inbound]) -> list[Outbound]:
         for message in messages:
@@ -74,7 +81,8 @@ class Sweep:
         out: list[Outbound] = []
         while self._query is None:
             if self._sweep is not None and self._sweep.done:
-                self._delta = self._delta.plus(self._sweep.result)
+                for number, result in self._sweep.results.items():
+                    self._deltas[number] = self._deltas[number].plus(result)
                 self._sweep = None
             elif self._sweep is not None:
                 self._query = self._sweep.ask(self._asked)
@@ -82,42 +90,60 @@ class Sweep:
                 out.append(self._query)
             elif self._to_sweep:
                 self._start_sweep(self._to_sweep.popleft())
-            elif self._batch:
-                out.append(ActionList(self.view.name, tuple(u.number for u in self._batch), self._delta))
-                self._batch = []
+            elif self._groups:
+                for group, delta in zip(self._groups, self._deltas, strict=True):
+                    out.append(ActionList(self.view.name, tuple(u.number for u in group), delta))
+                self._groups = []
             elif not self._start_batch():
                 return out
         return out
 
     def _start_batch(self) -> bool:
         if self._complete:
-            self._batch = [self._waiting.pop(0)] if self._waiting else []
+            self._groups = [[update] for update in self._waiting[:MOST]]
+            del self._waiting[:MOST]
         else:
-            while self._cuts and not (self._waiting and self._waiting[0].number <= self._cuts[0]):
-                self._cuts.popleft()
-            while self._cuts and self._waiting and self._waiting[0].number <= self._cuts[0]:
-                self._batch.append(self._waiting.pop(0))
-        self._delta = Bag(self.view.attributes)
-        self._to_sweep.extend(o for o in self.view.occurrences if not self._change(o, self._batch).known_empty)
-        return bool(self._batch)
+            block = self._next_block()
+            self._groups = [block] if block else []
+        self._deltas = [nothing(self.view) for _ in self._groups]
+        batch = [update for group in self._groups for update in group]
+        self._to_sweep.extend(o for o in self.view.occurrences if any(self._touches(u, o) for u in batch))
+        return bool(self._groups)
+
+    def _next_block(self) -> list[Update]:
+        """The updates up to the next cut that has any."""
+        while self._cuts and not (self._waiting and self._waiting[0].number <= self._cuts[0]):
+            self._cuts.popleft()
+        block: list[Update] = []
+        while self._cuts and self._waiting and self._waiting[0].number <= self._cuts[0]:
+            block.append(self._waiting.pop(0))
+        return block
 
     def _start_sweep(self, swept: Occurrence) -> None:
-        def compensate(index: int, seen: Seen) -> Relation | None:
+        def compensate(group: int, index: int, seen: Seen) -> Relation | None:
+            """From the state that was seen to the one before this group, or after it for occurrences before the swept
+            one."""
             occurrence = self.view.occurrences[index]
-            wanted = self._batch if index < swept.index else []
-            missing = [u for u in wanted if u.source == occurrence.source and not seen.saw(u.transaction)]
-            unwanted = [*self._waiting, *(self._batch if index >= swept.index else [])]
-            early = [u for u in unwanted if u.source == occurrence.source and seen.saw(u.transaction)]
+            wanted = group + 1 if index < swept.index else group
+            missing = [u for g in self._groups[:wanted] for u in g if not seen.saw(u.transaction)]
+            unwanted = [*self._waiting, *(u for g in self._groups[wanted:] for u in g)]
+            early = [u for u in unwanted if seen.saw(u.transaction)]
             difference = self._change(occurrence, missing).plus(self._change(occurrence, early).negate())
             return None if difference.known_empty else difference
 
-        self._sweep = Evaluation(self.view, swept.index, self._change(swept, self._batch), compensate)
+        changes = {number: self._change(swept, group) for number, group in enumerate(self._groups)}
+        self._sweep = Evaluation(
+            self.view, swept.index, {n: c for n, c in changes.items() if not c.known_empty}, compensate
+        )
+
+    @staticmethod
+    def _touches(update: Update, occurrence: Occurrence) -> bool:
+        return update.source == occurrence.source and occurrence.relation.name in update.transaction.changes
 
     def _change(self, occurrence: Occurrence, updates: Iterable[Update]) -> Relation:
         """ΔR over these updates, under the occurrence's attributes."""
         total: Relation = Bag(occurrence.attributes)
         for update in updates:
-            change = update.transaction.changes.get(occurrence.relation.name)
-            if change is not None and update.source == occurrence.source:
-                total = total.plus(substitute(occurrence, change))
+            if self._touches(update, occurrence):
+                total = total.plus(substitute(occurrence, update.transaction.changes[occurrence.relation.name]))
         return total

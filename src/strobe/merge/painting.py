@@ -53,6 +53,7 @@ class Painting:
         self._early: dict[int, list[ActionList]] = defaultdict(list)
         self._positions = dict(positions)
         self._as_of: dict[str, datetime] = {}
+        self._barrier: int | None = None
 
     def receive(self, message: Rel | ActionList) -> list[WarehouseTransaction]:
         if isinstance(message, Rel):
@@ -64,6 +65,14 @@ class Painting:
         else:
             self._early[message.number].append(message)
             return []
+        return self._apply()
+
+    def stop_at(self, number: int) -> None:
+        """Apply no row after this one until `go_on`: so a commit is made to stand at an exact vector."""
+        self._barrier = number
+
+    def go_on(self) -> list[WarehouseTransaction]:
+        self._barrier = None
         return self._apply()
 
     @property
@@ -124,7 +133,7 @@ class Painting:
             if current in closure or current not in self._rows:
                 continue
             row = self._rows[current]
-            if row.white:
+            if row.white or (self._barrier is not None and current > self._barrier):
                 return None
             closure.add(current)
             todo += row.earlier

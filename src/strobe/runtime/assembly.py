@@ -36,6 +36,8 @@ class Assembly:
     project: Project
     sources: dict[str, Source]
     views: dict[str, PlannedView]
+    schemas: dict[str, RelationSchema]
+    """What the sources offered when they were last asked, by `source.table`."""
 
     def relations(self, source: str) -> tuple[RelationSchema, ...]:
         """The relations of a source that any view uses."""
@@ -118,13 +120,18 @@ def assemble(project: Project, spark: Callable[[], SparkSession] = no_spark) -> 
         name: plan_view(name, config.sql, config, relations, f"{config.origin}: view {name}")
         for name, config in project.views.items()
     }
-    return Assembly(project, sources, raise_levels(views))
+    return Assembly(project, sources, raise_levels(views), relations)
 
 
 def as_applied(assembly: Assembly, definitions: Mapping[str, str], say: Callable[[str], None]) -> Assembly:
-    """The views as they were last loaded (`definitions` is their SQL); what strobe.yml says otherwise is only told."""
+    """The views as they were last loaded (`definitions` is their SQL); what strobe.yml says otherwise is only told.
+
+    Sources whose relations are known are not asked again: they may be down.
+    """
     project = assembly.project
-    relations = schemas(assembly.sources, {s for sql in definitions.values() for s in source_names(sql)})
+    used = {s for sql in definitions.values() for s in source_names(sql)}
+    known = {relation.source for relation in assembly.schemas.values()}
+    relations = {**assembly.schemas, **schemas(assembly.sources, used - known)}
     views = {}
     for name, sql in definitions.items():
         config = project.views.get(name)
@@ -136,4 +143,4 @@ def as_applied(assembly: Assembly, definitions: Mapping[str, str], say: Callable
     for name in project.views:
         if name not in definitions:
             say(f"view {name} is new: `strobe rebuild {name}` loads it")
-    return replace(assembly, views=raise_levels(views))
+    return replace(assembly, views=raise_levels(views), schemas=relations)

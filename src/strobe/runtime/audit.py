@@ -53,10 +53,11 @@ def audit(project: Project, names: Sequence[str], say: Callable[[str], None] = l
     say("starting Spark")
     spark = service.spark()
     with coordinator_at_work(project, service, say):
-        with _frozen(project), _read(spark, assembly, chosen, project) as taken:
+        with _frozen(project) as freeze, _read(spark, assembly, chosen, project) as taken:
             say("bringing the views to the vector that was read")
             vector = {source: position.text for source, position in taken.positions.items()}
-            reply = mailbox.request(project.warehouse, {"kind": "bring", "positions": vector}, timeout=120)
+            bring = {"kind": "bring", "freeze": freeze, "positions": vector}
+            reply = mailbox.request(project.warehouse, bring, timeout=120)
             say(f"comparing at commit {reply['commit']}")
             state = reader.snapshot(spark, project.warehouse, int(reply["commit"]))
             verdicts = {n: _verdict(spark, state, assembly, n, taken) for n in chosen}
@@ -84,18 +85,18 @@ def _read(spark: SparkSession, assembly: Assembly, names: list[str], project: Pr
 
 
 @contextmanager
-def _frozen(project: Project) -> Iterator[None]:
+def _frozen(project: Project) -> Iterator[str]:
     """The coordinator takes nothing new in, until it has been brought to a vector or nobody renews the request."""
-    mailbox.request(project.warehouse, {"kind": "freeze"}, timeout=60)
+    freeze = str(mailbox.request(project.warehouse, {"kind": "freeze"}, timeout=90)["freeze"])
     over = threading.Event()
 
     def renew() -> None:
         while not over.wait(FREEZE / 4):
-            mailbox.post(project.warehouse, {"kind": "renew"})
+            mailbox.post(project.warehouse, {"kind": "renew", "freeze": freeze})
 
     threading.Thread(target=renew, name="renew", daemon=True).start()
     try:
-        yield
+        yield freeze
     finally:
         over.set()
 

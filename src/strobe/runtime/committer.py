@@ -102,9 +102,12 @@ class Committer(threading.Thread):
             self._flush = True
             self._changed.notify_all()
 
-    def stop(self) -> None:
-        """Commit what is waiting, then end."""
+    def stop(self, *, everything: bool = True) -> None:
+        """Commit what is waiting (or, after a failure, only what is on its way), then end."""
         with self._changed:
+            if not everything:
+                self._queue.clear()
+                self._moved = None
             self._stopping = self._flush = True
             self._changed.notify_all()
 
@@ -122,7 +125,7 @@ class Committer(threading.Thread):
             self._changed.notify_all()
             while True:
                 now = time.monotonic()
-                if self._queue and (self._flush or len(self._queue) >= MOST or self._queue[0].due <= now):
+                if self._queue and (self._flush or len(self._queue) >= MOST or min(w.due for w in self._queue) <= now):
                     return self._take()
                 if self._moved is not None and (self._flush or self._moved_at + QUIET <= now):
                     return self._take()
@@ -178,16 +181,18 @@ class Committer(threading.Thread):
             as_of={
                 **self._last.as_of,
                 **{
-                    v: {
-                        **self._last.as_of.get(v, {}),
-                        **{s: t for s, t in transaction.as_of.items() if s in view.sources},
-                    }
+                    v: {**self._last.as_of.get(v, {}), **self._times(v, view, transaction)}
                     for v, view in self._views.items()
                 },
             },
             identity=self._last.identity,
             changes={view: change for view, change in changes.items() if not change.known_empty},
         )
+
+    def _times(self, name: str, view: View, transaction: WarehouseTransaction) -> dict[str, datetime]:
+        """The sources' own commit times; not of transactions that a view which is ahead has reflected long ago."""
+        positions, floors = transaction.positions, self._floors[name]
+        return {s: t for s, t in transaction.as_of.items() if s in view.sources and floors[s] <= positions[s]}
 
     def _vectors(self, positions: Mapping[str, Position]) -> dict[str, dict[str, str]]:
         return {

@@ -17,12 +17,14 @@ and always for all views at the same update.
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
-from strobe.errors import BrokenInvariant, StrobeError
+from strobe.errors import BrokenInvariant, NotNow, StrobeError
 from strobe.integrator.integrator import Integrator
 from strobe.managers.base import Outbound
 from strobe.managers.inbox import Inbox
@@ -101,7 +103,7 @@ class Coordinator:
                 stops[s],
                 deliver=self._events.put,
                 fail=self.fail,
-                room=lambda: self.merge.size < TABLE_ROWS,
+                room=partial(self._room, s),
             )
             for s in self.vector
         }
@@ -109,6 +111,12 @@ class Coordinator:
             self.assembly.sources[name].focus(self.assembly.columns(name))
         self._last_cut = 0
         self._last_cut_at = 0.0
+        self._wanted: dict[str, Position] = {}
+
+    def _room(self, source: str, position: Position) -> bool:
+        """Whether more of a source may come in. What an answer waits for always may: else neither would ever move."""
+        wanted = self._wanted.get(source)
+        return self.merge.size < TABLE_ROWS or (wanted is not None and position < wanted)
 
     def _used_sources(self) -> list[str]:
         return sorted({s for planned in self.assembly.views.values() for s in planned.view.sources})
@@ -140,8 +148,8 @@ class Coordinator:
             self.answerer.stop()
             for monitor in self.monitors.values():
                 monitor.join(timeout=10)
-        self.committer.stop()
-        self.committer.join()
+            self.committer.stop(everything=sys.exc_info()[0] is None)
+            self.committer.join()
         self._raise_failures()
 
     def _turn(self) -> None:
@@ -151,6 +159,7 @@ class Coordinator:
                 self._handle(self._events.get_nowait())
         except queue.Empty:
             pass
+        self._wanted = self._early_answers()
         self._cut_when_due()
         if self._errand is not None and next(self._errand, self) is self:
             self._errand = None
@@ -231,31 +240,55 @@ class Coordinator:
             raise BrokenInvariant("two errands at a time")
         self._errand = errand
 
-    def pause(self) -> None:
+    def pause(self, seconds: float) -> Errand:
         """Let nothing more in from any source."""
+        deadline = time.monotonic() + seconds
         for monitor in self.monitors.values():
-            if not monitor.pause():
-                raise StrobeError("the source could not be paused", where=f"source {monitor.source.name}")
+            monitor.pause()
+        while not all(monitor.at_rest for monitor in self.monitors.values()):
+            if time.monotonic() > deadline:
+                busy = [name for name, monitor in self.monitors.items() if not monitor.at_rest]
+                raise NotNow(f"{', '.join(busy)} could not be paused within {seconds:.0f} s", fix="Try again.")
+            yield
 
-    def bring_to(self, positions: dict[str, Position]) -> Errand:
-        """Commit exactly this vector. The monitors have been paused before these positions were read."""
+    def bring_to(self, positions: Mapping[str, Position], seconds: float) -> Errand:
+        """Commit exactly this vector. The monitors have been paused before these positions were read.
+
+        The sources are read up to there and the block ends; then they go on, because answers may have to wait for what
+        came after, but the merge lets nothing of that through until `resume`.
+        """
+        deadline = time.monotonic() + seconds
         for source, position in positions.items():
-            self.monitors[source].hold_at(position)
-        while not all(self.monitors[source].holds for source in positions):
-            yield
+            monitor = self.monitors.get(source)
+            if monitor is None or position < monitor.position:
+                raise NotNow(f"source {source} is down, or past the position that was read", fix="Try again.")
+            monitor.hold_at(position)
+        while not (all(self.monitors[source].holds for source in positions) and self._events.empty()):
+            yield from _until(deadline)
         yield
-        while not self._events.empty():
-            yield
         self._cut()
-        while self.merge.size:
-            yield
-        self.committer.flush()
-        while self.committer.busy:
-            yield
-
-    def resume(self) -> None:
+        self.merge.stop_at(self._last_cut)
         for monitor in self.monitors.values():
             monitor.resume()
+        while self._block_open():
+            yield from _until(deadline)
+        self.committer.flush()
+        while self.committer.busy:
+            yield from _until(deadline)
+
+    def resume(self) -> None:
+        """Go on after an errand, however it ended."""
+        for monitor in self.monitors.values():
+            monitor.resume()
+        for transaction in self.merge.go_on():
+            self._submit(transaction)
+
+    def _early_answers(self) -> dict[str, Position]:
+        wanted: dict[str, Position] = {}
+        for inbox in self.inboxes.values():
+            for source, position in inbox.early.items():
+                wanted[source] = max(wanted.get(source, position), position, key=_order)
+        return wanted
 
     def problem(self, source: str) -> StrobeError | None:
         """Why this source cannot be read or asked at the moment."""
@@ -284,6 +317,12 @@ class Coordinator:
             return source.now() <= monitor.position
         except StrobeError:
             return False
+
+
+def _until(deadline: float) -> Errand:
+    if time.monotonic() > deadline:
+        raise NotNow("the views could not be brought to the vector that was read in time", fix="Try again.")
+    yield
 
 
 def _order(position: Position) -> tuple[int, ...]:

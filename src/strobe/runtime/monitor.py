@@ -25,9 +25,10 @@ class Monitor(threading.Thread):
         *,
         deliver: Callable[[Transaction], None],
         fail: Callable[[BaseException], None],
-        room: Callable[[], bool],
+        room: Callable[[Position], bool],
     ) -> None:
-        """`room` says whether the system can take more; while it cannot, the source is left alone (its log keeps)."""
+        """`room` says whether the system can take more than what was read up to a position; while it cannot, the source
+        is left alone: its log keeps."""
         super().__init__(name=f"monitor-{source.name}", daemon=True)
         self.source = source
         self.position = after
@@ -63,9 +64,9 @@ class Monitor(threading.Thread):
     def _read(self, backoff: Backoff) -> None:
         stops = [*self._stops, *([self._hold] if self._hold else [])]
         for transaction in self.source.transactions(self.position, stops, self._interrupted):
-            while not self._room() and not self._ended.wait(0.02):
-                pass
-            if self._ended.is_set():
+            while not self._room(self.position) and not self._interrupted():
+                self._ended.wait(0.02)
+            if self._interrupted():
                 return
             self._deliver(transaction)
             self.position = transaction.position
@@ -80,11 +81,14 @@ class Monitor(threading.Thread):
     def _interrupted(self) -> bool:
         return self._ended.is_set() or self._paused.is_set()
 
-    def pause(self, timeout: float = 30.0) -> bool:
-        """Let nothing more in; True once that is so."""
+    def pause(self) -> None:
+        """Let nothing more in, as soon as `at_rest`."""
         self._at_rest.clear()
         self._paused.set()
-        return self._at_rest.wait(timeout)
+
+    @property
+    def at_rest(self) -> bool:
+        return self._at_rest.is_set()
 
     @property
     def paused(self) -> bool:

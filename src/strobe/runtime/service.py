@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Protocol
 
+from strobe import config
 from strobe.algebra.relation import Relation
 from strobe.algebra.view import View
 from strobe.config import Project
@@ -41,6 +42,12 @@ from strobe.warehouse.warehouse import Warehouse
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+
+PAUSE = 60.0
+"""Seconds in which the sources must come to rest for an errand."""
+
+BRING = 100.0
+"""Seconds in which the views must come to a vector."""
 
 FREEZE = 60.0
 """Seconds for which a coordinator stands still for an auditor that has gone silent."""
@@ -115,6 +122,11 @@ class Service:
         if coordinator is not None:
             coordinator.stop_requested.set()
 
+    @property
+    def rebuilding(self) -> Rebuild | None:
+        """The view that will be loaded as soon as the loop has ended."""
+        return self._rebuild
+
     # Starting.
 
     def run(
@@ -131,6 +143,7 @@ class Service:
             preflight(assembly)
             tables.check_before_use(self._layout, self.project.name)
             self._lock.acquire(take_over)
+            mailbox.clear(self.project.warehouse)
             heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
             heart.start()
             try:
@@ -171,7 +184,6 @@ class Service:
         warehouse.lock = self._lock
         header = warehouse.fence(take_over)
         self._epoch = warehouse.epoch
-        mailbox.clear(self.project.warehouse)
         staging.sweep_leftovers(self._staging)
         last = Commit(0, datetime.fromtimestamp(0, timezone.utc), {}) if header is None else _commit_of(header)
         names = assembly.views if header is None else [name for name in assembly.views if name in load]
@@ -187,7 +199,10 @@ class Service:
             unguarded = [name for name, planned in assembly.views.items() if planned.level == "none"]
             warehouse.use([planned.view for planned in assembly.views.values()], lenient=unguarded)
             present = self._without_detached(assembly)
-            self._verify(present, last)
+            unreachable = self._verify(present, last)
+            if unreachable:
+                self._detached |= unreachable
+                continue
             self._rebuild = self._regroup = None
             try:
                 last = self._keep(present, warehouse, last, until_idle, deadline)
@@ -196,6 +211,7 @@ class Service:
                 continue
             if self._rebuild is not None:
                 last = self._swap(warehouse, last, self._rebuild)
+                assembly = self._rebuild.assembly
             elif self._regroup is not None:
                 self._detached = self._regroup
             else:
@@ -224,20 +240,20 @@ class Service:
             back = {name for name in self._detached if _reachable(coordinator.assembly.sources[name])}
             self._regroup = self._detached - back if back else None
 
-    def _verify(self, assembly: Assembly, last: Commit) -> None:
-        """Rule 8: the sources are the same, and their logs still reach back to where the views stand."""
+    def _verify(self, assembly: Assembly, last: Commit) -> set[str]:
+        """Rule 8: the sources are the same, and their logs still reach back to where the views stand.
+
+        Returns those that cannot be reached; they are verified when they are back.
+        """
+        unreachable: set[str] = set()
         for name in {s for planned in assembly.views.values() for s in planned.view.sources}:
-            source = assembly.sources[name]
-            identity, known = source.identity(), last.identity.get(name)
-            users = [v for v, planned in assembly.views.items() if name in planned.view.sources]
-            if known is not None and identity != known:
-                raise LostGuarantee(
-                    f"this is another database than before (it was {known}, it is {identity})",
-                    where=f"source {name}",
-                    fix=f"Put the old one back, or rebuild the views that use it: {', '.join(users)}.",
-                )
-            for view in users:
-                source.verify(source.position(last.positions[view][name]))
+            users = [view for view, planned in assembly.views.items() if name in planned.view.sources]
+            try:
+                _verify_source(assembly.sources[name], last, users)
+            except SourceUnavailable as error:
+                self._reporter.say(str(error))
+                unreachable.add(name)
+        return unreachable
 
     # Loading.
 
@@ -257,7 +273,7 @@ class Service:
             number=last.number + 1,
             committed_at=max(datetime.now(timezone.utc), last.committed_at + timedelta(microseconds=1)),
             positions={**last.positions, **vectors},
-            as_of=last.as_of,
+            as_of={view: times for view, times in last.as_of.items() if view not in vectors},
             identity={**last.identity, **{s: assembly.sources[s].identity() for s in taken.positions}},
         )
         loaded = [warehouse.load(view, taken.compute(self.spark(), view)) for view in views]
@@ -269,9 +285,10 @@ class Service:
         """An append with an unknown outcome counts as a crash: fence, read the last header, go on from there."""
         self._reporter.say(str(error))
         self._failures.append(last.number)
-        if self._failures[-ATTEMPTS:] == [last.number] * ATTEMPTS or self._stop.wait(len(self._failures)):
+        in_a_row = self._failures[-ATTEMPTS:].count(last.number)
+        if in_a_row == ATTEMPTS or self._stop.wait(in_a_row):
             raise error
-        header = warehouse.fence(take_over=False)
+        header = warehouse.fence(take_over=not self._lock.held)
         self._epoch = warehouse.epoch
         return _commit_of(header) if header is not None else last
 
@@ -312,6 +329,7 @@ class Service:
                 caretaker.finish()
         finally:
             caretaker.stop()
+            errands.abandon()
             self.coordinator = None
             self._document = status.document(coordinator, self._detached)
         return coordinator.committer.last
@@ -319,21 +337,22 @@ class Service:
     def _beat(self) -> None:
         """Twice a second, in a thread of its own: say what the loop last said of itself, and see who else is there."""
         while not self._ended.wait(BEAT):
-            if self._epoch and not self._lock.held:
-                self._lock.acquire(take_over=True)
-            other = read_heartbeat(self._layout.control) or {}
-            if int(other.get("epoch", 0)) > self._epoch > 0 and self.coordinator is not None:
-                self.coordinator.fail(
-                    Fenced(
-                        f"another coordinator has taken over (epoch {other['epoch']})",
-                        where=str(self._layout.root),
-                        fix="Nothing is lost: the other one goes on from the last commit.",
-                    )
-                )
-                return
-            if self._epoch or self._lock.held:
-                self._heartbeat()
-                self._reporter.status(self._document)
+            try:
+                self._beat_once()
+            except OSError:  # a full disk, a terminal that went away: the coordinator works on, and tries again
+                continue
+
+    def _beat_once(self) -> None:
+        if self._epoch and not self._lock.held:
+            self._lock.acquire(take_over=True)
+        other = read_heartbeat(self._layout.control) or {}
+        if int(other.get("epoch", 0)) > self._epoch > 0 and self.coordinator is not None:
+            taken = f"another coordinator has taken over (epoch {other['epoch']})"
+            fix = "Nothing is lost: the other one goes on from the last commit."
+            self.coordinator.fail(Fenced(taken, where=str(self._layout.root), fix=fix))
+        elif self._epoch or self._lock.held:
+            self._heartbeat()
+            self._reporter.status(self._document)
 
     def _heartbeat(self, stopped: bool = False) -> None:
         write_heartbeat(self._layout.control, {**self._document, "epoch": self._epoch, "stopped": stopped})
@@ -370,24 +389,22 @@ class Service:
         """Read the sources, bring everything else to exactly that vector, and leave the loop to load the view there."""
         release = ExitStack()
         try:
+            self.project = config.load(self.project.directory)
             fresh = assemble(self.project, self.spark)
             if view not in fresh.views:
-                raise UserError(
-                    f"there is no view {view!r}", where="strobe.yml", fix=f"It has {', '.join(fresh.views)}."
-                )
+                known = ", ".join(fresh.views)
+                raise UserError(f"there is no view {view!r}", where="strobe.yml", fix=f"It has {known}.")
             preflight(fresh)
-            coordinator.pause()
+            yield from coordinator.pause(PAUSE)
             reading = self._workers.submit(self._read, fresh, view, release)
             while not reading.done():
                 yield
             taken = reading.result()
             held = {s: p for s, p in taken.positions.items() if s in coordinator.monitors}
-            yield from coordinator.bring_to(held)
-        except UserError as error:
+            yield from coordinator.bring_to(held, BRING)
+        except BaseException:
             release.close()
-            coordinator.resume()
-            mailbox.reply(self.project.warehouse, request, error.document())
-            return
+            raise
         self._rebuild = Rebuild(view, request, fresh, taken, release)
 
     def _read(self, assembly: Assembly, view: str, release: ExitStack) -> Snapshot:
@@ -397,22 +414,27 @@ class Service:
         )
 
     def _swap(self, warehouse: Warehouse, last: Commit, rebuild: Rebuild) -> Commit:
-        """Load the view at the vector at which all the others now stand."""
-        with rebuild.release:
-            commit = self._join(
-                rebuild.assembly, warehouse, last, [rebuild.assembly.views[rebuild.view].view], rebuild.taken
-            )
-        mailbox.reply(self.project.warehouse, rebuild.request, {"commit": commit.number})
-        return commit
+        """Load the view at the vector at which all the others now stand. If that fails the old one stays."""
+        views = [rebuild.assembly.views[rebuild.view].view]
+        try:
+            with rebuild.release:
+                last = self._join(rebuild.assembly, warehouse, last, views, rebuild.taken)
+            reply: dict[str, Any] = {"commit": last.number}
+        except UserError as error:
+            self._reporter.say(str(error))
+            reply = error.document()
+        mailbox.reply(self.project.warehouse, rebuild.request, reply)
+        return last
 
 
 class _Errands:
-    """Takes up requests from the mailbox, one at a time."""
+    """Takes up requests from the mailbox, one at a time, and answers every one of them."""
 
     def __init__(self, service: Service, coordinator: Coordinator) -> None:
         self._service, self._coordinator = service, coordinator
         self._warehouse = service.project.warehouse
         self._next_look = 0.0
+        self._open: str | None = None
         self._brought: dict[str, Any] | None = None
         self._frozen_until = 0.0
 
@@ -422,37 +444,63 @@ class _Errands:
             return
         self._next_look = now + 0.1
         for number, document in mailbox.requests(self._warehouse):
-            if document.get("kind") == "renew":
-                self._frozen_until = now + FREEZE
-            elif document.get("kind") == "bring" and self._coordinator.errand_open:
+            self._take(number, document)
+
+    def _take(self, number: str, document: dict[str, Any]) -> None:
+        kind = document.get("kind")
+        if kind in ("renew", "bring"):
+            if document.get("freeze") != self._open:
+                self._refuse(number, "the coordinator has gone on meanwhile")
+            elif kind == "renew":
+                self._frozen_until = time.monotonic() + FREEZE
+            else:
                 self._brought = {"request": number, **document}
-            elif self._coordinator.errand_open:
-                busy = NotNow("the coordinator is busy with another audit or rebuild", fix="Try again.")
-                mailbox.reply(self._warehouse, number, busy.document())
-            elif document.get("kind") == "freeze":
-                self._brought = None
-                self._coordinator.start_errand(self._audit(number))
-            elif document.get("kind") == "fold":
-                self._coordinator.start_errand(self._service.fold(self._coordinator, number))
-            elif document.get("kind") == "rebuild":
-                self._coordinator.start_errand(self._service.rebuild(self._coordinator, number, str(document["view"])))
+        elif self._coordinator.errand_open:
+            self._refuse(number, "the coordinator is busy with another request")
+        elif kind == "freeze":
+            self._start(number, self._audit(number))
+        elif kind == "fold":
+            self._start(number, self._service.fold(self._coordinator, number))
+        elif kind == "rebuild":
+            self._start(number, self._service.rebuild(self._coordinator, number, str(document["view"])))
+
+    def _start(self, number: str, errand: Errand) -> None:
+        self._open, self._brought = number, None
+        self._coordinator.start_errand(self._answered(number, errand))
+
+    def _answered(self, number: str, errand: Errand) -> Errand:
+        """An errand that fails is answered with its error, and everything goes on."""
+        try:
+            yield from errand
+        except (UserError, NotNow, SourceUnavailable) as error:
+            self._coordinator.resume()
+            mailbox.reply(self._warehouse, (self._brought or {}).get("request", number), error.document())
+        self._open = None
+
+    def abandon(self) -> None:
+        """The coordinator ends or starts anew: whoever still waits for an answer is told."""
+        if self._open is not None and self._service.rebuilding is None:
+            self._refuse((self._brought or {}).get("request", self._open), "the coordinator was interrupted")
+
+    def _refuse(self, number: str, why: str) -> None:
+        mailbox.reply(self._warehouse, number, NotNow(why, fix="Try again.").document())
 
     def _audit(self, request: str) -> Errand:
         """Stand still until the auditor has read the sources, commit exactly the vector that it read, and go on."""
-        try:
-            self._coordinator.pause()
-            mailbox.reply(self._warehouse, request, {"frozen": True})
-            self._frozen_until = time.monotonic() + FREEZE
-            while self._brought is None and time.monotonic() < self._frozen_until:
-                yield
-            if self._brought is not None:
-                sources = self._coordinator.assembly.sources
-                vector = {s: sources[s].position(text) for s, text in self._brought["positions"].items()}
-                yield from self._coordinator.bring_to(vector)
-                commit = self._coordinator.committer.last.number
-                mailbox.reply(self._warehouse, self._brought["request"], {"commit": commit})
-        finally:
-            self._coordinator.resume()
+        yield from self._coordinator.pause(PAUSE)
+        mailbox.reply(self._warehouse, request, {"freeze": request})
+        self._frozen_until = time.monotonic() + FREEZE
+        while self._brought is None:
+            if time.monotonic() > self._frozen_until:
+                self._coordinator.resume()
+                return
+            yield
+        sources = self._coordinator.assembly.sources
+        vector = {s: sources[s].position(text) for s, text in self._brought["positions"].items()}
+        yield from self._coordinator.bring_to(vector, BRING)
+        commit = self._coordinator.committer.last.number
+        self._coordinator.resume()
+        mailbox.reply(self._warehouse, self._brought["request"], {"commit": commit})
 
 
 class _Quiet:
@@ -473,6 +521,18 @@ class _Quiet:
             return False
         self._since = self._since or now
         return now - self._since >= 0.3
+
+
+def _verify_source(source: Source, last: Commit, users: list[str]) -> None:
+    identity, known = source.identity(), last.identity.get(source.name)
+    if known is not None and identity != known:
+        raise LostGuarantee(
+            f"this is another database than before (it was {known}, it is {identity})",
+            where=f"source {source.name}",
+            fix=f"Put the old one back, or rebuild the views that use it: {', '.join(users)}.",
+        )
+    for view in users:
+        source.verify(source.position(last.positions[view][source.name]))
 
 
 def _reachable(source: Source) -> bool:

@@ -139,7 +139,7 @@ class SqliteSource(Source):
                         time.sleep(POLL_SECONDS)
                         continue
                     version = current
-                    schema, groups = self._look(connection, after, stops, schema)
+                    schema, groups = self._look(connection, after, stops, schema, stopped)
                     for transaction in groups:
                         after = transaction.position
                         yield transaction
@@ -153,10 +153,15 @@ class SqliteSource(Source):
         return found.st_dev, found.st_ino
 
     def _look(
-        self, connection: sqlite3.Connection, after: Position, stops: Sequence[Position], schema: int | None
+        self,
+        connection: sqlite3.Connection,
+        after: Position,
+        stops: Sequence[Position],
+        schema: int | None,
+        stopped: Callable[[], bool],
     ) -> tuple[int, list[Transaction]]:
         """What the log holds after a position, in one read transaction; the triggers too, if the schema changed."""
-        with self._gate.look(after) as snapshots:
+        with self._gate.look(after, stopped) as snapshots:
             connection.execute("BEGIN")
             end = end_of_log(connection).order[0]
         try:

@@ -133,11 +133,12 @@ class Gate:
             yield lambda position: self._positions.add(position.order[0])
 
     @contextmanager
-    def look(self, after: Position) -> Iterator[set[int]]:
+    def look(self, after: Position, stopped: Callable[[], bool]) -> Iterator[set[int]]:
         """Fix the read transaction of a look inside; the snapshots taken since `after` are ends of what it reports."""
         with self._lock:
-            self._positions = {p for p in self._positions if p > after.order[0]}
-            yield set(self._positions)
+            if not stopped():  # another stream, which comes after this one, may still need what this one has passed
+                self._positions = {p for p in self._positions if p > after.order[0]}
+            yield {p for p in self._positions if p > after.order[0]}
 
 
 class SqliteReader(Reader):
