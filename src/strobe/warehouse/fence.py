@@ -26,7 +26,8 @@ from strobe.errors import Fenced, NotNow
 from strobe.warehouse import look
 from strobe.warehouse.layout import Layout, sql_path
 
-SLACK = 20
+SLACK = 8
+"""Commits that a busy appender may still add before the first fence stops it."""
 _TRIES = 50
 _PROPERTY = re.compile(r"delta\.constraints\.(fence_(\d+)(_slack)?)")
 _BOUND = re.compile(r"commit\s*<=\s*(\d+)")
@@ -89,11 +90,11 @@ def drop_implied(spark: SparkSession, layout: Layout, oldest: int = 0) -> None:
 
 
 def _insist(spark: SparkSession, layout: Layout, epoch: int) -> None:
-    """Fence off a busy appender: with slack first, then exactly."""
+    """Fence off a busy appender: with slack first, more each time that it is overtaken, then exactly."""
     for name, slack in ((f"fence_{epoch}_slack", SLACK), (f"fence_{epoch}", 0)):
-        for _ in range(_TRIES):
+        for attempt in range(_TRIES):
             last = look.last_header_of(look.open_log(layout))
-            if _add(spark, layout, name, epoch, (last.number if last else 0) + slack):
+            if _add(spark, layout, name, epoch, (last.number if last else 0) + slack * 2**attempt):
                 break
         else:
             raise NotNow("the other coordinator could not be fenced off", where=str(layout.root), fix="Try again.")

@@ -11,6 +11,8 @@ FORMAT = 1
 
 FORMAT_PROPERTY = "strobe.format"
 PROJECT_PROPERTY = "strobe.project"
+UNDONE_PROPERTY = "strobe.undone"
+RESTORED_PROPERTY = "strobe.restored"
 ID_PROPERTY = "strobe.warehouse"
 OLDEST_PROPERTY = "strobe.oldest"
 """In the properties of `published`: commits before this one can no longer be read."""

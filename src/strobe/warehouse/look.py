@@ -19,7 +19,17 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from strobe.errors import UserError
 from strobe.warehouse.header import Definition, Header, Past, Published
-from strobe.warehouse.layout import FORMAT, FORMAT_PROPERTY, HEADER_COLUMNS, OLDEST_PROPERTY, Layout, fold_app, load_app
+from strobe.warehouse.layout import (
+    FORMAT,
+    FORMAT_PROPERTY,
+    HEADER_COLUMNS,
+    OLDEST_PROPERTY,
+    RESTORED_PROPERTY,
+    UNDONE_PROPERTY,
+    Layout,
+    fold_app,
+    load_app,
+)
 
 _ROUNDING = timedelta(milliseconds=2)
 """Delta keeps the statistics of timestamps in milliseconds."""
@@ -188,9 +198,16 @@ def folded_to(table: DeltaTable, view: str, generation: int) -> int | None:
     return None if found is None else int(found)
 
 
-def loaded_generation(table: DeltaTable, view: str) -> int:
-    """The generation that was loaded last into a view's table; 0 if none ever was."""
+def last_load(table: DeltaTable, view: str) -> int:
+    """The generation that was loaded last into a view's table, joined or not; 0 if none ever was."""
     return int(table.transaction_version(load_app(view)) or 0)
+
+
+def loaded_generation(table: DeltaTable, view: str) -> int:
+    """The generation whose rows a view's table holds. A load that was undone leaves its number in the table's
+    transactions for ever; the table's properties then say what was brought back."""
+    last, known = last_load(table, view), properties(table)
+    return int(known[RESTORED_PROPERTY]) if known.get(UNDONE_PROPERTY) == str(last) else last
 
 
 def log_files(log: DeltaTable) -> list[LogFile]:

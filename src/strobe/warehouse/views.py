@@ -24,6 +24,8 @@ from strobe.warehouse.header import Definition
 from strobe.warehouse.layout import (
     COPY,
     DELETION_VECTORS,
+    RESTORED_PROPERTY,
+    UNDONE_PROPERTY,
     Layout,
     field,
     fold_app,
@@ -98,11 +100,12 @@ def undo_load(spark: SparkSession, layout: Layout, definition: Definition) -> No
     table = look.open_table(path)
     if look.loaded_generation(table, definition.view) == definition.generation:
         return
-    back = table.version()
+    back, undone = table.version(), look.last_load(table, definition.view)
     while look.loaded_generation(table, definition.view) > definition.generation:
         back -= 1
         table.load_as_version(back)
     spark.sql(f"RESTORE TABLE {sql_path(path)} TO VERSION AS OF {back}")
+    set_properties(spark, path, {UNDONE_PROPERTY: str(undone), RESTORED_PROPERTY: str(definition.generation)})
 
 
 def net(spark: SparkSession, log: DeltaTable, definition: Definition, after: int, through: int) -> DataFrame:

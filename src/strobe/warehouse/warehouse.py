@@ -165,7 +165,9 @@ class Warehouse:
             return fenced
         except Exception:
             return self._unknown(error)
-        return log.evaluation_error(*failing) if failing else self._unknown(error)
+        if failing is None or _DATA_EXCEPTION not in str(failing[1]):
+            return self._unknown(error)
+        return log.evaluation_error(*failing)
 
     def _unknown(self, error: Exception) -> CommitUnknown:
         self._epoch = 0
@@ -228,7 +230,7 @@ class Warehouse:
     def _next_generation(self, view: str) -> int:
         defined = [d.generation for d in self._definitions if d.view == view]
         path = self.layout.view(view)
-        loaded = look.loaded_generation(look.open_table(path), view) if look.exists(path) else 0
+        loaded = look.last_load(look.open_table(path), view) if look.exists(path) else 0
         return 1 + max([loaded, *defined])
 
     def _add_fields(self, loaded: Sequence[Loaded]) -> None:
