@@ -15,8 +15,8 @@ test-full: .venv/.ready
 	@$(BIN)/pytest $(PYTEST_ARGS)
 
 lint: .venv/.ready
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+	$(BIN)/ruff check src tests tools benchmarks
+	$(BIN)/ruff format --check src tests tools benchmarks
 	$(BIN)/mypy --strict src
 	$(BIN)/python tools/check_imports.py
 
