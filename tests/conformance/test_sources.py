@@ -99,6 +99,7 @@ def test_no_message_tears_a_transaction(
     reading.stop()
 
 
+@pytest.mark.needs("many transactions")
 def test_rereading_from_any_position_repeats(
     under_test: SourceUnderTest, source: Source, read: Read, total: Total
 ) -> None:
@@ -152,6 +153,7 @@ def test_the_stream_stops_when_told(source: Source) -> None:
     assert time.monotonic() < until + 2
 
 
+@pytest.mark.needs("many transactions")
 def test_an_answer_is_the_state_that_it_has_seen(
     under_test: SourceUnderTest, source: Source, stream: Any, total: Total, in_background: Background
 ) -> None:
@@ -209,6 +211,7 @@ def exact(row: Row) -> list[tuple[type, str]]:
     return [(type(v), repr(v)) for v in row]
 
 
+@pytest.mark.needs("many transactions")
 def test_a_lookup_never_misses_a_row(under_test: SourceUnderTest) -> None:
     """Every value of every type finds the rows that have it, by itself and among other keys; no row comes twice."""
     for type_, values in under_test.values.items():
@@ -343,6 +346,7 @@ def test_a_pruned_log_is_noticed(under_test: SourceUnderTest, source: Source) ->
     source.verify(source.now())
 
 
+@pytest.mark.needs("many transactions")
 def test_discard_keeps_what_is_needed(under_test: SourceUnderTest, source: Source, read: Read, total: Total) -> None:
     """After discarding through a position everything from it on can be read, and the position still verifies."""
     for n in range(5):

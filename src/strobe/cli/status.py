@@ -57,8 +57,9 @@ def _source(source: Source, heard: Heard, header: Header | None) -> Document:
     }
     try:
         reflected = _reflected(source, header)
-        seen = source.position(said["position"]) if said.get("position") else min(reflected, key=_order, default=None)
-        if seen is not None:
+        known = [min(reflected, key=_order)] if reflected else []  # the log may be ahead of the last heartbeat
+        known += [source.position(said["position"])] if said.get("position") else []
+        if seen := max(known, key=_order, default=None):
             found |= {"position": seen.text, "lag_seconds": _lag(source, seen, header)}
     except StrobeError as error:
         found["problem"] = found["problem"] or str(error)

@@ -176,7 +176,7 @@ class FilesSource(Source):
         return (RelationSchema(self.name, self._relation, columns, self._key),)
 
     def check(self, relations: Sequence[str]) -> list[Finding]:
-        findings = []
+        findings = [self._unknown(relation) for relation in relations if relation != self._relation]
         if not self._staged():
             message = "no drop has been staged yet"
             findings.append(Finding("error", self.name, message, f"run `strobe prepare {self.name}`"))
@@ -189,7 +189,13 @@ class FilesSource(Source):
     def prepare_script(self, relations: Sequence[str]) -> list[str]:
         return [] if self._staged() else [f"-- stage {self._path} as a Delta table at {self._table}"]
 
+    def _unknown(self, relation: str) -> Finding:
+        where = f"source {self.name}, relation {relation}"
+        return Finding("error", where, "there is no such relation", f"Its relation is {self._relation}.")
+
     def prepare(self, relations: Sequence[str]) -> None:
+        for finding in [self._unknown(relation) for relation in relations if relation != self._relation]:
+            raise UserError(finding.message, where=finding.where, fix=finding.fix)
         if not self._staged():
             drops = self._waiting_drops(None)
             if not drops and not self._declared:
