@@ -56,7 +56,8 @@ def run(document: Path, folder: Path) -> None:
     (tools / "sqlite3").chmod(0o755)
     (tools / "strobe").write_text(f'#!/bin/sh\nexec {sys.executable} -m strobe "$@"\n')
     (tools / "strobe").chmod(0o755)
-    (tools / "python").symlink_to(sys.executable)
+    (tools / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (tools / "python").chmod(0o755)
     todo = steps(document)
     script = "set -m\n" + "".join(
         f"echo '@@begin {i}'\n{s.command}\necho \"@@end {i} $?\"\n" for i, s in enumerate(todo)

@@ -341,6 +341,9 @@ class Service:
                 self._beat_once()
             except OSError:  # a full disk, a terminal that went away: the coordinator works on, and tries again
                 continue
+            except BaseException as error:  # without a heartbeat it would pass for dead
+                if self.coordinator is not None:
+                    self.coordinator.fail(error)
 
     def _beat_once(self) -> None:
         if self._epoch and not self._lock.held:
@@ -352,7 +355,8 @@ class Service:
             self.coordinator.fail(Fenced(taken, where=str(self._layout.root), fix=fix))
         elif self._epoch or self._lock.held:
             self._heartbeat()
-            self._reporter.status(self._document)
+            if "sources" in self._document:
+                self._reporter.status(self._document)
 
     def _heartbeat(self, stopped: bool = False) -> None:
         write_heartbeat(self._layout.control, {**self._document, "epoch": self._epoch, "stopped": stopped})
