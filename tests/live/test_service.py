@@ -135,7 +135,9 @@ def test_nothing_is_committed_when_nothing_happens(tmp_path: Path, spark: SparkS
 
 def test_other_engines_read_the_same(tmp_path: Path, spark: SparkSession) -> None:
     """After a clean stop the view tables, read without Spark, hold exactly what readers see at the last commit."""
-    shop = Shop(tmp_path, spark)
+    folder = tmp_path / "with a space"
+    folder.mkdir()
+    shop = Shop(folder, spark)
     shop.service().run(until_idle=True)
     shop.write("sales", "INSERT INTO orders VALUES (13, 1, 'new'), (14, 1, 'new')", "DELETE FROM orders WHERE id = 11")
     shop.service().run(until_idle=True)

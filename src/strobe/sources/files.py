@@ -22,6 +22,7 @@ from functools import lru_cache, reduce
 from glob import glob, has_magic
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -146,6 +147,11 @@ def _names(table: DeltaTable) -> list[str]:
     return names
 
 
+def _files(table: Path, version: int) -> list[Path]:
+    """The files that hold a version."""
+    return [Path(unquote(uri)) for uri in DeltaTable(str(table), version=version).file_uris()]
+
+
 def _identity(table: DeltaTable) -> str:
     return str(table.metadata().configuration[IDENTITY])
 
@@ -235,10 +241,10 @@ class FilesSource(Source):
         if version > table.version():
             return
         try:
-            files = DeltaTable(str(self._table), version=version).file_uris()
+            files = _files(self._table, version)
         except Exception as problem:  # deltalake raises several kinds, none of them documented
             raise self._lost(position) from problem
-        if not all(Path(file).exists() for file in files):
+        if not all(file.exists() for file in files):
             raise self._lost(position)
 
     def _lost(self, position: Position) -> LostGuarantee:
@@ -289,7 +295,7 @@ class FilesSource(Source):
             superseded = _commit_info(self._table, version + 1).get("timestamp", 0) / 1000
             if time.time() - superseded < GRACE:
                 continue
-            files = [Path(file) for file in DeltaTable(str(self._table), version=version).file_uris()]
+            files = _files(self._table, version)
             if files and not any(file.exists() for file in files):
                 return
             for file in files:

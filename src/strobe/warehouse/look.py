@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -211,7 +212,7 @@ def loaded_generation(table: DeltaTable, view: str) -> int:
 
 
 def log_files(log: DeltaTable) -> list[LogFile]:
-    root = Path(log.table_uri.removeprefix("file://"))
+    root = Path(unquote(log.table_uri.removeprefix("file://")))
     batch = pa.table(log.get_add_actions(flatten=True))
     names = ("path", "size_bytes", "min.commit", "max.commit", "min.committed_at")
     columns = [batch.column(n).to_pylist() if n in batch.schema.names else [None] * batch.num_rows for n in names]
