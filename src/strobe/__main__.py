@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
+from strobe.cli.main import entry
 
-from strobe.cli.main import main
-
-sys.exit(main())
+entry()

@@ -59,6 +59,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
 
 
+def entry() -> None:
+    """The process `strobe`. It ends without Python's finalization, in which threads that read Delta without a JVM (a
+    `pyarrow` dataset over a `deltalake` table) may abort it after everything was done."""
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 def _run(given: list[str], terminal: Terminal) -> int:
     try:
         found = typer.main.get_command(app).main(given, prog_name="strobe", standalone_mode=False, obj=terminal)
