@@ -36,7 +36,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """End without Python's finalization: threads of `pyarrow` datasets over `deltalake` tables abort the process in it."""
+    """End without Python's finalization, in which threads of `pyarrow` over `deltalake` may abort the process."""
     if _status in config.stash:
         sys.stdout.flush()
         sys.stderr.flush()
