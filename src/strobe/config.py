@@ -93,7 +93,8 @@ class FilesSource(_Model):
     relation: Text
     key: Annotated[list[Text], Field(min_length=1)]
     columns: dict[Text, Text] | None = Field(
-        default=None, description="Spark types of columns. By default they are found in the file."
+        default=None,
+        description="Spark types of columns. Others are text in CSV and JSON Lines, and as stored in Parquet.",
     )
 
 

@@ -38,7 +38,7 @@ ALGORITHMS = {
             reaches="complete",
             needs="old row images in the change stream; no keys",
             costs="one look-up for each other relation of the view (fewer where several live at one source), per "
-            "update at complete, per batch and changed relation at strong",
+            "batch and changed relation; at complete a batch is many updates, each with a state of its own",
             origin="beyond the papers; the telescoping sum over occurrences",
             make=lambda view, level: Sweep(view, complete=level == "complete"),
         ),
