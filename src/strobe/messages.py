@@ -36,6 +36,14 @@ class Position:
 
 
 @dataclass(frozen=True)
+class GlobalTransaction:
+    """A transaction over several sources, by the identifier that its parts carry, and the sources that take part."""
+
+    id: str
+    participants: frozenset[str]
+
+
+@dataclass(frozen=True)
 class Transaction:
     """A whole source transaction (or what the source reports as one: see the source), in commit order.
 
@@ -47,6 +55,8 @@ class Transaction:
     position: Position
     changes: Mapping[str, Relation] = field(default_factory=dict)
     committed_at: datetime | None = None
+    part_of: tuple[GlobalTransaction, ...] = ()
+    """The global transactions of which this is the part at its source, where the source tells."""
 
 
 @dataclass(frozen=True)
@@ -137,15 +147,34 @@ class Answer:
 
 
 @dataclass(frozen=True)
+class KeyDelete:
+    """*key_delete* of the Strobe paper (5.1): every row of the view with one of these keys in one occurrence goes.
+
+    `keys` is over the attributes of the occurrence's key. What goes is found in the view itself, at the commit.
+    """
+
+    occurrence: int
+    keys: Relation
+
+
+@dataclass(frozen=True)
 class ActionList:
     """The change of a view that brings it from the state before the covered updates to the state after them.
 
-    `delta` is net and signed, over all attributes of the view; Spark selects and projects it in the plan of the commit.
+    First what `deletes` says goes from the view as it is (everything, where the list `replaces` the view); then `delta`
+    is added: net and signed, over all attributes of the view. Spark selects and projects it in the plan of the commit.
     """
 
     view: str
     covers: tuple[int, ...]
     delta: Relation
+    deletes: tuple[KeyDelete, ...] = ()
+    replaces: bool = False
+
+    @property
+    def empty(self) -> bool:
+        """Whether it is certain, without work, that the view stays as it is."""
+        return self.delta.known_empty and not self.deletes and not self.replaces
 
     @property
     def number(self) -> int:

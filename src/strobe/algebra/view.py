@@ -99,6 +99,31 @@ class View:
         """All attributes, in the order in which a complete term lists them."""
         return tuple(a for o in self.occurrences for a in o.attributes)
 
+    def key_of(self, occurrence: Occurrence) -> dict[str, str]:
+        """For each attribute of an occurrence's key the output column that shows it (or its equal).
+
+        Empty unless all of the key is shown: only then can a row of the relation be found in the view.
+        """
+        found: dict[str, str] = {}
+        for column in occurrence.relation.key:
+            names = self._shown_as(occurrence.attribute(column)) if column in occurrence.columns else []
+            if not names:
+                return {}
+            found[occurrence.attribute(column)] = names[0]
+        return found
+
+    def _shown_as(self, attribute: str) -> list[str]:
+        same, todo = {attribute}, [attribute]
+        while todo:
+            current = todo.pop()
+            for e in self.equalities:
+                ends = [
+                    self.occurrences[i].attribute(c) for i, c in ((e.left, e.left_column), (e.right, e.right_column))
+                ]
+                todo += [end for end in ends if current in ends and end not in same]
+                same.update(ends if current in ends else ())
+        return [output.name for output in self.outputs if output.expression in same]
+
     def attribute_types(self) -> dict[str, str]:
         return {o.attribute(c): o.relation.column(c).type for o in self.occurrences for c in o.columns}
 
