@@ -14,12 +14,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import TypeVar
 
 from strobe.algebra.relation import Relation
 
+T = TypeVar("T")
+
+
+class Immutable:
+    """A copy of it is itself: the simulator copies whole worlds at every fork of a schedule."""
+
+    def __deepcopy__(self: T, _memo: object) -> T:
+        return self
+
 
 @dataclass(frozen=True)
-class Position:
+class Position(Immutable):
     """A place in a source's log. `text` is what is stored and shown; `order` is what is compared."""
 
     text: str
@@ -36,7 +46,7 @@ class Position:
 
 
 @dataclass(frozen=True)
-class GlobalTransaction:
+class GlobalTransaction(Immutable):
     """A transaction over several sources, by the identifier that its parts carry, and the sources that take part."""
 
     id: str
@@ -44,7 +54,7 @@ class GlobalTransaction:
 
 
 @dataclass(frozen=True)
-class Transaction:
+class Transaction(Immutable):
     """A whole source transaction (or what the source reports as one: see the source), in commit order.
 
     `changes` maps a relation's name to a signed bag over all its watched columns: a modification is one row going and
@@ -60,7 +70,7 @@ class Transaction:
 
 
 @dataclass(frozen=True)
-class Seen:
+class Seen(Immutable):
     """What the snapshot behind an answer had seen, read inside that snapshot.
 
     Every transaction that it had seen has been reported once the stream has been read up to `through`. A source whose
@@ -74,7 +84,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Update:
+class Update(Immutable):
     """A transaction with the integrator's number."""
 
     number: int
@@ -86,7 +96,7 @@ class Update:
 
 
 @dataclass(frozen=True)
-class Cut:
+class Cut(Immutable):
     """Numbers up to and including this one end a block: a strongly consistent manager's action lists end at cuts only,
     so that those of different views can meet."""
 
@@ -94,7 +104,7 @@ class Cut:
 
 
 @dataclass(frozen=True)
-class Rel:
+class Rel(Immutable):
     """The relevant set of an update: which views will send an action list that covers it."""
 
     number: int
@@ -105,7 +115,7 @@ class Rel:
 
 
 @dataclass(frozen=True)
-class Lookup:
+class Lookup(Immutable):
     """Rows of one relation, found by equality of columns with keys.
 
     `keys` is a relation with one attribute for each of `on`, in order; or the index of an earlier look-up of the same
@@ -123,20 +133,21 @@ class Lookup:
 
 
 @dataclass(frozen=True)
-class Query:
-    """A fragment that one source can answer, in one snapshot."""
+class Query(Immutable):
+    """A fragment that one source can answer, in one snapshot. With `whole` an answer to a part of it is no use."""
 
     view: str
     id: int
     source: str
     lookups: tuple[Lookup, ...]
+    whole: bool = False
 
 
 @dataclass(frozen=True)
-class Answer:
+class Answer(Immutable):
     """The rows that each look-up found, over its `columns`, all in one snapshot.
 
-    A source may answer only the first look-ups of a query; the asker asks again for the rest.
+    A source may answer only the first look-ups of a query that is not `whole`; the asker asks again for the rest.
     """
 
     view: str
@@ -147,7 +158,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class KeyDelete:
+class KeyDelete(Immutable):
     """*key_delete* of the Strobe paper (5.1): every row of the view with one of these keys in one occurrence goes.
 
     `keys` is over the attributes of the occurrence's key. What goes is found in the view itself, at the commit.
@@ -158,7 +169,7 @@ class KeyDelete:
 
 
 @dataclass(frozen=True)
-class ActionList:
+class ActionList(Immutable):
     """The change of a view that brings it from the state before the covered updates to the state after them.
 
     First what `deletes` says goes from the view as it is (everything, where the list `replaces` the view); then `delta`
@@ -182,7 +193,7 @@ class ActionList:
 
 
 @dataclass(frozen=True)
-class WarehouseTransaction:
+class WarehouseTransaction(Immutable):
     """Rows of the view-update table that reach the warehouse together: one commit.
 
     `positions` is the vector of source positions that every view reflects afterwards, as far as it uses those sources.

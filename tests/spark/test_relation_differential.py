@@ -108,7 +108,7 @@ def pairs(draw: st.DrawFn, left: Sequence[str], right: Sequence[str]) -> list[tu
 
 
 def grown(draw: st.DrawFn, case: Case, depth: int) -> Case:
-    steps = (plus, negate, project, rename, keys, key_delete)
+    steps = (plus, negate, project, rename, keys, key_delete, part)
     for step in draw(st.lists(st.sampled_from(steps), max_size=depth)):
         if case.attributes:
             case = step(draw, case)
@@ -151,6 +151,11 @@ def key_delete(draw: st.DrawFn, case: Case) -> Case:
         lambda leaf: case.evaluate(leaf).key_delete(gone.evaluate(leaf), on),
         f"({case} without {own} {gone})",
     )
+
+
+def part(draw: st.DrawFn, case: Case) -> Case:
+    sign = draw(st.sampled_from([1, -1]))
+    return Case(case.attributes, lambda leaf: case.evaluate(leaf).part(sign), f"part{sign:+d}{case}")
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -71,6 +71,9 @@ class Bag:
 
     __hash__ = None  # type: ignore[assignment]  # bags are compared by contents and never used as keys
 
+    def __deepcopy__(self, _memo: object) -> Bag:
+        return self  # immutable
+
     def __repr__(self) -> str:
         rows = ", ".join(f"{n:+d}{list(row)}" for row, n in sorted(self._rows.items(), key=repr))
         return f"Bag({', '.join(self._attributes)}: {rows})"
@@ -132,9 +135,13 @@ class Bag:
     def key_delete(self, keys: Relation, on: Sequence[tuple[str, str]]) -> Relation:
         if not isinstance(keys, Bag):
             return keys.lift(self).key_delete(keys, on)
-        gone = {row for row, _ in keys.keys([b for _, b in on]).items()}
         mine = [self._attributes.index(a) for a, _ in on]
+        theirs = [keys._attributes.index(b) for _, b in on]
+        gone = {tuple(row[i] for i in theirs) for row in keys._rows}
         return Bag(self._attributes, {r: n for r, n in self._rows.items() if tuple(r[i] for i in mine) not in gone})
+
+    def part(self, sign: int) -> Bag:
+        return Bag(self._attributes, {row: abs(n) for row, n in self._rows.items() if n * sign > 0})
 
     def lift(self, other: Relation) -> Relation:
         return other

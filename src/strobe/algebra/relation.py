@@ -4,7 +4,7 @@ Two implementations keep this interface: `Bag` in memory, and `dataplane.relatio
 property suite holds the two equal. A manager never asks which one it has.
 
 A signed bag maps rows to counts; a count is positive for rows that are there or come, negative for rows that go, never
-zero. NULL (`None`) joins with nothing, but equals itself where rows are summed.
+zero. NULL (`None`) joins with nothing, but equals itself where rows are summed or taken out.
 """
 
 from __future__ import annotations
@@ -45,7 +45,12 @@ class Relation(Protocol):
         ...
 
     def key_delete(self, keys: Relation, on: Sequence[tuple[str, str]]) -> Relation:
-        """Without the rows whose own attributes equal some row of `keys` in all pairs (own, key's)."""
+        """Without the rows whose own attributes equal some row of `keys` in all pairs (own, key's). NULL equals NULL
+        here: a whole row can serve as a key."""
+        ...
+
+    def part(self, sign: int) -> Relation:
+        """The rows whose count has this sign, with positive counts."""
         ...
 
     def lift(self, other: Relation) -> Relation:

@@ -45,12 +45,13 @@ class Step:
     """0 found by its key, 1 by an index, 2 by a scan for the keys, 3 all rows."""
 
 
-def next_fragment(view: View, term: Sequence[int]) -> tuple[Step, ...]:
+def next_fragment(view: View, term: Sequence[int], *, whole: bool = False) -> tuple[Step, ...]:
     """The occurrences to ask for next, all at one source; the first found from the term, the rest from it or from the
     first.
 
     Fewest rows first: a look-up by key moves one row for each key, one by an index few, one without an index makes
-    the source scan, one without any equality moves everything.
+    the source scan, one without any equality moves everything. With `whole` everything that the source has is asked
+    for at once, whatever it costs: for algorithms that need it in one snapshot.
     """
     missing = [o.index for o in view.occurrences if o.index not in term]
     if not missing:
@@ -61,8 +62,8 @@ def next_fragment(view: View, term: Sequence[int]) -> tuple[Step, ...]:
     while True:
         known = [s.occurrence for s in steps]
         rest = [j for j in missing if j not in known and view.occurrences[j].source == source]
-        candidates = [_chained(view, j, term, known) for j in rest]
-        reachable = [c for c in candidates if c is not None and c.cost <= 1]
+        candidates = [_chained(view, j, term, known) or _step(view, j, ()) for j in rest]
+        reachable = [c for c in candidates if whole or c.cost <= 1]
         if not reachable:
             return tuple(steps)
         steps.append(min(reachable, key=lambda s: (s.cost, s.occurrence)))

@@ -85,6 +85,9 @@ class View:
     recompute_sql: str = ""
     """The user's SQL with every relation `source.table` replaced by the name that `snapshot_name` gives it."""
 
+    def __deepcopy__(self, _memo: object) -> View:
+        return self  # immutable
+
     @property
     def sources(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(o.source for o in self.occurrences))

@@ -125,8 +125,13 @@ class SparkRelation:
         return found._with(whole.distinct(), net=True)
 
     def key_delete(self, keys: Relation, on: Sequence[tuple[str, str]]) -> SparkRelation:
-        gone = self.lift(keys).keys([b for _, b in on])
-        return self._with(self._frame.join(gone._beside(), self._equal(gone, on), "left_anti"), net=self._net)
+        gone = self.lift(keys).net()
+        condition = self._equal(gone, on, nulls=True)
+        return self._with(self._frame.join(gone._beside(), condition, "left_anti"), net=self._net)
+
+    def part(self, sign: int) -> SparkRelation:
+        found = self.net()
+        return found._with(found._frame.where(F.col(COUNT) * sign > 0).withColumn(COUNT, F.abs(COUNT)), net=True)
 
     def lift(self, other: Relation) -> SparkRelation:
         if isinstance(other, SparkRelation):
@@ -148,11 +153,11 @@ class SparkRelation:
         """The frame under names that do not collide with another's: `k0`, `k1`, …, `k_count`."""
         return self._frame.toDF(*(f"k{i}" for i in range(len(self._attributes))), "k_count")
 
-    def _equal(self, beside: SparkRelation, on: Sequence[tuple[str, str]]) -> Column:
+    def _equal(self, beside: SparkRelation, on: Sequence[tuple[str, str]], *, nulls: bool = False) -> Column:
         condition = F.lit(True)
         for mine, theirs in on:
             left, right = F.col(f"c{self._attributes.index(mine)}"), F.col(f"k{beside._attributes.index(theirs)}")
-            condition = condition & (left == right)
+            condition = condition & (left.eqNullSafe(right) if nulls else left == right)
         return condition
 
 

@@ -39,7 +39,7 @@ class Conventional:
             if isinstance(message, Update):
                 insort(self._waiting, message, key=lambda update: update.number)
             elif isinstance(message, Answer) and self._query is not None:
-                self._terms[0].absorb(self._query, message)
+                self._terms[0].absorb(self._query.lookups, message.relations, message.seen)
                 self._query = None
         return self._advance()
 
@@ -67,4 +67,4 @@ class Conventional:
         for relation, change in update.transaction.changes.items():
             for occurrence in self.view.occurrences_of(update.source, relation):
                 terms = {0: substitute(occurrence, change)}
-                self._terms.append(Evaluation(self.view, occurrence.index, terms, lambda _term, _index, _seen: None))
+                self._terms.append(Evaluation(self.view, [occurrence.index], terms))

@@ -9,26 +9,30 @@ the difference between the state it wants and the state that was seen.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 
 from strobe.algebra.bag import Bag
 from strobe.algebra.relation import Relation
 from strobe.algebra.substitution import Step, join_pairs, next_fragment, substitute
 from strobe.algebra.view import View
-from strobe.messages import Answer, Lookup, Query, Seen
+from strobe.messages import Lookup, Query, Seen
 
 Compensate = Callable[[int, int, Seen], Relation | None]
 
 
-class Evaluation:
-    """Terms that start from one occurrence, on their way around the sources."""
+def believe(_term: int, _occurrence: int, _seen: Seen) -> Relation | None:
+    """Take every answer as it is."""
+    return None
 
-    def __init__(self, view: View, occurrence: int, changes: Mapping[int, Relation], compensate: Compensate) -> None:
+
+class Evaluation:
+    """Terms in which the same occurrences are known, on their way around the sources."""
+
+    def __init__(self, view: View, known: Sequence[int], terms: Mapping[int, Relation]) -> None:
         self.view = view
-        self.terms = dict(changes)
-        self.known = [occurrence]
-        self._compensate = compensate
+        self.terms = dict(terms)
+        self.known = list(known)
 
     @property
     def done(self) -> bool:
@@ -43,12 +47,15 @@ class Evaluation:
 
     def ask(self, number: int) -> Query:
         """The next fragment, as a query."""
-        steps = next_fragment(self.view, self.known)
-        source = self.view.occurrences[steps[0].occurrence].source
-        lookups = [self._lookup(steps[: i + 1]) for i in range(len(steps))]
-        return Query(self.view.name, number, source, tuple(lookups))
+        lookups = self.lookups()
+        return Query(self.view.name, number, self.view.occurrences[lookups[0].occurrence].source, lookups)
 
-    def _lookup(self, steps: tuple[Step, ...]) -> Lookup:
+    def lookups(self, *, whole: bool = False, offset: int = 0) -> tuple[Lookup, ...]:
+        """The next fragment (or everything at its source), as look-ups that come after `offset` others in a query."""
+        steps = next_fragment(self.view, self.known, whole=whole)
+        return tuple(self._lookup(steps[: i + 1], offset) for i in range(len(steps)))
+
+    def _lookup(self, steps: tuple[Step, ...], offset: int) -> Lookup:
         step = steps[-1]
         occurrence = self.view.occurrences[step.occurrence]
         own = tuple(own for own, _, _ in step.on)
@@ -59,7 +66,7 @@ class Evaluation:
             keys = self._keys([self.view.occurrences[o].attribute(c) for _, o, c in step.on])
         elif step.on:
             earlier = [s.occurrence for s in steps].index(others[0])
-            keys_from = (earlier, tuple(c for _, _, c in step.on))
+            keys_from = (offset + earlier, tuple(c for _, _, c in step.on))
         return Lookup(step.occurrence, occurrence.relation.name, occurrence.columns, own, keys, keys_from)
 
     def _keys(self, attributes: list[str]) -> Relation:
@@ -68,23 +75,25 @@ class Evaluation:
         found = [term.keys(attributes) for term in self.terms.values()]
         return reduce(lambda a, b: a.plus(b), found).keys(attributes)
 
-    def absorb(self, query: Query, answer: Answer) -> None:
+    def absorb(
+        self, lookups: Sequence[Lookup], relations: Sequence[Relation], seen: Seen, compensate: Compensate = believe
+    ) -> None:
         """Join with what was found, one occurrence after another.
 
         As soon as a term had to be compensated, the rest of the answer is left: its keys were looked up from rows
         that are not quite the terms' any more. It is asked for again, from the terms as they are now.
         """
-        for lookup, found in zip(query.lookups, answer.relations, strict=False):
-            if self.done or self._extend(lookup.occurrence, found, answer.seen):
+        for lookup, found in zip(lookups, relations, strict=False):
+            if self.done or self._extend(lookup.occurrence, found, seen, compensate):
                 return
 
-    def _extend(self, index: int, found: Relation, seen: Seen) -> bool:
+    def _extend(self, index: int, found: Relation, seen: Seen, compensate: Compensate) -> bool:
         pairs = join_pairs(self.view, self.known, index)
         rows = substitute(self.view.occurrences[index], found)
         corrected = False
         for number, term in self.terms.items():
             grown = term.join(rows, pairs)
-            correction = self._compensate(number, index, seen)
+            correction = compensate(number, index, seen)
             if correction is not None:
                 grown = grown.plus(term.join(correction, pairs))
                 corrected = True

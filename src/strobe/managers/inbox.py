@@ -8,8 +8,8 @@ snapshot behind an answer says that it had seen:
 * While a question to a source is open, that source's updates are held back.
 * An answer waits until the stream has been read up to everything that it had seen. Then the manager gets first the
   updates it had seen, then the answer, then the rest.
-* An answer that has *not* seen an update which its asker was given before it asked is thrown away, and asked for again.
-  (A log may deliver a commit before snapshots show it.)
+* An answer that has *not* seen an update which its asker has been given is thrown away, and asked for again. (A log may
+  deliver a commit before snapshots show it; and of two questions the one evaluated first may be answered last.)
 
 One view's slow answer holds up no other view: every manager has an inbox of its own.
 """
@@ -37,7 +37,6 @@ class Inbox:
         self._delivered: dict[str, list[Transaction]] = defaultdict(list)
         """Transactions given to the manager (without their rows), until some answer has shown them."""
         self._open: dict[int, Query] = {}
-        self._known_when_asked: dict[int, int] = {}
         self._early: list[Answer] = []
 
     @property
@@ -83,10 +82,9 @@ class Inbox:
     def _deliver(self, answer: Answer) -> list[Outbound]:
         query = self._open[answer.id]
         source = answer.source
-        before_asking = self._delivered[source][: self._known_when_asked[answer.id]]
-        if not all(answer.seen.saw(transaction) for transaction in before_asking):
+        if not all(answer.seen.saw(transaction) for transaction in self._delivered[source]):
             return [query]
-        del self._open[answer.id], self._known_when_asked[answer.id]
+        del self._open[answer.id]
         seen = [u for u in self._held[source] if u.transaction.position <= answer.seen.through]
         rest = self._held[source][len(seen) :]
         messages: list[Inbound] = [*seen, answer]
@@ -95,17 +93,8 @@ class Inbox:
             messages += rest
         else:
             self._held[source] = rest
-        self._forget(source, answer)
+        self._delivered[source] = []  # what one snapshot has shown, later ones show too
         return self._hand_over(messages)
-
-    def _forget(self, source: str, answer: Answer) -> None:
-        """What one snapshot has shown, later ones show too: it need not be checked again."""
-        known = self._delivered[source]
-        self._delivered[source] = [t for t in known if not answer.seen.saw(t)]
-        for number, query in self._open.items():
-            if query.source == source:
-                before = known[: self._known_when_asked[number]]
-                self._known_when_asked[number] = sum(not answer.seen.saw(t) for t in before)
 
     def _hand_over(self, messages: list[Inbound]) -> list[Outbound]:
         for message in messages:
@@ -118,5 +107,4 @@ class Inbox:
         for sent in out:
             if isinstance(sent, Query):
                 self._open[sent.id] = sent
-                self._known_when_asked[sent.id] = len(self._delivered[sent.source])
         return out

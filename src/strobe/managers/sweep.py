@@ -29,14 +29,13 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from strobe.algebra.bag import Bag
 from strobe.algebra.relation import Relation
-from strobe.algebra.substitution import substitute
 from strobe.algebra.view import Occurrence, View
 from strobe.errors import BrokenInvariant
 from strobe.managers.base import Inbound, Outbound
+from strobe.managers.changes import change, touches
 from strobe.managers.evaluation import Evaluation, nothing
 from strobe.messages import ActionList, Answer, Cut, Query, Seen, Update
 
@@ -56,6 +55,7 @@ class Sweep:
         self._groups: list[list[Update]] = []
         self._deltas: list[Relation] = []
         self._to_sweep: deque[Occurrence] = deque()
+        self._swept = 0
         self._sweep: Evaluation | None = None
         self._query: Query | None = None
         self._asked = 0
@@ -73,7 +73,7 @@ class Sweep:
     def _absorb(self, answer: Answer) -> None:
         if self._query is None or self._sweep is None or answer.id != self._query.id:
             raise BrokenInvariant(f"answer {answer.id} was not asked for", where=f"view {self.view.name}")
-        self._sweep.absorb(self._query, answer)
+        self._sweep.absorb(self._query.lookups, answer.relations, answer.seen, self._compensate)
         self._query = None
 
     def _advance(self) -> list[Outbound]:
@@ -107,7 +107,7 @@ class Sweep:
             self._groups = [block] if block else []
         self._deltas = [nothing(self.view) for _ in self._groups]
         batch = [update for group in self._groups for update in group]
-        self._to_sweep.extend(o for o in self.view.occurrences if any(self._touches(u, o) for u in batch))
+        self._to_sweep.extend(o for o in self.view.occurrences if any(touches(u, o) for u in batch))
         return bool(self._groups)
 
     def _next_block(self) -> list[Update]:
@@ -120,30 +120,17 @@ class Sweep:
         return block
 
     def _start_sweep(self, swept: Occurrence) -> None:
-        def compensate(group: int, index: int, seen: Seen) -> Relation | None:
-            """From the state that was seen to the one before this group, or after it for occurrences before the swept
-            one."""
-            occurrence = self.view.occurrences[index]
-            wanted = group + 1 if index < swept.index else group
-            missing = [u for g in self._groups[:wanted] for u in g if not seen.saw(u.transaction)]
-            unwanted = [*self._waiting, *(u for g in self._groups[wanted:] for u in g)]
-            early = [u for u in unwanted if seen.saw(u.transaction)]
-            difference = self._change(occurrence, missing).plus(self._change(occurrence, early).negate())
-            return None if difference.known_empty else difference
+        changes = {number: change(swept, group) for number, group in enumerate(self._groups)}
+        self._swept = swept.index
+        self._sweep = Evaluation(self.view, [swept.index], {n: c for n, c in changes.items() if not c.known_empty})
 
-        changes = {number: self._change(swept, group) for number, group in enumerate(self._groups)}
-        self._sweep = Evaluation(
-            self.view, swept.index, {n: c for n, c in changes.items() if not c.known_empty}, compensate
-        )
-
-    @staticmethod
-    def _touches(update: Update, occurrence: Occurrence) -> bool:
-        return update.source == occurrence.source and occurrence.relation.name in update.transaction.changes
-
-    def _change(self, occurrence: Occurrence, updates: Iterable[Update]) -> Relation:
-        """ΔR over these updates, under the occurrence's attributes."""
-        total: Relation = Bag(occurrence.attributes)
-        for update in updates:
-            if self._touches(update, occurrence):
-                total = total.plus(substitute(occurrence, update.transaction.changes[occurrence.relation.name]))
-        return total
+    def _compensate(self, group: int, index: int, seen: Seen) -> Relation | None:
+        """From the state that was seen to the one before this group, or after it for occurrences before the swept
+        one."""
+        occurrence = self.view.occurrences[index]
+        wanted = group + 1 if index < self._swept else group
+        missing = [u for g in self._groups[:wanted] for u in g if not seen.saw(u.transaction)]
+        unwanted = [*self._waiting, *(u for g in self._groups[wanted:] for u in g)]
+        early = [u for u in unwanted if seen.saw(u.transaction)]
+        difference = change(occurrence, missing).plus(change(occurrence, early).negate())
+        return None if difference.known_empty else difference

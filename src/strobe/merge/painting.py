@@ -39,9 +39,11 @@ class Row:
     rel: Rel
     white: set[str]
     red: dict[str, int] = field(default_factory=dict)
-    actions: list[ActionList] = field(default_factory=list)
+    actions: list[tuple[int, ActionList]] = field(default_factory=list)
+    """Each with its place in the order of arrival."""
     earlier: set[int] = field(default_factory=set)
-    """The previous row of the source and of each view: closures follow these."""
+    """The previous row of the source and of each view, and the row of a view's previous action list: closures follow
+    these."""
 
 
 class Painting:
@@ -50,6 +52,8 @@ class Painting:
         self._rows: dict[int, Row] = {}
         self._by_source: dict[str, deque[int]] = defaultdict(deque)
         self._last_of_view: dict[str, int] = {}
+        self._last_painted: dict[str, int] = {}
+        self._arrived = 0
         self._early: dict[int, list[ActionList]] = defaultdict(list)
         self._positions = dict(positions)
         self._as_of: dict[str, datetime] = {}
@@ -109,7 +113,13 @@ class Painting:
                 )
             row.white.remove(actions.view)
             row.red[actions.view] = actions.number
-        self._rows[actions.number].actions.append(actions)
+        row = self._rows[actions.number]
+        before = self._last_painted.get(actions.view)
+        if before is not None:
+            row.earlier.add(before)  # a view's action lists are applied in the order in which they came
+        self._last_painted[actions.view] = actions.number
+        self._arrived += 1
+        row.actions.append((self._arrived, actions))
 
     def _apply(self) -> list[WarehouseTransaction]:
         applied: list[WarehouseTransaction] = []
@@ -141,7 +151,7 @@ class Painting:
         return sorted(closure)
 
     def _take(self, closure: list[int]) -> WarehouseTransaction:
-        actions: list[ActionList] = []
+        actions: list[tuple[int, ActionList]] = []
         for number in closure:
             row = self._rows.pop(number)
             source = row.rel.source
@@ -151,4 +161,5 @@ class Painting:
             if row.rel.committed_at is not None:
                 self._as_of[source] = row.rel.committed_at
             actions += row.actions
-        return WarehouseTransaction(tuple(closure), tuple(actions), dict(self._positions), dict(self._as_of))
+        in_order = tuple(action for _, action in sorted(actions, key=lambda entry: entry[0]))
+        return WarehouseTransaction(tuple(closure), in_order, dict(self._positions), dict(self._as_of))

@@ -1,0 +1,99 @@
+"""RV: recompute the view (ECA paper, 1.2 and D.1), every *s* updates.
+
+All relations of the view are fetched, joined, and replace the view. As printed this is right for one source only: the
+answers of several sources belong to different moments. Here every answer is brought to one target, the state after the
+updates that are to be reflected, by adding what it had not seen of them and taking out what it had seen beyond (as
+SWEEP does); and no recomputation begins before the last one has ended. So it is strong for any number of sources.
+
+A recomputation also begins at every cut, so that the last `k mod s` updates do not wait for ever.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from collections.abc import Sequence
+
+from strobe.algebra.relation import Relation
+from strobe.algebra.substitution import join_pairs, substitute
+from strobe.algebra.view import View
+from strobe.errors import BrokenInvariant
+from strobe.managers.base import Inbound, Outbound
+from strobe.managers.changes import change
+from strobe.messages import ActionList, Answer, Cut, Lookup, Query, Update
+
+
+class Rv:
+    def __init__(self, view: View, *, every: int = 1) -> None:
+        self.view = view
+        self._every = every
+        self._cuts: deque[int] = deque()
+        self._waiting: list[Update] = []
+        self._batch: list[Update] = []
+        self._parts: dict[int, Relation] = {}
+        """By occurrence, its rows at the target."""
+        self._to_ask: deque[str] = deque()
+        self._query: Query | None = None
+        self._asked = 0
+
+    def receive(self, messages: Sequence[Inbound]) -> list[Outbound]:
+        for message in messages:
+            if isinstance(message, Update):
+                insort(self._waiting, message, key=lambda update: update.number)
+            elif isinstance(message, Cut):
+                self._cuts.append(message.number)
+            else:
+                self._absorb(message)
+        return self._advance()
+
+    def _absorb(self, answer: Answer) -> None:
+        if self._query is None or answer.id != self._query.id:
+            raise BrokenInvariant(f"answer {answer.id} was not asked for", where=f"view {self.view.name}")
+        for lookup, found in zip(self._query.lookups, answer.relations, strict=True):
+            occurrence = self.view.occurrences[lookup.occurrence]
+            missing = change(occurrence, [u for u in self._batch if not answer.seen.saw(u.transaction)])
+            early = change(occurrence, [u for u in self._waiting if answer.seen.saw(u.transaction)])
+            self._parts[occurrence.index] = substitute(occurrence, found).plus(missing).plus(early.negate())
+        self._query = None
+
+    def _advance(self) -> list[Outbound]:
+        out: list[Outbound] = []
+        while self._query is None:
+            if self._to_ask:
+                self._query = self._ask(self._to_ask.popleft())
+                out.append(self._query)
+            elif self._batch:
+                covers = tuple(u.number for u in self._batch)
+                out.append(ActionList(self.view.name, covers, self._recomputed(), replaces=True))
+                self._batch = []
+            elif not self._start():
+                return out
+        return out
+
+    def _start(self) -> bool:
+        while self._cuts and not (self._waiting and self._waiting[0].number <= self._cuts[0]):
+            self._cuts.popleft()
+        due = [u for u in self._waiting if u.number <= self._cuts[0]] if self._cuts else []
+        if not due and len(self._waiting) >= self._every:
+            due = self._waiting[: self._every]
+        self._batch = due
+        self._waiting = self._waiting[len(due) :]
+        self._parts = {}
+        self._to_ask = deque(self.view.sources if due else ())
+        return bool(due)
+
+    def _ask(self, source: str) -> Query:
+        """All rows of everything that the view uses at a source, in one snapshot."""
+        lookups = tuple(
+            Lookup(o.index, o.relation.name, o.columns) for o in self.view.occurrences if o.source == source
+        )
+        self._asked += 1
+        return Query(self.view.name, self._asked, source, lookups, whole=True)
+
+    def _recomputed(self) -> Relation:
+        first, *others = self.view.occurrences
+        rows, known = self._parts[first.index], [first.index]
+        for occurrence in others:
+            rows = rows.join(self._parts[occurrence.index], join_pairs(self.view, known, occurrence.index))
+            known.append(occurrence.index)
+        return rows

@@ -1,0 +1,246 @@
+"""The Strobe family (Strobe paper, 5.2 to 5.4 and 6): views that show a key of every relation.
+
+Deletions need no query: they are key-deletes of the view. Insertions ask for `V<U>`, source by source; deletions that
+are processed meanwhile are remembered in `pending(Q)` and taken out of the answer. The action list AL gathers what is
+to be done, and is installed when no query is open. One machine with two switches serves the whole family:
+
+* `bound`, the units taken before an install. None: as many as come until a quiet moment (Strobe). 1: each on its own,
+  which is complete (C-Strobe). k: in between (periodic). A cut of the integrator ends a block too, so that under
+  continuous updates an install is never put off for ever.
+* `whole`, whether a unit is a global transaction: with a bound it is taken up when all its parts head the queues of
+  their sources (C-GStrobe); without, its parts are processed as they come, and only the install waits (G-Strobe).
+
+An update here is what a source reports as one: with whole transactions this is T-Strobe and C-TStrobe, with single
+updates Strobe and C-Strobe. ECA-Key (ECA paper, 5.4), corrected as the Strobe paper says (5.2), is Strobe over one
+source.
+
+    process       deletions go to AL, and to pending of every open query; insertions send a query for each occurrence
+    Q answered    for each free occurrence with received but unprocessed deletions D, ask Q<D>, and so on
+    Q closed      drop tuples with a component whose first unprocessed event is its insertion; apply pending; add to AL
+
+Departures from the paper:
+
+* Compensating queries are grouped: one for each free occurrence, with all its deletions (the paper's own improvement).
+* "The same tuple" compares whole rows, and Δ keeps every attribute until it is installed; by keys alone C-Strobe is
+  wrong. Since every free occurrence is compensated, self-joins are covered.
+* A transaction is netted before it is processed: a row that it inserts and deletes again is no event.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from strobe.algebra.bag import Bag
+from strobe.algebra.relation import Relation
+from strobe.algebra.substitution import join_pairs
+from strobe.algebra.view import Occurrence, View
+from strobe.errors import BrokenInvariant
+from strobe.managers.base import Inbound, Outbound
+from strobe.managers.changes import change, delete, key_delete, together, touches
+from strobe.managers.evaluation import Evaluation, nothing
+from strobe.messages import ActionList, Answer, Cut, KeyDelete, Query, Update
+
+
+@dataclass
+class OpenQuery:
+    """Q: what it started from, how far it has come, and `pending(Q)`."""
+
+    known: tuple[int, ...]
+    rows: Relation
+    evaluation: Evaluation
+    pending: list[KeyDelete] = field(default_factory=list)
+    asked: Query | None = None
+
+
+class Strobe:
+    def __init__(self, view: View, *, bound: int | None = None, whole: bool = False) -> None:
+        self.view = view
+        self._bound, self._whole = bound, whole
+        self._received: list[Update] = []
+        """Received and unprocessed, by number."""
+        self._cuts: deque[int] = deque()
+        self._taken: list[Update] = []
+        """Processed since the last install."""
+        self._units = 0
+        self._deletes: dict[int, KeyDelete] = {}
+        self._inserts: Relation = nothing(view)
+        self._open: list[OpenQuery] = []
+        self._numbers = 0
+
+    def receive(self, messages: Sequence[Inbound]) -> list[Outbound]:
+        out: list[Outbound] = []
+        for message in messages:
+            if isinstance(message, Update):
+                insort(self._received, message, key=lambda update: update.number)
+            elif isinstance(message, Cut):
+                self._cuts.append(message.number)
+            else:
+                out += self._answered(message)
+            if self._bound is None:
+                out += self._take()
+        while True:
+            out += self._take()
+            if self._open or not self._taken:
+                return out
+            if not self._parts_missing():
+                out.append(self._install())
+            elif self._cuts:
+                self._cuts.popleft()  # a global transaction goes on beyond the cut
+            else:
+                return out
+
+    # Which updates may be processed.
+
+    def _take(self) -> list[Outbound]:
+        """Process units as long as the bound and the block allow."""
+        out: list[Outbound] = []
+        while self._bound is None or self._units < self._bound:
+            unit = self._whole_unit() if self._whole and self._bound is not None else self._within_block()[:1]
+            if not unit:
+                break
+            self._units += 1
+            out += self._process(unit)
+        return out
+
+    def _within_block(self) -> list[Update]:
+        """What has been received, up to the cut that ends the block at work."""
+        while self._cuts and not self._taken and not any(u.number <= self._cuts[0] for u in self._received):
+            self._cuts.popleft()
+        return [u for u in self._received if not self._cuts or u.number <= self._cuts[0]]
+
+    def _whole_unit(self) -> list[Update]:
+        """The first update that heads its source's queue together with all parts of its global transactions."""
+        for first in self._within_block():
+            unit = self._closure(first)
+            if unit:
+                return unit
+        return []
+
+    def _closure(self, first: Update) -> list[Update]:
+        """An update, those before it at its source, and all parts of their transactions; none if one is missing."""
+        unit: list[Update] = []
+        todo = [first]
+        while todo:
+            update = todo.pop()
+            if update in unit:
+                continue
+            unit.append(update)
+            todo += [u for u in self._received if u.source == update.source and u.number < update.number]
+            for part in update.transaction.part_of:
+                here = {u.source: u for u in self._received if part in u.transaction.part_of}
+                if not part.participants & set(self.view.sources) <= set(here):
+                    return []
+                todo += here.values()
+        return sorted(unit, key=lambda u: u.number)
+
+    def _parts_missing(self) -> bool:
+        """Whether a global transaction has been processed in part."""
+        if not self._whole:
+            return False
+        here = {(part.id, u.source) for u in self._taken for part in u.transaction.part_of}
+        wanted = {
+            (part.id, source)
+            for u in self._taken
+            for part in u.transaction.part_of
+            for source in part.participants
+            if source in self.view.sources
+        }
+        return wanted != here
+
+    # What is done with them.
+
+    def _process(self, unit: list[Update]) -> list[Outbound]:
+        """Each update is an event of its own, also where several make a unit: a snapshot may lie between them."""
+        self._received = [u for u in self._received if u not in unit]
+        self._taken += unit
+        return [message for update in unit for message in self._process_one(update)]
+
+    def _process_one(self, update: Update) -> list[Outbound]:
+        changes = [(o, change(o, [update])) for o in self.view.occurrences if touches(update, o)]
+        for occurrence, rows in changes:
+            self._delete(occurrence, rows.part(-1))
+        out: list[Outbound] = []
+        for occurrence, rows in changes:
+            inserted = rows.part(1)
+            if not inserted.known_empty:
+                out += self._ask((occurrence.index,), inserted, [])
+        return out
+
+    def _delete(self, occurrence: Occurrence, deleted: Relation) -> None:
+        if deleted.known_empty:
+            return
+        action = key_delete(occurrence, deleted)
+        for query in self._open:
+            query.pending.append(action)
+        before = self._deletes.get(occurrence.index)
+        self._deletes[occurrence.index] = action if before is None else together(before, action)
+        self._inserts = delete(self._inserts, action)
+
+    def _ask(self, known: tuple[int, ...], rows: Relation, pending: Iterable[KeyDelete]) -> list[Outbound]:
+        query = OpenQuery(known, rows, Evaluation(self.view, known, {0: rows}), list(pending))
+        self._open.append(query)
+        return self._go_on(query)
+
+    def _go_on(self, query: OpenQuery) -> list[Outbound]:
+        """Ask for the next fragment, or close the query."""
+        if query.evaluation.done:
+            query.asked = None
+            self._open.remove(query)
+            return self._compensate(query)
+        query.asked = query.evaluation.ask(self._numbers)
+        self._numbers += 1
+        return [query.asked]
+
+    def _answered(self, answer: Answer) -> list[Outbound]:
+        for query in self._open:
+            if query.asked is not None and query.asked.id == answer.id:
+                query.evaluation.absorb(query.asked.lookups, answer.relations, answer.seen)
+                return self._go_on(query)
+        raise BrokenInvariant(f"answer {answer.id} was not asked for", where=f"view {self.view.name}")
+
+    def _compensate(self, query: OpenQuery) -> list[Outbound]:
+        """Add an answer to AL, and ask for what received but unprocessed deletions took out of it."""
+        out: list[Outbound] = []
+        for occurrence in self.view.occurrences:
+            if occurrence.index in query.known:
+                continue
+            deleted = self._unprocessed(occurrence, -1)
+            if not deleted.known_empty:
+                rows = query.rows.join(deleted, join_pairs(self.view, query.known, occurrence.index))
+                if not rows.known_empty:
+                    out += self._ask((*query.known, occurrence.index), rows, query.pending)
+        for result in query.evaluation.results.values():
+            self._insert(result, query.pending)
+        return out
+
+    def _insert(self, result: Relation, pending: Iterable[KeyDelete]) -> None:
+        for occurrence in self.view.occurrences:
+            early = self._unprocessed(occurrence, 1)
+            if not early.known_empty:
+                result = result.key_delete(early, [(a, a) for a in occurrence.attributes])
+        for action in pending:
+            result = delete(result, action)
+        new = result.key_delete(self._inserts, [(a, a) for a in self.view.attributes])
+        self._inserts = self._inserts.plus(new)
+
+    def _unprocessed(self, occurrence: Occurrence, sign: int) -> Relation:
+        """Rows with a received but unprocessed deletion (-1); or whose first such event is an insertion (+1)."""
+        found: Relation = Bag(occurrence.attributes)
+        met: Relation = Bag(occurrence.attributes)
+        same = [(a, a) for a in occurrence.attributes]
+        for update in self._received:
+            if touches(update, occurrence):
+                rows = change(occurrence, [update])
+                found = found.plus(rows.part(sign).key_delete(met if sign > 0 else found, same))
+                met = met.plus(rows.part(1)).plus(rows.part(-1)) if sign > 0 else met
+        return found
+
+    def _install(self) -> ActionList:
+        covers = tuple(sorted(u.number for u in self._taken))
+        actions = ActionList(self.view.name, covers, self._inserts, tuple(self._deletes.values()))
+        self._taken, self._units = [], 0
+        self._deletes, self._inserts = {}, nothing(self.view)
+        return actions
