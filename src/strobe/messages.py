@@ -134,13 +134,17 @@ class Lookup(Immutable):
 
 @dataclass(frozen=True)
 class Query(Immutable):
-    """A fragment that one source can answer, in one snapshot. With `whole` an answer to a part of it is no use."""
+    """A fragment that one source can answer, in one snapshot. With `whole` an answer to a part of it is no use.
+
+    With `copy` the warehouse is asked for what it keeps of the source, as of its last commit, and not the source.
+    """
 
     view: str
     id: int
     source: str
     lookups: tuple[Lookup, ...]
     whole: bool = False
+    copy: bool = False
 
 
 @dataclass(frozen=True)

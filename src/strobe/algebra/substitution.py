@@ -51,22 +51,28 @@ def next_fragment(view: View, term: Sequence[int], *, whole: bool = False) -> tu
 
     Fewest rows first: a look-up by key moves one row for each key, one by an index few, one without an index makes
     the source scan, one without any equality moves everything. With `whole` everything that the source has is asked
-    for at once, whatever it costs: for algorithms that need it in one snapshot.
+    for at once, whatever it costs: for algorithms that need it in one snapshot. A copy at the warehouse is asked alone.
     """
     missing = [o.index for o in view.occurrences if o.index not in term]
     if not missing:
         return ()
     first = min((_step(view, j, term) for j in missing), key=lambda s: (s.cost, s.occurrence))
     steps = [first]
+    if view.occurrences[first.occurrence].copied:
+        return (first,)
     source = view.occurrences[first.occurrence].source
     while True:
         known = [s.occurrence for s in steps]
-        rest = [j for j in missing if j not in known and view.occurrences[j].source == source]
+        rest = [j for j in missing if j not in known and _offers(source, view.occurrences[j])]
         candidates = [_chained(view, j, term, known) or _step(view, j, ()) for j in rest]
         reachable = [c for c in candidates if whole or c.cost <= 1]
         if not reachable:
             return tuple(steps)
         steps.append(min(reachable, key=lambda s: (s.cost, s.occurrence)))
+
+
+def _offers(source: str, occurrence: Occurrence) -> bool:
+    return occurrence.source == source and not occurrence.copied
 
 
 def _chained(view: View, occurrence: int, term: Sequence[int], fragment: Sequence[int]) -> Step | None:

@@ -28,6 +28,8 @@ class Occurrence:
     """The name the user gave it, for messages to people."""
     relation: RelationSchema
     columns: tuple[str, ...]
+    copied: bool = False
+    """Whether the warehouse keeps a copy of the relation, which is asked instead of the source."""
 
     @property
     def source(self) -> str:

@@ -14,36 +14,24 @@ same message also asks for `-Q<U>`, to take out of Q's answer what U put in. One
 A query is a sum of terms; each is a view with updates in the place of some occurrences, evaluated by the source in one
 snapshot for all terms of the query. Terms without free occurrences are evaluated here.
 
-Departures from the paper: an update may be a transaction over several relations, and a relation may occur twice.
-`Q<U> = Q - Q[r := r - U]` for all of its relations at once: over all ways to put U in the place of one or more free
-occurrences, plus for an odd number of them, minus for an even one. Substituting once for each occurrence would count a
-tuple twice that joins itself.
+Departures from the paper: an update may be a transaction over several relations, and a relation may occur twice (see
+`terms`). Over several sources a term is asked for source by source; that is not right, and only the laboratory does it.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from itertools import combinations
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from strobe.algebra.relation import Relation
-from strobe.algebra.substitution import join_pairs
 from strobe.algebra.view import View
 from strobe.errors import BrokenInvariant
 from strobe.managers.base import Inbound, Outbound
 from strobe.managers.changes import change, key_delete, touches
 from strobe.managers.evaluation import Evaluation, nothing
+from strobe.managers.terms import Term, substituted
 from strobe.messages import ActionList, Answer, KeyDelete, Lookup, Query, Update
-
-
-@dataclass(frozen=True)
-class Term:
-    """The view with updates in the place of the known occurrences, joined as far as they go; `tag` is its COLLECT."""
-
-    known: tuple[int, ...]
-    rows: Relation | None
-    tag: int
 
 
 @dataclass
@@ -58,9 +46,13 @@ class Collect:
 
 
 @dataclass
-class OpenQuery:
-    query: Query
-    terms: list[tuple[Term, Evaluation, tuple[Lookup, ...]]] = field(default_factory=list)
+class OpenTerm:
+    """A term of which the source has been asked for the rest; `tag` names its COLLECT."""
+
+    term: Term
+    tag: int
+    evaluation: Evaluation
+    lookups: tuple[Lookup, ...] = ()
 
 
 class Eca:
@@ -68,8 +60,8 @@ class Eca:
         self.view = view
         self._complete, self._local = complete, local
         self._collects: deque[Collect] = deque()
-        self._open: dict[int, OpenQuery] = {}
-        """The unanswered query set, UQS."""
+        self._open: dict[int, list[OpenTerm]] = {}
+        """The unanswered query set, UQS: by query, its terms."""
         self._asked = 0
         self._tags = 0
         self._cuts: deque[int] = deque()
@@ -80,7 +72,7 @@ class Eca:
             if isinstance(message, Update):
                 out += self._update(message)
             elif isinstance(message, Answer):
-                self._answer(message)
+                out += self._answer(message)
             else:
                 self._cuts.append(message.number)
         return out + self._install()
@@ -88,18 +80,17 @@ class Eca:
     def _update(self, update: Update) -> list[Outbound]:
         collect = self._collect(update)
         terms = [
-            Term(term.known, _negated(term.rows), term.tag)
+            (open_.tag, compensating.negate())
             for query in self._open.values()
-            for term, _, _ in query.terms
-            for term in self._substituted(term, update)
+            for open_ in query
+            for compensating in substituted(self.view, open_.term, update)
         ]
         if self._local and self._is_local(update):
-            collect.deletes = tuple(
-                key_delete(o, change(o, [update]).part(-1)) for o in self.view.occurrences if touches(update, o)
-            )
+            touched = [o for o in self.view.occurrences if touches(update, o)]
+            collect.deletes = tuple(key_delete(o, change(o, [update]).part(-1)) for o in touched)
         else:
-            terms += self._substituted(Term((), None, collect.tag), update)
-        return self._ask(terms)
+            terms += [(collect.tag, term) for term in substituted(self.view, None, update)]
+        return self._ask(OpenTerm(term, tag, Evaluation(self.view, term.known, {0: term.rows})) for tag, term in terms)
 
     def _collect(self, update: Update) -> Collect:
         """The COLLECT in which an update's answers gather."""
@@ -117,56 +108,39 @@ class Eca:
         touched = [o for o in self.view.occurrences if touches(update, o)]
         return all(self.view.key_of(o) and change(o, [update]).part(1).known_empty for o in touched)
 
-    def _substituted(self, term: Term, update: Update) -> list[Term]:
-        """`term<U>`: over all ways to put U in the place of free occurrences."""
-        free = [o for o in self.view.occurrences if o.index not in term.known and touches(update, o)]
-        found = []
-        for size in range(1, len(free) + 1):
-            for chosen in combinations(free, size):
-                known, rows = term.known, term.rows
-                for occurrence in chosen:
-                    substituted = change(occurrence, [update])
-                    pairs = join_pairs(self.view, known, occurrence.index)
-                    rows = substituted if rows is None else rows.join(substituted, pairs)
-                    known = (*known, occurrence.index)
-                if rows is not None and not rows.known_empty:
-                    found.append(Term(known, rows if size % 2 else rows.negate(), term.tag))
-        return found
-
-    def _ask(self, terms: list[Term]) -> list[Outbound]:
-        """One message for all terms that need the source."""
-        lookups: list[Lookup] = []
-        asked: list[tuple[Term, Evaluation, tuple[Lookup, ...]]] = []
+    def _ask(self, terms: Iterable[OpenTerm]) -> list[Outbound]:
+        """One message to a source for all terms that need it."""
+        queries: dict[str, tuple[list[OpenTerm], list[Lookup]]] = {}
         for term in terms:
-            if term.rows is None:
+            if term.evaluation.done:
+                self._add(term)
                 continue
-            evaluation = Evaluation(self.view, term.known, {0: term.rows})
-            if evaluation.done:
-                self._add(term, evaluation)
-            else:
-                own = evaluation.lookups(whole=True, offset=len(lookups))
-                lookups += own
-                asked.append((term, evaluation, own))
-        if not asked:
-            return []
-        query = Query(self.view.name, self._asked, self.view.sources[0], tuple(lookups), whole=True)
-        self._asked += 1
-        self._open[query.id] = OpenQuery(query, asked)
-        return [query]
+            source = self.view.occurrences[term.evaluation.lookups(whole=True)[0].occurrence].source
+            asked, lookups = queries.setdefault(source, ([], []))
+            term.lookups = term.evaluation.lookups(whole=True, offset=len(lookups))
+            lookups += term.lookups
+            asked.append(term)
+        out: list[Outbound] = []
+        for source, (asked, lookups) in queries.items():
+            self._open[self._asked] = asked
+            out.append(Query(self.view.name, self._asked, source, tuple(lookups), whole=True))
+            self._asked += 1
+        return out
 
-    def _answer(self, answer: Answer) -> None:
+    def _answer(self, answer: Answer) -> list[Outbound]:
         if answer.id not in self._open:
             raise BrokenInvariant(f"answer {answer.id} was not asked for", where=f"view {self.view.name}")
+        terms = self._open.pop(answer.id)
         start = 0
-        for term, evaluation, lookups in self._open.pop(answer.id).terms:
-            found = answer.relations[start : start + len(lookups)]
-            start += len(lookups)
-            evaluation.absorb(lookups, found, answer.seen)
-            self._add(term, evaluation)
+        for term in terms:
+            found = answer.relations[start : start + len(term.lookups)]
+            start += len(term.lookups)
+            term.evaluation.absorb(term.lookups, found, answer.seen)
+        return self._ask(terms)
 
-    def _add(self, term: Term, evaluation: Evaluation) -> None:
+    def _add(self, term: OpenTerm) -> None:
         collect = next(c for c in self._collects if c.tag == term.tag)
-        for result in evaluation.results.values():
+        for result in term.evaluation.results.values():
             collect.rows = collect.rows.plus(result)
 
     def _install(self) -> list[Outbound]:
@@ -175,14 +149,10 @@ class Eca:
         while self._collects:
             first = self._collects[0]
             closed = first.closed or (self._cuts and first.updates[-1] <= self._cuts[0])
-            if any(term.tag == first.tag for query in self._open.values() for term, _, _ in query.terms):
+            if any(term.tag == first.tag for query in self._open.values() for term in query):
                 return out
             if self._open and not closed:
                 return out
             self._collects.popleft()
             out.append(ActionList(self.view.name, tuple(first.updates), first.rows, first.deletes))
         return out
-
-
-def _negated(rows: Relation | None) -> Relation | None:
-    return None if rows is None else rows.negate()

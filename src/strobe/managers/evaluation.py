@@ -48,7 +48,8 @@ class Evaluation:
     def ask(self, number: int) -> Query:
         """The next fragment, as a query."""
         lookups = self.lookups()
-        return Query(self.view.name, number, self.view.occurrences[lookups[0].occurrence].source, lookups)
+        first = self.view.occurrences[lookups[0].occurrence]
+        return Query(self.view.name, number, first.source, lookups, copy=first.copied)
 
     def lookups(self, *, whole: bool = False, offset: int = 0) -> tuple[Lookup, ...]:
         """The next fragment (or everything at its source), as look-ups that come after `offset` others in a query."""

@@ -12,6 +12,9 @@ snapshot behind an answer says that it had seen:
   deliver a commit before snapshots show it; and of two questions the one evaluated first may be answered last.)
 
 One view's slow answer holds up no other view: every manager has an inbox of its own.
+
+A copy of a relation at the warehouse is as old as the last commit. Its answer is brought to where the manager is, by
+adding the updates that the manager has been given since: so it is as good as one of the source, and holds nothing up.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from strobe.managers.base import Inbound, Outbound, ViewManager
-from strobe.messages import Answer, Cut, Position, Query, Transaction, Update
+from strobe.messages import Answer, Cut, Position, Query, Seen, Transaction, Update
 
 REMEMBERED = 10_000
 """How many transactions an inbox remembers to hold answers against. Where log order is visibility order the last one
@@ -36,13 +39,16 @@ class Inbox:
         self._held: dict[str, list[Update]] = defaultdict(list)
         self._delivered: dict[str, list[Transaction]] = defaultdict(list)
         """Transactions given to the manager (without their rows), until some answer has shown them."""
+        self._uncopied: dict[str, list[Transaction]] = defaultdict(list)
+        """Transactions given to the manager, with their rows, until a copy has shown them."""
+        self._copied = {o.source for o in manager.view.occurrences if o.copied}
         self._open: dict[int, Query] = {}
         self._early: list[Answer] = []
 
     @property
     def waits_for(self) -> tuple[str, ...]:
         """The sources with an open question."""
-        return tuple(dict.fromkeys(query.source for query in self._open.values()))
+        return tuple(dict.fromkeys(query.source for query in self._open.values() if not query.copy))
 
     @property
     def early(self) -> dict[str, Position]:
@@ -74,6 +80,8 @@ class Inbox:
         return self._hand_over([cut])
 
     def answer(self, answer: Answer) -> list[Outbound]:
+        if self._open[answer.id].copy:
+            return self._hand_over([self._brought_up(self._open.pop(answer.id), answer)])
         if not answer.seen.through <= self._reached[answer.source]:
             self._early.append(answer)
             return []
@@ -96,9 +104,23 @@ class Inbox:
         self._delivered[source] = []  # what one snapshot has shown, later ones show too
         return self._hand_over(messages)
 
+    def _brought_up(self, query: Query, answer: Answer) -> Answer:
+        source = answer.source
+        self._uncopied[source] = since = [t for t in self._uncopied[source] if not answer.seen.saw(t)]
+        relations = list(answer.relations)
+        for place, lookup in enumerate(query.lookups):
+            for transaction in since:
+                if lookup.relation in transaction.changes:
+                    change = transaction.changes[lookup.relation].project(lookup.columns)
+                    relations[place] = relations[place].plus(change)
+        through = max([answer.seen.through, *(t.position for t in since)], key=lambda p: p.order)
+        return replace(answer, relations=tuple(relations), seen=Seen(through))
+
     def _hand_over(self, messages: list[Inbound]) -> list[Outbound]:
         for message in messages:
             if isinstance(message, Update):
+                if message.source in self._copied:
+                    self._uncopied[message.source].append(message.transaction)
                 delivered = self._delivered[message.source]
                 delivered.append(replace(message.transaction, changes={}))
                 if len(delivered) > REMEMBERED and message.source not in self.waits_for:

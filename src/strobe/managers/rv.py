@@ -10,7 +10,6 @@ A recomputation also begins at every cut, so that the last `k mod s` updates do 
 
 from __future__ import annotations
 
-from bisect import insort
 from collections import deque
 from collections.abc import Sequence
 
@@ -20,15 +19,15 @@ from strobe.algebra.view import View
 from strobe.errors import BrokenInvariant
 from strobe.managers.base import Inbound, Outbound
 from strobe.managers.changes import change
-from strobe.messages import ActionList, Answer, Cut, Lookup, Query, Update
+from strobe.managers.units import Received
+from strobe.messages import ActionList, Answer, Lookup, Query, Update
 
 
 class Rv:
     def __init__(self, view: View, *, every: int = 1) -> None:
         self.view = view
         self._every = every
-        self._cuts: deque[int] = deque()
-        self._waiting: list[Update] = []
+        self._waiting = Received(view.sources)
         self._batch: list[Update] = []
         self._parts: dict[int, Relation] = {}
         """By occurrence, its rows at the target."""
@@ -38,12 +37,10 @@ class Rv:
 
     def receive(self, messages: Sequence[Inbound]) -> list[Outbound]:
         for message in messages:
-            if isinstance(message, Update):
-                insort(self._waiting, message, key=lambda update: update.number)
-            elif isinstance(message, Cut):
-                self._cuts.append(message.number)
-            else:
+            if isinstance(message, Answer):
                 self._absorb(message)
+            else:
+                self._waiting.add(message)
         return self._advance()
 
     def _absorb(self, answer: Answer) -> None:
@@ -71,16 +68,21 @@ class Rv:
         return out
 
     def _start(self) -> bool:
-        while self._cuts and not (self._waiting and self._waiting[0].number <= self._cuts[0]):
-            self._cuts.popleft()
-        due = [u for u in self._waiting if u.number <= self._cuts[0]] if self._cuts else []
-        if not due and len(self._waiting) >= self._every:
-            due = self._waiting[: self._every]
-        self._batch = due
-        self._waiting = self._waiting[len(due) :]
+        self._waiting.next_block()
+        batch: list[Update] = []
+        limit = self._waiting.cut if self._waiting.cut is not None else self._nth()
+        while limit is not None and (unit := self._waiting.unit(limit)):
+            self._waiting.take(unit)
+            batch += unit
+        self._batch = sorted(batch, key=lambda update: update.number)
         self._parts = {}
-        self._to_ask = deque(self.view.sources if due else ())
-        return bool(due)
+        self._to_ask = deque(self.view.sources if batch else ())
+        return bool(batch)
+
+    def _nth(self) -> int | None:
+        """The number of the s-th update that waits."""
+        numbers = [update.number for update in self._waiting]
+        return numbers[self._every - 1] if len(numbers) >= self._every else None
 
     def _ask(self, source: str) -> Query:
         """All rows of everything that the view uses at a source, in one snapshot."""

@@ -28,8 +28,6 @@ Departures from the paper:
 
 from __future__ import annotations
 
-from bisect import insort
-from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -41,7 +39,8 @@ from strobe.errors import BrokenInvariant
 from strobe.managers.base import Inbound, Outbound
 from strobe.managers.changes import change, delete, key_delete, together, touches
 from strobe.managers.evaluation import Evaluation, nothing
-from strobe.messages import ActionList, Answer, Cut, KeyDelete, Query, Update
+from strobe.managers.units import Received
+from strobe.messages import ActionList, Answer, KeyDelete, Query, Update
 
 
 @dataclass
@@ -59,9 +58,8 @@ class Strobe:
     def __init__(self, view: View, *, bound: int | None = None, whole: bool = False) -> None:
         self.view = view
         self._bound, self._whole = bound, whole
-        self._received: list[Update] = []
-        """Received and unprocessed, by number."""
-        self._cuts: deque[int] = deque()
+        self._received = Received(view.sources)
+        """Received and unprocessed."""
         self._taken: list[Update] = []
         """Processed since the last install."""
         self._units = 0
@@ -73,12 +71,10 @@ class Strobe:
     def receive(self, messages: Sequence[Inbound]) -> list[Outbound]:
         out: list[Outbound] = []
         for message in messages:
-            if isinstance(message, Update):
-                insort(self._received, message, key=lambda update: update.number)
-            elif isinstance(message, Cut):
-                self._cuts.append(message.number)
-            else:
+            if isinstance(message, Answer):
                 out += self._answered(message)
+            else:
+                self._received.add(message)
             if self._bound is None:
                 out += self._take()
         while True:
@@ -87,8 +83,8 @@ class Strobe:
                 return out
             if not self._parts_missing():
                 out.append(self._install())
-            elif self._cuts:
-                self._cuts.popleft()  # a global transaction goes on beyond the cut
+            elif self._received.cut is not None:
+                self._received.forget_cut()  # a global transaction goes on beyond it
             else:
                 return out
 
@@ -98,43 +94,20 @@ class Strobe:
         """Process units as long as the bound and the block allow."""
         out: list[Outbound] = []
         while self._bound is None or self._units < self._bound:
-            unit = self._whole_unit() if self._whole and self._bound is not None else self._within_block()[:1]
+            if not self._taken:
+                self._received.next_block()
+            unit = self._next()
             if not unit:
                 break
             self._units += 1
             out += self._process(unit)
         return out
 
-    def _within_block(self) -> list[Update]:
-        """What has been received, up to the cut that ends the block at work."""
-        while self._cuts and not self._taken and not any(u.number <= self._cuts[0] for u in self._received):
-            self._cuts.popleft()
-        return [u for u in self._received if not self._cuts or u.number <= self._cuts[0]]
-
-    def _whole_unit(self) -> list[Update]:
-        """The first update that heads its source's queue together with all parts of its global transactions."""
-        for first in self._within_block():
-            unit = self._closure(first)
-            if unit:
-                return unit
-        return []
-
-    def _closure(self, first: Update) -> list[Update]:
-        """An update, those before it at its source, and all parts of their transactions; none if one is missing."""
-        unit: list[Update] = []
-        todo = [first]
-        while todo:
-            update = todo.pop()
-            if update in unit:
-                continue
-            unit.append(update)
-            todo += [u for u in self._received if u.source == update.source and u.number < update.number]
-            for part in update.transaction.part_of:
-                here = {u.source: u for u in self._received if part in u.transaction.part_of}
-                if not part.participants & set(self.view.sources) <= set(here):
-                    return []
-                todo += here.values()
-        return sorted(unit, key=lambda u: u.number)
+    def _next(self) -> list[Update]:
+        cut = self._received.cut
+        if self._whole and self._bound is not None:
+            return self._received.unit(cut if self._taken else None)
+        return [u for u in self._received if cut is None or u.number <= cut][:1]
 
     def _parts_missing(self) -> bool:
         """Whether a global transaction has been processed in part."""
@@ -154,7 +127,7 @@ class Strobe:
 
     def _process(self, unit: list[Update]) -> list[Outbound]:
         """Each update is an event of its own, also where several make a unit: a snapshot may lie between them."""
-        self._received = [u for u in self._received if u not in unit]
+        self._received.take(unit)
         self._taken += unit
         return [message for update in unit for message in self._process_one(update)]
 

@@ -18,16 +18,15 @@ is not). One rule covers self-joins (an R for each occurrence), several relation
 several relations, snapshots that saw a later update without an earlier one, and batches.
 
 A batch consists of *groups*, and every group becomes an action list: at strong the updates of one block, between two
-cuts, are one group; at complete every update is a group of its own. The sweeps of all groups go around together,
-because they ask for the same relations; each is compensated to its own target, the state before or after its group.
-So complete asks hardly more than strong.
+cuts, are one group; at complete every update (or global transaction) is a group of its own. The sweeps of all groups
+go around together, because they ask for the same relations; each is compensated to its own target, the state before or
+after its group. So complete asks hardly more than strong.
 
 Cost: 2(n-1) messages for a batch that changes one occurrence; fewer where neighbouring occurrences live at one source.
 """
 
 from __future__ import annotations
 
-from bisect import insort
 from collections import deque
 from collections.abc import Sequence
 
@@ -37,7 +36,8 @@ from strobe.errors import BrokenInvariant
 from strobe.managers.base import Inbound, Outbound
 from strobe.managers.changes import change, touches
 from strobe.managers.evaluation import Evaluation, nothing
-from strobe.messages import ActionList, Answer, Cut, Query, Seen, Update
+from strobe.managers.units import Received
+from strobe.messages import ActionList, Answer, Query, Seen, Update
 
 MOST = 200
 """Groups that go around together, at the most."""
@@ -49,9 +49,8 @@ class Sweep:
     def __init__(self, view: View, *, complete: bool) -> None:
         self.view = view
         self._complete = complete
-        self._cuts: deque[int] = deque()
-        self._waiting: list[Update] = []
-        """Updates not yet taken up, by number: the inbox may have held some back while later ones came."""
+        self._waiting = Received(view.sources)
+        """Updates not yet taken up."""
         self._groups: list[list[Update]] = []
         self._deltas: list[Relation] = []
         self._to_sweep: deque[Occurrence] = deque()
@@ -62,12 +61,10 @@ class Sweep:
 
     def receive(self, messages: Sequence[Inbound]) -> list[Outbound]:
         for message in messages:
-            if isinstance(message, Update):
-                insort(self._waiting, message, key=lambda update: update.number)
-            elif isinstance(message, Cut):
-                self._cuts.append(message.number)
-            else:
+            if isinstance(message, Answer):
                 self._absorb(message)
+            else:
+                self._waiting.add(message)
         return self._advance()
 
     def _absorb(self, answer: Answer) -> None:
@@ -99,25 +96,27 @@ class Sweep:
         return out
 
     def _start_batch(self) -> bool:
-        if self._complete:
-            self._groups = [[update] for update in self._waiting[:MOST]]
-            del self._waiting[:MOST]
-        else:
-            block = self._next_block()
-            self._groups = [block] if block else []
+        self._groups = self._units() if self._complete else [block] if (block := self._block()) else []
         self._deltas = [nothing(self.view) for _ in self._groups]
         batch = [update for group in self._groups for update in group]
         self._to_sweep.extend(o for o in self.view.occurrences if any(touches(u, o) for u in batch))
         return bool(self._groups)
 
-    def _next_block(self) -> list[Update]:
+    def _units(self) -> list[list[Update]]:
+        found: list[list[Update]] = []
+        while len(found) < MOST and (unit := self._waiting.unit()):
+            self._waiting.take(unit)
+            found.append(unit)
+        return found
+
+    def _block(self) -> list[Update]:
         """The updates up to the next cut that has any."""
-        while self._cuts and not (self._waiting and self._waiting[0].number <= self._cuts[0]):
-            self._cuts.popleft()
-        block: list[Update] = []
-        while self._cuts and self._waiting and self._waiting[0].number <= self._cuts[0]:
-            block.append(self._waiting.pop(0))
-        return block
+        self._waiting.next_block()
+        found: list[Update] = []
+        while self._waiting.cut is not None and (unit := self._waiting.unit(self._waiting.cut)):
+            self._waiting.take(unit)
+            found += unit
+        return sorted(found, key=lambda update: update.number)
 
     def _start_sweep(self, swept: Occurrence) -> None:
         changes = {number: change(swept, group) for number, group in enumerate(self._groups)}

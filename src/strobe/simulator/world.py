@@ -95,7 +95,7 @@ class MemorySource:
         return Answer(query.view, query.id, self.name, tuple(found), Seen(position(self.now)))
 
 
-def evaluate(view: View, states: Mapping[str, Contents]) -> Bag:
+def evaluate(view: View, states: Mapping[str, Mapping[str, Bag]]) -> Bag:
     """The view over these states, from scratch: all attributes, before selection and projection."""
     first, *others = view.occurrences
     result: Relation = substitute(first, states[first.source][first.relation.name])
@@ -104,9 +104,21 @@ def evaluate(view: View, states: Mapping[str, Contents]) -> Bag:
         rows = substitute(occurrence, states[occurrence.source][occurrence.relation.name])
         result = result.join(rows, join_pairs(view, known, occurrence.index))
         known.append(occurrence.index)
-    if not isinstance(result, Bag):
+    return added(Bag(result.attributes), result)
+
+
+def added(rows: Bag, change: Relation) -> Bag:
+    if not isinstance(change, Bag):
         raise BrokenInvariant("the simulator works on bags in memory only")
-    return result
+    return rows.add(change)
+
+
+def installed(rows: Bag, actions: ActionList) -> Bag:
+    """A view (all its attributes) after an action list."""
+    after: Relation = Bag(rows.attributes) if actions.replaces else rows
+    for delete in actions.deletes:
+        after = after.key_delete(delete.keys, [(a, a) for a in delete.keys.attributes])
+    return added(Bag(rows.attributes), after.plus(actions.delta))
 
 
 @dataclass
@@ -213,9 +225,7 @@ class World:
     def _install(self, transaction: WarehouseTransaction) -> None:
         views = dict(self.history[-1].views)
         for actions in transaction.actions:
-            changed = views[actions.view].plus(actions.delta)
-            if isinstance(changed, Bag):
-                views[actions.view] = changed
+            views[actions.view] = installed(views[actions.view], actions)
         vector = {source: reached.order[0] for source, reached in transaction.positions.items()}
         self.history.append(State(transaction.numbers, vector, views))
 
