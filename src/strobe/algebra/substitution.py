@@ -45,15 +45,18 @@ class Step:
     """0 found by its key, 1 by an index, 2 by a scan for the keys, 3 all rows."""
 
 
-def next_fragment(view: View, term: Sequence[int], *, whole: bool = False) -> tuple[Step, ...]:
+def next_fragment(
+    view: View, term: Sequence[int], *, whole: bool = False, within: Collection[int] | None = None
+) -> tuple[Step, ...]:
     """The occurrences to ask for next, all at one source; the first found from the term, the rest from it or from the
     first.
 
     Fewest rows first: a look-up by key moves one row for each key, one by an index few, one without an index makes
     the source scan, one without any equality moves everything. With `whole` everything that the source has is asked
     for at once, whatever it costs: for algorithms that need it in one snapshot. A copy at the warehouse is asked alone.
+    `within` names the occurrences that are to be joined at all.
     """
-    missing = [o.index for o in view.occurrences if o.index not in term]
+    missing = [o.index for o in view.occurrences if o.index not in term and (within is None or o.index in within)]
     if not missing:
         return ()
     first = min((_step(view, j, term) for j in missing), key=lambda s: (s.cost, s.occurrence))

@@ -9,7 +9,7 @@ the difference between the state it wants and the state that was seen.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import reduce
 
 from strobe.algebra.bag import Bag
@@ -29,21 +29,30 @@ def believe(_term: int, _occurrence: int, _seen: Seen) -> Relation | None:
 class Evaluation:
     """Terms in which the same occurrences are known, on their way around the sources."""
 
-    def __init__(self, view: View, known: Sequence[int], terms: Mapping[int, Relation]) -> None:
+    def __init__(
+        self, view: View, known: Sequence[int], terms: Mapping[int, Relation], span: Collection[int] | None = None
+    ) -> None:
+        """`span` is what they are to be joined with: all occurrences, unless it says less."""
         self.view = view
         self.terms = dict(terms)
         self.known = list(known)
+        self._span = sorted({*known, *(range(len(view.occurrences)) if span is None else span)})
 
     @property
     def done(self) -> bool:
-        return len(self.known) == len(self.view.occurrences) or all(t.known_empty for t in self.terms.values())
+        return self._joined or all(t.known_empty for t in self.terms.values())
+
+    @property
+    def _joined(self) -> bool:
+        return len(self.known) == len(self._span)
 
     @property
     def results(self) -> dict[int, Relation]:
         """The rows of each complete term; none if they all died out on the way."""
-        if len(self.known) < len(self.view.occurrences):
+        if not self._joined:
             return {}
-        return {number: term.project(self.view.attributes) for number, term in self.terms.items()}
+        attributes = [a for i in self._span for a in self.view.occurrences[i].attributes]
+        return {number: term.project(attributes) for number, term in self.terms.items()}
 
     def ask(self, number: int) -> Query:
         """The next fragment, as a query."""
@@ -53,7 +62,7 @@ class Evaluation:
 
     def lookups(self, *, whole: bool = False, offset: int = 0) -> tuple[Lookup, ...]:
         """The next fragment (or everything at its source), as look-ups that come after `offset` others in a query."""
-        steps = next_fragment(self.view, self.known, whole=whole)
+        steps = next_fragment(self.view, self.known, whole=whole, within=self._span)
         return tuple(self._lookup(steps[: i + 1], offset) for i in range(len(steps)))
 
     def _lookup(self, steps: tuple[Step, ...], offset: int) -> Lookup:

@@ -10,7 +10,7 @@ from bisect import insort
 from collections import deque
 from collections.abc import Collection, Iterator
 
-from strobe.messages import Cut, Update
+from strobe.messages import Cut, Seen, Update
 
 
 class Received:
@@ -55,10 +55,20 @@ class Received:
         """
         if not any(u.transaction.part_of for u in self._updates):
             return self._updates[:1] if self._updates and (limit is None or self._updates[0].number <= limit) else []
-        found = [unit for u in self._updates if limit is None or u.number <= limit if (unit := self._closure(u))]
+        found = [unit for u in self._updates if limit is None or u.number <= limit if (unit := self.closure(u))]
         return min(found, key=lambda unit: (len(unit), unit[0].number), default=[])
 
-    def _closure(self, first: Update) -> list[Update]:
+    def seen(self, source: str, seen: Seen) -> list[Update]:
+        """What a snapshot of a source had seen of it, in whole units and not beyond the block at work."""
+        found: list[Update] = []
+        for update in self._updates:
+            if update.source == source and seen.saw(update.transaction):
+                unit = self.closure(update)
+                if unit and (self.cut is None or unit[-1].number <= self.cut):
+                    found += [u for u in unit if u not in found]
+        return sorted(found, key=lambda u: u.number)
+
+    def closure(self, first: Update) -> list[Update]:
         """An update, those before it at its source, and all parts of their transactions; none if one is missing."""
         unit: list[Update] = []
         todo = [first]
