@@ -15,94 +15,56 @@ The levels, of the warehouse states ws_0 … ws_q against what happened at the s
 It stands beside `convergent` and `weak`, not above them; both sides meet at `strong`. `complete-N` lies between strong
 and complete: exactly every N-th state of a schedule is shown, and the last one.
 
-A judge is made once for what happened at the sources and asked about many sequences of states. States become numbers,
-and the levels of all sequences together are one automaton, made as it is walked: after some states, all that matters is
-which vectors some schedule can be at (`Lattice`). So a verdict costs one look-up for every state.
+What the papers leave open is decided so: a state may be written twice, so places may repeat; there is one place for
+each state, where ECA asks for places for each pair of states only; vectors are prefixes at every source, also for weak;
+and the first state is one like the others: only `complete` asks that it be the start.
+
+A judge is made once for what happened at the sources and asked about many sequences of states: by a search over all
+schedules (`Automaton`), where a verdict costs one look-up for every state, or by the positions that the states claim
+(`Course`), where it takes a recomputation for every state and no search.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from strobe.algebra.bag import Bag, Row
+from strobe.auditor.automaton import Automaton
+from strobe.auditor.claims import Course
 from strobe.auditor.lattice import Lattice, vectors
+from strobe.auditor.reasons import ByClaims, BySearch
 from strobe.auditor.timeline import Contents, HistoryTransaction, Timeline, Vector
-from strobe.errors import BrokenInvariant
+from strobe.auditor.verdict import LEVELS, Finding, Verdict, check_level, satisfies
+from strobe.auditor.witness import Witness
+from strobe.errors import BrokenInvariant, StrobeError, UserError
 
-__all__ = ["LEVELS", "Finding", "HistoryTransaction", "Judge", "Verdict", "satisfies"]
-
-LEVELS = ("inconsistent", "convergent", "weak", "consistent", "strong", "complete")
-
-_IMPLIES = {
-    "inconsistent": {"inconsistent"},
-    "convergent": {"inconsistent", "convergent"},
-    "weak": {"inconsistent", "convergent", "weak"},
-    "consistent": {"inconsistent", "consistent"},
-    "strong": {"inconsistent", "convergent", "weak", "consistent", "strong"},
-    "complete": set(LEVELS),
-    "unknown": {"inconsistent"},
-}
+__all__ = ["LEVELS", "CannotEvaluate", "Finding", "HistoryTransaction", "Judge", "Verdict", "check_level", "satisfies"]
 
 LIMIT = 50_000
 """Vectors that a search goes through at the most."""
 
+_KEPT = 4_096
+"""Vectors whose views are kept."""
+
 Views = Mapping[str, Bag]
 Evaluate = Callable[[Mapping[str, Contents]], Views]
+Claims = Mapping[str, Mapping[str, "int | str"]]
+"""By view and source: how many of the source's transactions a state reflects, or the position it reflects, as the
+transactions name them."""
 
 
-def satisfies(level: str, wanted: str) -> bool:
-    """Whether a history of this level keeps what another level promises."""
-    return wanted in _IMPLIES[level]
+class CannotEvaluate(StrobeError):
+    """Raised by `evaluate` where it cannot tell what a view is: the verdict is then unknown, for this reason."""
 
-
-@dataclass(frozen=True)
-class Finding:
-    """What was found about one view, or about all together."""
-
-    verdict: str
-    """Against the wanted level: valid, invalid or unknown."""
-    level: str
-    """The level that held: one of LEVELS, or unknown."""
-    because: str
-    witness: tuple[str, ...] = ()
-    complete_n: int | None = None
-    """The smallest N > 1 with which a strong history is complete-N."""
-
-    def document(self) -> dict[str, Any]:
-        body = {"verdict": self.verdict, "level": self.level, "because": self.because}
-        every = {"complete_n": self.complete_n} if self.complete_n else {}
-        return {**body, "witness": list(self.witness) or None, **every}
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The finding over all views together, and over each alone."""
-
-    wanted: str
-    together: Finding
-    views: Mapping[str, Finding]
-
-    @property
-    def verdict(self) -> str:
-        return self.together.verdict
-
-    @property
-    def level(self) -> str:
-        return self.together.level
-
-    def document(self) -> dict[str, Any]:
-        """The public JSON document."""
-        views = {view: finding.document() for view, finding in self.views.items()}
-        return {**self.together.document(), "wanted": self.wanted, "views": views}
+    code = "cannot_evaluate"
 
 
 class Judge:
     """What happened at the sources, to be compared with what a warehouse showed.
 
     `transactions` are listed in an order that agrees with each source's own commit order. `evaluate` gives the views
-    over contents of all sources.
+    over the contents of all sources. `start` says how the sources name the position before their first transaction.
     """
 
     def __init__(
@@ -111,14 +73,16 @@ class Judge:
         transactions: Sequence[HistoryTransaction],
         evaluate: Evaluate,
         *,
+        start: Mapping[str, str] | None = None,
         limit: int = LIMIT,
     ) -> None:
         self.timeline = Timeline(initial, transactions)
         self._evaluate = evaluate
-        self._numbers = _Numbers(self.views_at(self.timeline.start))
-        self._at: dict[Vector, int] = {}
         self._limit = limit
-        self._searches: dict[str | None, _Search] = {}
+        self._views: OrderedDict[Vector, Views] = OrderedDict()
+        self._numbers = _Numbers(self.views_at(self.timeline.start))
+        self._automata: dict[str | None, Automaton] = {}
+        self._positions = _known_positions(self.timeline, start or {})
 
     @property
     def views(self) -> tuple[str, ...]:
@@ -129,61 +93,135 @@ class Judge:
         """Whether there are few enough vectors to search through."""
         return vectors(self.timeline) <= self._limit
 
+    def views_at(self, vector: Vector) -> Views:
+        """What the views are at a vector."""
+        found = self._views.get(vector)
+        if found is None:
+            found = self._views[vector] = self._evaluate(self.timeline.contents(vector))
+            if len(self._views) > _KEPT:
+                self._views.popitem(last=False)
+        else:
+            self._views.move_to_end(vector)
+        return found
+
+    # ── the fast path ────────────────────────────────────────────────────────────────────────────────────────────────
+
     def intern(self, state: Views) -> int:
         """A small number for a warehouse state: equal numbers for equal states."""
         return self._numbers.number(state)
 
-    def key(self, states: Sequence[Views]) -> tuple[int, ...]:
+    def key(self, states: Iterable[Views]) -> tuple[int, ...]:
         return tuple(self.intern(state) for state in states)
 
     def level(self, key: Sequence[int], view: str | None = None) -> str:
-        """The level of a sequence of interned states, of all views together or of one alone. This is the fast path."""
-        search = self._searches.get(view) or self._search(view)
-        return search.level(key)
+        """The level of a sequence of interned states, of all views together or of one alone."""
+        return (self._automata.get(view) or self._automaton(view)).level(key)
 
     def complete_n(self, key: Sequence[int], view: str | None = None) -> int | None:
         """The smallest N > 1 with which a sequence of interned states is complete-N, if there is one."""
-        return (self._searches.get(view) or self._search(view)).complete_n(key)
+        return (self._automata.get(view) or self._automaton(view)).complete_n(key)
 
-    def verdict(self, states: Sequence[Views], wanted: str = "strong") -> Verdict:
-        """Whether the states, the first of them the initial one, kept the wanted level."""
+    def _automaton(self, view: str | None) -> Automaton:
+        if not self.searchable:
+            raise BrokenInvariant(f"there are more than {self._limit} vectors: too many to search through")
+        if not self._automata:
+            lattice, total = Lattice(self.timeline), len(self.timeline.transactions)
+            numbers = [self.intern(self.views_at(vector)) for vector in lattice.vectors]
+            for name in self.views:
+                alone = self._numbers.alone(name)
+                self._automata[name] = Automaton(lattice, total, [alone[number] for number in numbers], alone)
+            self._automata[None] = Automaton(lattice, total, numbers, {})
+        return self._automata[view]
+
+    # ── verdicts ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def verdict(
+        self, states: Iterable[Views], wanted: str = "strong", claims: Iterable[Claims | None] | None = None
+    ) -> Verdict:
+        """Whether the states, the first of them the initial one, kept the wanted level.
+
+        Where there are claims, one (or None) for each state, they are checked; only what they leave open is searched
+        for.
+        """
+        check_level(wanted)
+        scopes = [*self.views, None] if len(self.views) > 1 else list(self.views)
+        try:
+            if claims is None and self.searchable:
+                shown = list(states)
+                findings = {scope: self._by_search(shown, wanted, scope) for scope in scopes}
+            else:
+                pairs = ((state, None) for state in states) if claims is None else zip(states, claims, strict=True)
+                findings = self._by_claims(pairs, wanted, scopes)
+        except CannotEvaluate as reason:
+            findings = dict.fromkeys(scopes, Finding("unknown", "unknown", str(reason)))
+        return Verdict(wanted, findings[scopes[-1]], {view: findings[view] for view in self.views})
+
+    def _by_search(self, states: Sequence[Views], wanted: str, scope: str | None) -> Finding:
         if not states:
             raise BrokenInvariant("a history has at least its initial state")
         key = self.key(states)
-        findings = {view: self._finding(key, wanted, view) for view in self.views}
-        together = findings[self.views[0]] if len(findings) == 1 else self._finding(key, wanted, None)
-        return Verdict(wanted, together, findings)
+        reasons = BySearch(self._automaton(scope), self.timeline, self._witness(scope), key)
+        every = self.complete_n(key, scope) if self.level(key, scope) == "strong" else None
+        return reasons.finding(states, wanted, every)
 
-    def views_at(self, vector: Vector) -> Views:
-        """What the views are at a vector."""
-        return self._evaluate(self.timeline.contents(vector))
+    def _by_claims(
+        self, pairs: Iterable[tuple[Views, Claims | None]], wanted: str, scopes: Sequence[str | None]
+    ) -> dict[str | None, Finding]:
+        courses = {scope: Course(self.timeline, self._scope(scope), self.views_at) for scope in scopes}
+        shown: list[Views] = []
+        count = 0
+        for state, claim in pairs:
+            counted = self._counted(count, claim or {})
+            count += 1
+            for course in courses.values():
+                course.add(state, counted)
+            if self.searchable:
+                shown.append(state)
+        if not count:
+            raise BrokenInvariant("a history has at least its initial state")
+        findings: dict[str | None, Finding] = {}
+        for scope, course in courses.items():
+            every = course.finish()
+            reasons = ByClaims(course, self.timeline, self._witness(scope))
+            if reasons.open and self.searchable:
+                findings[scope] = self._by_search(shown, wanted, scope)
+            else:
+                findings[scope] = reasons.finding(count, wanted, every)
+        return findings
 
-    def number_at(self, vector: Vector) -> int:
-        found = self._at.get(vector)
-        if found is None:
-            found = self._at[vector] = self.intern(self.views_at(vector))
-        return found
+    def _scope(self, scope: str | None) -> Sequence[str]:
+        return self.views if scope is None else (scope,)
 
-    def _search(self, view: str | None) -> _Search:
-        if not self.searchable:
-            raise BrokenInvariant(f"there are more than {self._limit} vectors: too many to search through")
-        if None not in self._searches:
-            lattice = Lattice(self.timeline)
-            numbers = [self.number_at(vector) for vector in lattice.vectors]
-            total = len(self.timeline.transactions)
-            for name in self.views:
-                alone = self._numbers.alone(name)
-                self._searches[name] = _Search(lattice, total, [alone[number] for number in numbers], alone)
-            self._searches[None] = _Search(lattice, total, numbers, {})
-        return self._searches[view]
+    def _witness(self, scope: str | None) -> Witness:
+        return Witness(self.timeline, self._evaluate, self.views_at, self._scope(scope))
 
-    def _finding(self, key: tuple[int, ...], wanted: str, view: str | None) -> Finding:
-        if not self.searchable:
-            return Finding("unknown", "unknown", f"there are more than {self._limit} vectors to search through")
-        level = self.level(key, view)
-        complete_n = self.complete_n(key, view) if level == "strong" else None
-        valid = satisfies(level, wanted)
-        return Finding("valid" if valid else "invalid", level, level, (), complete_n)
+    def _counted(self, number: int, claims: Claims) -> dict[str, dict[str, int]]:
+        """A state's claims, as counts of transactions."""
+        return {
+            view: {source: self._count(number, view, source, claim) for source, claim in own.items()}
+            for view, own in claims.items()
+        }
+
+    def _count(self, number: int, view: str, source: str, claim: int | str) -> int:
+        known = self._positions.get(source, {})
+        ends = dict(zip(self.timeline.sources, self.timeline.end, strict=True))
+        count = known.get(claim) if isinstance(claim, str) else claim
+        if count is None or not 0 <= count <= ends.get(source, -1):
+            message = f"the state claims to reflect {claim!r} of {source}, which is no position of that source"
+            fix = "A claim is a count of the source's transactions, or a position that one of them carries."
+            raise UserError(message, where=f"state {number}, view {view}", fix=fix)
+        return count
+
+
+def _known_positions(timeline: Timeline, start: Mapping[str, str]) -> dict[str, dict[str, int]]:
+    """By source: how many transactions a position stands for."""
+    known = {source: ({start[source]: 0} if source in start else {}) for source in timeline.sources}
+    for source, queue in zip(timeline.sources, timeline.queues, strict=True):
+        for count, number in enumerate(queue, 1):
+            position = timeline.transactions[number].positions.get(source)
+            if position is not None:
+                known[source][position] = count
+    return known
 
 
 class _Numbers:
@@ -217,110 +255,3 @@ class _Numbers:
             bag = bag.project(attributes)
         known = self._contents[view]
         return known.setdefault(frozenset(bag.items()), len(known))
-
-
-@dataclass(eq=False)
-class _Node:
-    """All that matters about the states so far."""
-
-    value: int
-    possible: int
-    """Whole vectors at which the last state can be placed, with the earlier ones before it in order."""
-    tracked: int
-    """Whole vectors that a schedule reaches from the start while showing exactly the states so far, in their turn."""
-    weak: bool
-    """Whether every state so far is the views at some vector."""
-    level: str
-    """If this was the last state."""
-    after: dict[int, _Node] = field(default_factory=dict)
-
-
-class _Search:
-    """The automaton of all sequences of states, over the values that the views have at each vector."""
-
-    def __init__(self, lattice: Lattice, transactions: int, values: Sequence[int], alone: Mapping[int, int]) -> None:
-        self.lattice = lattice
-        self._transactions = transactions
-        self._alone = alone
-        """From the numbers in a key to the values here; empty where they are the same."""
-        self.where: dict[int, int] = {}
-        """By value: the vectors that have it."""
-        for bit, value in enumerate(values):
-            self.where[value] = self.where.get(value, 0) | 1 << bit
-        self._last = values[-1]
-        self._nodes: dict[tuple[int, int, int, bool], _Node] = {}
-        self._starts: dict[int, _Node] = {}
-        self._found_n: dict[tuple[int, ...], int | None] = {}
-
-    def level(self, key: Sequence[int]) -> str:
-        alone = self._alone
-        after = self._starts
-        node = None
-        for number in key:
-            value = alone[number] if alone else number
-            found = after.get(value)
-            if found is None:
-                found = after[value] = self.next(node, value)
-            node, after = found, found.after
-        return node.level if node else "inconsistent"
-
-    def next(self, node: _Node | None, value: int) -> _Node:
-        """What is known after one more state."""
-        if node and node.value == value:
-            return node
-        lattice, here = self.lattice, self.where.get(value, 0)
-        whole = here & lattice.whole
-        if node:
-            possible = lattice.up(node.possible) & whole
-            entered = lattice.step(node.tracked) & whole
-        else:
-            possible = whole
-            entered = lattice.start & whole
-        weak = bool(here) and (node is None or node.weak)
-        return self._node(value, possible, lattice.walk(entered, whole), weak)
-
-    def _node(self, value: int, possible: int, tracked: int, weak: bool) -> _Node:
-        known = self._nodes.get((value, possible, tracked, weak))
-        if known is None:
-            level = self._level(value, possible, tracked, weak)
-            known = self._nodes[value, possible, tracked, weak] = _Node(value, possible, tracked, weak, level)
-        return known
-
-    def _level(self, value: int, possible: int, tracked: int, weak: bool) -> str:
-        if value != self._last:
-            return "consistent" if possible else "inconsistent"
-        if tracked & self.lattice.end:
-            return "complete"
-        if possible:
-            return "strong"
-        return "weak" if weak else "convergent"
-
-    def complete_n(self, key: Sequence[int]) -> int | None:
-        values = self._distinct(key)
-        if values not in self._found_n:
-            found = (n for n in range(2, self._transactions + 1) if self._is_complete_n(values, n))
-            self._found_n[values] = next(found, None)
-        return self._found_n[values]
-
-    def _distinct(self, key: Sequence[int]) -> tuple[int, ...]:
-        """The values of a key, each once where it stays the same."""
-        values = [self._alone[number] if self._alone else number for number in key]
-        return tuple(value for i, value in enumerate(values) if i == 0 or value != values[i - 1])
-
-    def _is_complete_n(self, values: Sequence[int], n: int) -> bool:
-        reached = self.lattice.start
-        for i, value in enumerate(values):
-            here = self.where.get(value, 0)
-            new = reached = (self._block(reached, n) if i else reached) & here
-            while new:
-                new = self._block(new, n) & here & ~reached
-                reached |= new
-        return bool(reached & self.lattice.end)
-
-    def _block(self, some: int, n: int) -> int:
-        """The whole vectors n transactions further, and the end where fewer are left."""
-        passed = 0
-        for _ in range(n):
-            some = self.lattice.step(some)
-            passed |= some & self.lattice.end
-        return some | passed
