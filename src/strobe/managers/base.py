@@ -8,16 +8,37 @@ so that it never starts a batch before it has seen all that arrived together.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
+from strobe.algebra.relation import Relation
 from strobe.algebra.view import View
-from strobe.messages import ActionList, Answer, Cut, Query, Update
+from strobe.messages import ActionList, Answer, Cut, Immutable, Lookup, Query, Update
 
 Inbound = Update | Cut | Answer
 Outbound = Query | ActionList
+
+
+@dataclass(frozen=True)
+class Asked(Immutable):
+    """A term of an open query: rows in the place of the known occurrences, which a source is to join with others."""
+
+    known: tuple[int, ...]
+    rows: Relation
+    lookups: tuple[Lookup, ...]
+    first: int = 0
+    """Which of the query's look-ups is the first of these."""
 
 
 class ViewManager(Protocol):
     view: View
 
     def receive(self, messages: Sequence[Inbound]) -> list[Outbound]: ...
+
+    def describe(self) -> dict[str, Any]:
+        """What it has in mind, for people to look at, in the words of its paper.
+
+        `UQS`, the unanswered queries, has the terms (`Asked`) of each by its number; `pending` the key-deletes;
+        `COLLECT`, `AL` or `Δ` the action lists that are being made; `queue` the updates received and not taken up.
+        """
+        ...

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from strobe.algebra.relation import Relation
 from strobe.algebra.view import View
@@ -53,6 +54,9 @@ class Conventional:
                 out += self._go_on(update, term)
                 out += self._install(update)
         return out
+
+    def describe(self) -> dict[str, Any]:
+        return {"UQS": {number: term.asked(query.lookups) for number, (_, term, query) in self._asked.items()}}
 
     def _go_on(self, update: OpenUpdate, term: Evaluation) -> list[Outbound]:
         if not term.done:

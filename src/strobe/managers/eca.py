@@ -23,11 +23,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from strobe.algebra.relation import Relation
 from strobe.algebra.view import View
 from strobe.errors import BrokenInvariant
-from strobe.managers.base import Inbound, Outbound
+from strobe.managers.base import Asked, Inbound, Outbound
 from strobe.managers.changes import change, key_delete, touches
 from strobe.managers.evaluation import Evaluation, nothing
 from strobe.managers.terms import Term, substituted
@@ -76,6 +77,10 @@ class Eca:
             else:
                 self._cuts.append(message.number)
         return out + self._install()
+
+    def describe(self) -> dict[str, Any]:
+        collects = tuple(ActionList(self.view.name, tuple(c.updates), c.rows, c.deletes) for c in self._collects)
+        return {"UQS": {number: _asked(terms) for number, terms in self._open.items()}, "COLLECT": collects}
 
     def _update(self, update: Update) -> list[Outbound]:
         collect = self._collect(update)
@@ -156,3 +161,12 @@ class Eca:
             self._collects.popleft()
             out.append(ActionList(self.view.name, tuple(first.updates), first.rows, first.deletes))
         return out
+
+
+def _asked(terms: Iterable[OpenTerm]) -> tuple[Asked, ...]:
+    found: list[Asked] = []
+    start = 0
+    for term in terms:
+        found += term.evaluation.asked(term.lookups, start)
+        start += len(term.lookups)
+    return tuple(found)

@@ -16,6 +16,7 @@ from strobe.algebra.bag import Bag
 from strobe.algebra.relation import Relation
 from strobe.algebra.substitution import Step, join_pairs, next_fragment, substitute
 from strobe.algebra.view import View
+from strobe.managers.base import Asked
 from strobe.messages import Lookup, Query, Seen
 
 Compensate = Callable[[int, int, Seen], Relation | None]
@@ -59,6 +60,10 @@ class Evaluation:
         lookups = self.lookups()
         first = self.view.occurrences[lookups[0].occurrence]
         return Query(self.view.name, number, first.source, lookups, copy=first.copied)
+
+    def asked(self, lookups: Sequence[Lookup], first: int = 0) -> tuple[Asked, ...]:
+        """What these look-ups were asked for."""
+        return tuple(Asked(tuple(self.known), rows, tuple(lookups), first) for rows in self.terms.values())
 
     def lookups(self, *, whole: bool = False, offset: int = 0) -> tuple[Lookup, ...]:
         """The next fragment (or everything at its source), as look-ups that come after `offset` others in a query."""

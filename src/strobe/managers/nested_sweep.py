@@ -17,13 +17,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import Any
 
 from strobe.algebra.bag import Bag
 from strobe.algebra.relation import Relation
 from strobe.algebra.substitution import join_pairs, substitute
 from strobe.algebra.view import View
 from strobe.errors import BrokenInvariant
-from strobe.managers.base import Inbound, Outbound
+from strobe.managers.base import Asked, Inbound, Outbound
 from strobe.managers.changes import change, touches
 from strobe.managers.evaluation import Evaluation
 from strobe.managers.units import Received
@@ -61,6 +62,18 @@ class NestedSweep:
         while self._query is None and self._go_on(out):
             pass
         return out
+
+    def describe(self) -> dict[str, Any]:
+        query, sweep = self._query, self._sweep
+        asked: dict[int, tuple[Asked, ...]] = {}
+        if query is not None:
+            grown = (Asked(tuple(self._span), self._delta, query.lookups),)
+            asked[query.id] = grown if sweep is None else sweep.asked(query.lookups)
+        return {
+            "UQS": asked,
+            "batch": tuple(self._batch),
+            "queue": tuple(self._waiting),
+        }
 
     def _go_on(self, out: list[Outbound]) -> bool:
         """Do the next thing; false if there is nothing to do."""

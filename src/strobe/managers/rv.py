@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import Any
 
+from strobe.algebra.bag import Bag
 from strobe.algebra.relation import Relation
 from strobe.algebra.substitution import join_pairs, substitute
 from strobe.algebra.view import View
 from strobe.errors import BrokenInvariant
-from strobe.managers.base import Inbound, Outbound
+from strobe.managers.base import Asked, Inbound, Outbound
 from strobe.managers.changes import change
 from strobe.managers.units import Received
 from strobe.messages import ActionList, Answer, Lookup, Query, Update
@@ -42,6 +44,15 @@ class Rv:
             else:
                 self._waiting.add(message)
         return self._advance()
+
+    def describe(self) -> dict[str, Any]:
+        everything = Bag((), {(): 1})
+        query = self._query
+        return {
+            "UQS": {query.id: (Asked((), everything, query.lookups),)} if query else {},
+            "batch": tuple(self._batch),
+            "queue": tuple(self._waiting),
+        }
 
     def _absorb(self, answer: Answer) -> None:
         if self._query is None or answer.id != self._query.id:

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from strobe.algebra.bag import Bag
 from strobe.algebra.relation import Relation
@@ -87,6 +88,16 @@ class Strobe:
                 self._received.forget_cut()  # a global transaction goes on beyond it
             else:
                 return out
+
+    def describe(self) -> dict[str, Any]:
+        sent = [(q.asked, q) for q in self._open if q.asked is not None]
+        actions = (self._actions(),) if self._taken else ()
+        return {
+            "UQS": {asked.id: q.evaluation.asked(asked.lookups) for asked, q in sent},
+            "pending": {asked.id: tuple(q.pending) for asked, q in sent},
+            "Δ" if self._bound == 1 else "AL": actions,
+            "queue": tuple(self._received),
+        }
 
     # Which updates may be processed.
 
@@ -211,9 +222,12 @@ class Strobe:
                 met = met.plus(rows.part(1)).plus(rows.part(-1)) if sign > 0 else met
         return found
 
-    def _install(self) -> ActionList:
+    def _actions(self) -> ActionList:
         covers = tuple(sorted(u.number for u in self._taken))
-        actions = ActionList(self.view.name, covers, self._inserts, tuple(self._deletes.values()))
+        return ActionList(self.view.name, covers, self._inserts, tuple(self._deletes.values()))
+
+    def _install(self) -> ActionList:
+        actions = self._actions()
         self._taken, self._units = [], 0
         self._deletes, self._inserts = {}, nothing(self.view)
         return actions

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import Any
 
 from strobe.algebra.relation import Relation
 from strobe.algebra.view import Occurrence, View
@@ -66,6 +67,12 @@ class Sweep:
             else:
                 self._waiting.add(message)
         return self._advance()
+
+    def describe(self) -> dict[str, Any]:
+        asked = {self._query.id: self._sweep.asked(self._query.lookups)} if self._query and self._sweep else {}
+        groups = zip(self._groups, self._deltas, strict=True)
+        made = tuple(ActionList(self.view.name, tuple(u.number for u in group), delta) for group, delta in groups)
+        return {"UQS": asked, "Δ": made, "queue": tuple(self._waiting)}
 
     def _absorb(self, answer: Answer) -> None:
         if self._query is None or self._sweep is None or answer.id != self._query.id:
