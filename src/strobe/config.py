@@ -120,6 +120,11 @@ class ViewConfig(_Model):
         json_schema_extra={"default": "1s"},
     )
 
+    every: Annotated[int, Field(ge=1)] | None = Field(
+        default=None,
+        description="For rv and the c-strobe family: how many updates share a recomputation or an install.",
+    )
+
     @property
     def origin(self) -> str:
         """The file in which the SQL stands, for messages."""

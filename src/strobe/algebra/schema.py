@@ -29,6 +29,9 @@ class RelationSchema:
     indexes: tuple[tuple[str, ...], ...] = ()
     """Column lists by whose first column (and so on) the source finds rows without a scan; the key included."""
 
+    images: bool = True
+    """Whether the change stream has the whole row of what is deleted or modified, and not only its key."""
+
     @property
     def id(self) -> str:
         """How the relation is written in a view: `source.table`."""

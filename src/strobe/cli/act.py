@@ -263,14 +263,14 @@ def _lock(project: Project) -> Iterator[CoordinatorLock | None]:
 
 
 def _fold_here(terminal: Terminal, project: Project, lock: CoordinatorLock) -> int | None:
-    from strobe.managers import ALGORITHMS
+    from strobe.managers.registry import ALGORITHMS
     from strobe.warehouse.warehouse import Warehouse
 
     spark = _starter(terminal, project)()
     warehouse = Warehouse.create_or_open(spark, project.warehouse, project.retention, project.name)
     warehouse.lock = lock
     header = warehouse.fence()
-    unguarded = [name for name, algorithm in ALGORITHMS.items() if algorithm.reaches == "none"]
+    unguarded = [name for name, algorithm in ALGORITHMS.items() if algorithm.level == "none"]
     warehouse.use([], lenient=[name for name, view in project.views.items() if view.algorithm in unguarded])
     warehouse.fold()
     return header.number if header else None

@@ -133,6 +133,7 @@ def _view(planned: PlannedView) -> Document:
         "algorithm": planned.algorithm.name,
         "level": planned.level,
         "because": planned.because,
+        "higher": planned.higher or None,
         "sources": list(view.sources),
         "relations": [relation.id for relation in view.relations],
         "key": list(view.key),

@@ -85,12 +85,19 @@ def explain(
 
 def algorithms(context: typer.Context, project: ProjectFolder = HERE, as_json: AsJson = False) -> None:
     """List the algorithms: what each reaches, needs and costs."""
-    from strobe.managers import ALGORITHMS
+    from strobe.managers.registry import ALGORITHMS
 
     terminal = Terminal.of(context)
     terminal.as_json = as_json
     listed = [
-        {"name": a.name, "reaches": a.reaches, "needs": a.needs, "costs": a.costs, "origin": a.origin}
+        {
+            "name": a.name,
+            "reaches": a.level,
+            "scenarios": dict(a.reaches),
+            "needs": a.needs,
+            "costs": a.costs,
+            "origin": a.origin,
+        }
         for a in ALGORITHMS.values()
     ]
     terminal.show({"algorithms": listed}, render.algorithms)

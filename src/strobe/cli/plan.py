@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from strobe.algebra.substitution import Step, next_fragment
 from strobe.algebra.view import Occurrence, View
 from strobe.cli.terminal import Document
+from strobe.managers.registry import keys, one_source
 from strobe.runtime.assembly import PlannedView
 
 FOUND = ("key", "index", "scan", "all rows")
@@ -33,10 +34,10 @@ class Asked:
         return [own for own, _, _ in self.step.on]
 
 
-def fragments(view: View, changed: Occurrence) -> Iterator[tuple[Step, ...]]:
+def fragments(view: View, changed: Occurrence, *, whole: bool = False) -> Iterator[tuple[Step, ...]]:
     """The queries that a change of an occurrence leads to."""
     term = [changed.index]
-    while steps := next_fragment(view, term):
+    while steps := next_fragment(view, term, whole=whole):
         yield steps
         term += [step.occurrence for step in steps]
 
@@ -57,6 +58,7 @@ def explain(planned: PlannedView) -> Document:
         "algorithm": planned.algorithm.name,
         "level": planned.level,
         "because": planned.because,
+        "higher": planned.higher or None,
         "freshness": planned.freshness,
         "key": list(view.key),
         "rows_can_repeat": not view.key,
@@ -70,16 +72,24 @@ def explain(planned: PlannedView) -> Document:
             for e in view.equalities
         ],
         "condition": _named(view, view.condition) if view.condition else None,
-        "changes": [_change(view, changed) for changed in view.occurrences],
+        "changes": [_change(planned, changed) for changed in view.occurrences],
     }
 
 
-def _change(view: View, changed: Occurrence) -> Document:
-    asked_for = [_fragment(view, steps) for steps in fragments(view, changed)]
+def _change(planned: PlannedView, changed: Occurrence) -> Document:
+    view, lacks = planned.view, planned.algorithm.lacks
+    if planned.algorithm.name == "rv":
+        everything = [tuple(Step(o.index, (), 3) for o in view.occurrences if o.source == s) for s in view.sources]
+        asked_for = [_fragment(view, steps) for steps in everything]
+    else:
+        whole = one_source in lacks and keys not in lacks
+        asked_for = [_fragment(view, steps) for steps in fragments(view, changed, whole=whole)]
+    deletions = "a deletion asks no source: what goes is found in the view, by key" if keys in lacks else ""
     return {
+        "deletions": deletions,
         "relation": changed.relation.id,
         "alias": changed.alias,
-        "messages": 2 * len(asked_for),
+        "messages": 2 * sum(fragment["source"] != "warehouse" for fragment in asked_for),
         "fragments": asked_for,
         "cost": _cost([lookup for fragment in asked_for for lookup in fragment["lookups"]]),
     }
@@ -87,7 +97,8 @@ def _change(view: View, changed: Occurrence) -> Document:
 
 def _fragment(view: View, steps: tuple[Step, ...]) -> Document:
     lookups = [_lookup(view, step) for step in steps]
-    return {"source": view.occurrences[steps[0].occurrence].source, "lookups": lookups}
+    first = view.occurrences[steps[0].occurrence]
+    return {"source": "warehouse" if first.copied else first.source, "lookups": lookups}
 
 
 def _lookup(view: View, step: Step) -> Document:

@@ -47,11 +47,15 @@ def check(document: Document) -> Iterable[RenderableType]:
         yield table(
             ["view", "algorithm", "level", "rows", "because"],
             [
-                [name, view["algorithm"], view["level"], _identified(view), view["because"]]
+                [name, view["algorithm"], view["level"], _identified(view), _reasons(view)]
                 for name, view in document["views"].items()
             ],
         )
     yield Text("Everything is ready." if document["ok"] else "Not ready: see the errors above.")
+
+
+def _reasons(view: Document) -> str:
+    return "; ".join(filter(None, [view["because"], view["higher"]]))
 
 
 def _identified(view: Document) -> str:
@@ -154,7 +158,7 @@ def _vector(positions: Document) -> str:
 
 
 def explain(document: Document) -> Iterable[RenderableType]:
-    kept = f"{document['view']}: {document['algorithm']} at {document['level']}, because {document['because']}"
+    kept = f"{document['view']}: {document['algorithm']} at {document['level']}, because {_reasons(document)}"
     yield Text(kept)
     yield Text(f"rows: {_identified(document)}")
     yield table(
@@ -172,6 +176,8 @@ def explain(document: Document) -> Iterable[RenderableType]:
                 by = f" where {' and '.join(lookup['by'])}" if lookup["by"] else ""
                 columns = ", ".join(lookup["columns"])
                 yield Text(f"  {number}. {fragment['source']}: {columns} of {lookup['relation']}{by} ({_way(lookup)})")
+        if change["deletions"]:
+            yield Text(f"  {change['deletions']}")
 
 
 def _way(lookup: Document) -> str:
@@ -184,6 +190,10 @@ def algorithms(document: Document) -> Iterable[RenderableType]:
         yield Text(algorithm["name"], style="bold")
         for what in ("reaches", "needs", "costs", "origin"):
             yield Text(f"  {what + ':':<9}{algorithm[what]}")
+        by_level: dict[str, list[str]] = {}
+        for scenario, level in algorithm["scenarios"].items():
+            by_level.setdefault(level, []).append(scenario)
+        yield Text("  found:   " + "; ".join(f"{level} for {', '.join(names)}" for level, names in by_level.items()))
 
 
 def audit(document: Document) -> Iterable[RenderableType]:

@@ -12,7 +12,9 @@ from strobe.algebra.sql import compile_view, referenced_relations
 from strobe.algebra.view import View
 from strobe.config import Project, ViewConfig
 from strobe.errors import SourceUnavailable, UserError
-from strobe.managers import LEVELS, Algorithm, choose
+from strobe.managers.base import ViewManager
+from strobe.managers.choice import choose
+from strobe.managers.registry import LEVELS, Algorithm
 from strobe.sources import open_source
 from strobe.sources.base import Source
 
@@ -29,6 +31,12 @@ class PlannedView:
     level: str
     because: str
     freshness: float
+    higher: str = ""
+    """What would have to change for a higher level."""
+    every: int | None = None
+
+    def manager(self) -> ViewManager:
+        return self.algorithm.manager(self.view, self.level, self.every)
 
 
 @dataclass(frozen=True)
@@ -85,11 +93,12 @@ def plan_view(
     name: str, sql: str, config: ViewConfig, relations: Mapping[str, RelationSchema], where: str
 ) -> PlannedView:
     view = compile_view(name, sql, relations, where=where)
-    algorithm, because = choose(name, config.algorithm, config.consistency)
+    choice = choose(view, config.algorithm, config.consistency, config.every)
     level: str = max(config.consistency, "strong", key=LEVELS.index)
-    if algorithm.reaches == "none":  # its rows may repeat whatever their keys
+    if choice.algorithm.level == "none":  # its rows may repeat whatever their keys
         view, level = replace(view, key=()), "none"
-    return PlannedView(view, algorithm, level, because, config.freshness.total_seconds())
+    freshness = config.freshness.total_seconds()
+    return PlannedView(view, choice.algorithm, level, choice.because, freshness, choice.higher, config.every)
 
 
 def raise_levels(views: Mapping[str, PlannedView]) -> dict[str, PlannedView]:
@@ -104,6 +113,13 @@ def raise_levels(views: Mapping[str, PlannedView]) -> dict[str, PlannedView]:
         complete = todo.pop()
         for name, planned in raised.items():
             shared = [s for s in planned.view.sources if s in complete.view.sources]
+            if planned.level == "strong" and shared and planned.algorithm.level != "complete":
+                raise UserError(
+                    f"it cannot be kept at complete next to {name}, which shares source {shared[0]} and is kept by "
+                    f"{planned.algorithm.name} at strong",
+                    where=f"view {complete.view.name}",
+                    fix=f"Ask for consistency: strong, or use algorithm: auto for {name}.",
+                )
             if planned.level == "strong" and shared:
                 because = f"complete, because {complete.view.name} asks for it and shares source {shared[0]}"
                 raised[name] = replace(planned, level="complete", because=f"{planned.because}; kept at {because}")

@@ -84,7 +84,7 @@ class Coordinator:
         self.integrator = Integrator(views, positions)
         self.merge = Painting(self.vector)
         self.inboxes = {
-            name: Inbox(planned.algorithm.make(planned.view, planned.level), self.vector)
+            name: Inbox(planned.manager(), self.vector)
             for name, planned in self.assembly.views.items()
         }
         self.committer = Committer(self.warehouse, last, views, positions, done=lambda _: None, fail=self.fail)

@@ -39,6 +39,16 @@ def random_schedule(lab: Lab, rng: random.Random) -> tuple[Event, ...]:
     return tuple(done)
 
 
+def calm_schedule(lab: Lab) -> tuple[Event, ...]:
+    """Run a laboratory to its end, in which no source does anything while anything is on its way."""
+    done: list[Event] = []
+    while choices := lab.choices():
+        event = next((e for e in choices if e[0] != "execute"), choices[0])
+        lab.step(event)
+        done.append(event)
+    return tuple(done)
+
+
 def run(lab: Lab, schedule: tuple[Event, ...]) -> Lab:
     """Run a schedule, as far as it is possible; then whatever is left, in a fixed order."""
     for event in schedule:
