@@ -57,7 +57,7 @@ def test_the_eca_family_over_two_sources_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["strobe", "t-strobe", "g-strobe", "c-strobe", "c-tstrobe", "c-gstrobe", "eca-key"])
 def test_the_strobe_family_without_keys_is_refused(name: str) -> None:
-    with pytest.raises(UserError, match="x.t has none"):
+    with pytest.raises(UserError, match=r"x\.t has none"):
         choose(joined(R, T), name, "strong")
 
 
