@@ -125,6 +125,10 @@ class ViewConfig(_Model):
         description="For rv and the c-strobe family: how many updates share a recomputation or an install.",
     )
 
+    cache: list[Text] = Field(
+        default=[], description="Relations of which the warehouse keeps a copy, so that their source need not be asked."
+    )
+
     @property
     def origin(self) -> str:
         """The file in which the SQL stands, for messages."""

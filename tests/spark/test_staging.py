@@ -162,6 +162,18 @@ def test_answers_for_a_bag_for_nothing_and_for_everything(spark: SparkSession, d
     assert found.dataframe().count() == MANY
 
 
+def test_a_whole_query_is_answered_whole(spark: SparkSession, depot: Path, tmp_path: Path) -> None:
+    """Where an algorithm needs all look-ups in one snapshot, the relations are read once, whole; under odd names too."""
+    from strobe.dataplane.staging import answer
+
+    lookups = (Lookup(0, "items", ("id",), ("id",), Bag.of(["r1c0"], [(5,)])), Lookup(0, "items", ("Odd name", "id")))
+    whole = Query("v", 1, "depot", lookups, whole=True)
+    (ids, both), staged = answer(spark, SqliteReader(depot), whole, view(ITEMS), tmp_path)
+    assert (ids.attributes, both.attributes) == (("id",), ("Odd name", "id"))
+    assert ids.dataframe().count() == both.dataframe().count() == MANY
+    assert staged.seen.through.text == str(MANY)
+
+
 def test_what_went_wrong_in_the_task_is_raised_as_it_was(spark: SparkSession, depot: Path, tmp_path: Path) -> None:
     """The driver sees the source's own error, not Spark's, and no files remain."""
     from strobe.dataplane.staging import snapshot

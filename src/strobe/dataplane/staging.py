@@ -107,10 +107,13 @@ def snapshot(
 def answer(
     spark: SparkSession, reader: Reader, query: Query, view: View, folder: Path
 ) -> tuple[tuple[SparkRelation, ...], Staged]:
-    """Answer the first look-up of a query, whose keys may be of any number and anywhere.
+    """Answer the first look-up of a query, whose keys may be of any number and anywhere; or all, where the query wants
+    all in one snapshot, by reading the relations whole.
 
     The relations are over files: call `remove` of what was staged when whatever uses them has been committed.
     """
+    if query.whole:
+        return _whole(spark, reader, query, view, folder)
     lookup = query.lookups[0]
     relation = view.occurrences[lookup.occurrence].relation
     part = _Part.of(relation, lookup.columns)
@@ -120,6 +123,23 @@ def answer(
     else:
         staged = _stage(spark, keys, reader, (part,), replace(lookup, keys=None), folder, None)
     return (SparkRelation.of_rows(staged.dataframe(relation), view.attribute_types()),), staged
+
+
+def _whole(
+    spark: SparkSession, reader: Reader, query: Query, view: View, folder: Path
+) -> tuple[tuple[SparkRelation, ...], Staged]:
+    used: dict[str, tuple[RelationSchema, list[str]]] = {}
+    for lookup in query.lookups:
+        relation = view.occurrences[lookup.occurrence].relation
+        _, columns = used.setdefault(relation.id, (relation, []))
+        columns += [c for c in lookup.columns if c not in columns]
+    staged = snapshot(spark, reader, list(used.values()), folder)
+    relations = []
+    for lookup in query.lookups:
+        frame = staged.dataframe(view.occurrences[lookup.occurrence].relation)
+        chosen = frame.select(*(F.col("`" + c.replace("`", "``") + "`") for c in lookup.columns))
+        relations.append(SparkRelation.of_rows(chosen, view.attribute_types()))
+    return tuple(relations), staged
 
 
 def _one_row(spark: SparkSession) -> DataFrame:

@@ -104,6 +104,14 @@ class Inbox:
         self._delivered[source] = []  # what one snapshot has shown, later ones show too
         return self._hand_over(messages)
 
+    def committed(self, positions: Mapping[str, Position]) -> None:
+        """Copies that are asked from now on are at least as new as this."""
+        if any(query.copy for query in self._open.values()):
+            return  # one that is being asked may be older
+        for source, since in self._uncopied.items():
+            if source in positions:
+                self._uncopied[source] = [t for t in since if not t.position <= positions[source]]
+
     def _brought_up(self, query: Query, answer: Answer) -> Answer:
         source = answer.source
         self._uncopied[source] = since = [t for t in self._uncopied[source] if not answer.seen.saw(t)]

@@ -3,8 +3,9 @@ written."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from strobe.algebra.schema import RelationSchema
@@ -13,10 +14,11 @@ from strobe.algebra.view import View
 from strobe.config import Project, ViewConfig
 from strobe.errors import SourceUnavailable, UserError
 from strobe.managers.base import ViewManager
-from strobe.managers.choice import choose
-from strobe.managers.registry import LEVELS, Algorithm
+from strobe.managers.choice import UNCACHED, choose
+from strobe.managers.registry import LEVELS, Algorithm, copied
 from strobe.sources import open_source
 from strobe.sources.base import Source
+from strobe.warehouse.layout import COPIES, copy_of, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,7 +38,7 @@ class PlannedView:
     every: int | None = None
 
     def manager(self) -> ViewManager:
-        return self.algorithm.manager(self.view, self.level, self.every)
+        return self.algorithm.make(self.view, self.level, self.every)
 
 
 @dataclass(frozen=True)
@@ -97,8 +99,37 @@ def plan_view(
     level: str = max(config.consistency, "strong", key=LEVELS.index)
     if choice.algorithm.level == "none":  # its rows may repeat whatever their keys
         view, level = replace(view, key=()), "none"
+    view = with_copies(view, choice.algorithm, config.cache)
     freshness = config.freshness.total_seconds()
     return PlannedView(view, choice.algorithm, level, choice.because, freshness, choice.higher, config.every)
+
+
+def with_copies(view: View, algorithm: Algorithm, cache: Sequence[str]) -> View:
+    """The view with the relations marked that are answered from copies at the warehouse."""
+    where = f"view {view.name}"
+    known = [relation.id for relation in view.relations]
+    for relation in cache:
+        if relation not in known:
+            fix = f"It uses {', '.join(known)}."
+            raise UserError(f"`cache` names {relation}, which the view does not use", where=where, fix=fix)
+    if cache and algorithm.name in UNCACHED:
+        reason = f"{algorithm.name} asks a source for everything in one snapshot, and a copy is of another moment"
+        raise UserError(f"`cache` is no use here: {reason}", where=where, fix="Leave it out, or use another algorithm.")
+    return copied(view) if algorithm.copies else copied(view, tuple(cache))
+
+
+def copies(views: Mapping[str, PlannedView]) -> dict[str, PlannedView]:
+    """The views that hold the copies which these views need, kept as they are: in the same commits."""
+    found: dict[str, PlannedView] = {}
+    for planned in views.values():
+        for relation in (o.relation for o in planned.view.occurrences if o.copied):
+            name = copy_of(relation.source, relation.name)
+            columns = ", ".join(quoted(column.name) for column in relation.columns)
+            sql = f"SELECT {columns} FROM {quoted(relation.source)}.{quoted(relation.name)}"
+            config = ViewConfig(sql=sql, freshness=timedelta(seconds=planned.freshness))
+            found[name] = plan_view(name, sql, config, {relation.id: relation}, f"copy of {relation.id}")
+            found[name] = replace(found[name], because=f"a copy of {relation.id} for {planned.view.name}")
+    return found
 
 
 def raise_levels(views: Mapping[str, PlannedView]) -> dict[str, PlannedView]:
@@ -136,7 +167,10 @@ def assemble(project: Project, spark: Callable[[], SparkSession] = no_spark) -> 
         name: plan_view(name, config.sql, config, relations, f"{config.origin}: view {name}")
         for name, config in project.views.items()
     }
-    return Assembly(project, sources, raise_levels(views), relations)
+    taken = next((name for name in views if name.startswith(COPIES)), None)
+    if taken is not None:
+        raise UserError(f"names with {COPIES} are for copies of relations", where=f"view {taken}", fix="Rename it.")
+    return Assembly(project, sources, raise_levels({**copies(views), **views}), relations)
 
 
 def as_applied(assembly: Assembly, definitions: Mapping[str, str], say: Callable[[str], None]) -> Assembly:
@@ -151,12 +185,23 @@ def as_applied(assembly: Assembly, definitions: Mapping[str, str], say: Callable
     views = {}
     for name, sql in definitions.items():
         config = project.views.get(name)
-        if config is None:
+        if config is None and not name.startswith(COPIES):
             say(f"view {name} is no longer in strobe.yml: it is kept as it was last loaded")
-        elif sql.strip() != config.sql.strip():
+        elif config is not None and sql.strip() != config.sql.strip():
             say(f"view {name} was edited: `strobe rebuild {name}` loads the new definition")
         views[name] = plan_view(name, sql, config or ViewConfig(sql=sql), relations, f"view {name}")
-    for name in project.views:
+    for name in assembly.views:
         if name not in definitions:
             say(f"view {name} is new: `strobe rebuild {name}` loads it")
+    views = {name: replace(planned, view=_as_loaded(planned.view, definitions)) for name, planned in views.items()}
     return replace(assembly, views=raise_levels(views), schemas=relations)
+
+
+def _as_loaded(view: View, definitions: Mapping[str, str]) -> View:
+    """The view with the source asked for relations of which there is no copy yet."""
+    return replace(
+        view,
+        occurrences=tuple(
+            replace(o, copied=o.copied and copy_of(o.source, o.relation.name) in definitions) for o in view.occurrences
+        ),
+    )

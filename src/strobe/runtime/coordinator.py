@@ -24,12 +24,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from strobe.algebra.relation import Relation
 from strobe.errors import BrokenInvariant, NotNow, StrobeError
 from strobe.integrator.integrator import Integrator
 from strobe.managers.base import Outbound
 from strobe.managers.inbox import Inbox
 from strobe.merge.painting import Painting
-from strobe.messages import ActionList, Answer, Message, Position, Query, Rel, Transaction, WarehouseTransaction
+from strobe.messages import ActionList, Answer, Message, Position, Query, Rel, Seen, Transaction, WarehouseTransaction
 from strobe.runtime.answerer import Answerer, SparkAnswer
 from strobe.runtime.assembly import Assembly
 from strobe.runtime.committer import Committer
@@ -83,16 +84,14 @@ class Coordinator:
         self.vector = {s: min((p[s] for p in positions.values() if s in p), key=_order) for s in self._used_sources()}
         self.integrator = Integrator(views, positions)
         self.merge = Painting(self.vector)
-        self.inboxes = {
-            name: Inbox(planned.manager(), self.vector)
-            for name, planned in self.assembly.views.items()
-        }
+        self.inboxes = {name: Inbox(planned.manager(), self.vector) for name, planned in self.assembly.views.items()}
         self.committer = Committer(self.warehouse, last, views, positions, done=lambda _: None, fail=self.fail)
         self.answerer = Answerer(
             {s: self.assembly.sources[s] for s in self.vector},
             deliver=self._events.put,
             fail=self.fail,
             through_spark=self._through_spark,
+            from_copy=self._from_copy,
             evaluate=self.assembly.project.evaluate,
         )
         stops = {s: [p[s] for p in positions.values() if s in p] for s in self.vector}
@@ -109,9 +108,17 @@ class Coordinator:
         }
         for name in self.vector:
             self.assembly.sources[name].focus(self.assembly.columns(name))
+        self._told = last.number
         self._last_cut = 0
         self._last_cut_at = 0.0
         self._wanted: dict[str, Position] = {}
+
+    def _from_copy(self, query: Query) -> tuple[tuple[Relation, ...], Seen]:
+        """Answer from a copy that the warehouse keeps, as of its last commit."""
+        (lookup,) = query.lookups
+        types = self.assembly.views[query.view].view.attribute_types()
+        rows, position = self.warehouse.copy(query.source, lookup, types)
+        return (rows,), Seen(self.assembly.sources[query.source].position(position))
 
     def _room(self, source: str, position: Position) -> bool:
         """Whether more of a source may come in. What an answer waits for always may: else neither would ever move."""
@@ -160,9 +167,17 @@ class Coordinator:
         except queue.Empty:
             pass
         self._wanted = self._early_answers()
+        self._tell_commits()
         self._cut_when_due()
         if self._errand is not None and next(self._errand, self) is self:
             self._errand = None
+
+    def _tell_commits(self) -> None:
+        """Inboxes need not remember what every copy shows from now on."""
+        if self.committer.last.number != self._told:
+            self._told = self.committer.last.number
+            for inbox in self.inboxes.values():
+                inbox.committed(self.committer.visible)
 
     def _handle(self, event: Event) -> None:
         if isinstance(event, Transaction):

@@ -1,0 +1,97 @@
+"""Answers look-ups from copies of relations that the warehouse keeps, as of the last commit, without a JVM.
+
+A copy is a view of its own, of all columns of one relation: loaded, committed, folded and retained as every other, in
+the same commits as the views that use it. So it is the relation at exactly the positions that the last header says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable, QueryBuilder
+
+from strobe.algebra.bag import Bag, Row
+from strobe.dataplane.arrow import from_arrow
+from strobe.errors import BrokenInvariant
+from strobe.messages import Lookup
+from strobe.warehouse import look
+from strobe.warehouse.header import Header
+from strobe.warehouse.layout import Layout, copy_of, field
+
+MOST_KEYS = 1000
+"""Beyond so many keys a copy is read whole."""
+
+
+def answer(path: Path, source: str, lookup: Lookup, keys: Iterable[Row] | None) -> tuple[Bag, str]:
+    """Rows of a copied relation over `lookup.columns`, and the source's position at which they are.
+
+    There may be more rows than have one of these keys, never fewer.
+    """
+    layout = Layout(path)
+    log = look.open_log(layout)
+    header = look.last_header_of(log)
+    name = copy_of(source, lookup.relation)
+    if header is None or name not in header.positions:
+        raise BrokenInvariant("there is no copy of it", where=f"{source}.{lookup.relation}")
+    base, version = _base(path, name, header)
+    rows = _stored(layout, name, version, lookup, None if keys is None else list(keys))
+    for file in look.log_files(log):
+        if file.last > base:
+            rows = rows.add(_logged(file.path, name, header, base, lookup.columns))
+    return rows, header.positions[name][source]
+
+
+def _base(path: Path, name: str, header: Header) -> tuple[int, int]:
+    """The newest commit that the copy's table holds, and the table's version."""
+    generation = header.generations[name]
+    definition = next(d for d in look.definitions(path) if (d.view, d.generation) == (name, generation))
+    for row in reversed(look.published(path)):
+        if definition.from_commit <= row.commit <= header.number and name in row.views:
+            return row.commit, row.views[name]
+    return definition.from_commit, definition.version
+
+
+def _stored(layout: Layout, name: str, version: int, lookup: Lookup, keys: list[Row] | None) -> Bag:
+    table = DeltaTable(str(layout.view(name)), version=version)
+    columns = ", ".join(_quoted(c) for c in lookup.columns)
+    sql = f"SELECT {columns} FROM t{_where(lookup, keys)}"
+    return Bag.of(lookup.columns, from_arrow(pa.table(QueryBuilder().register("t", table).execute(sql))))
+
+
+def _where(lookup: Lookup, keys: list[Row] | None) -> str:
+    """A condition that narrows what is read where that is simple and exact: by integers and text."""
+    if keys is None or len(keys) > MOST_KEYS:
+        return ""
+    values = {key[0] for key in keys}
+    if all(isinstance(v, int) and not isinstance(v, bool) for v in values):
+        return f" WHERE {_quoted(lookup.on[0])} IN ({', '.join(map(str, values)) or 'NULL'})"
+    if all(isinstance(v, str) and "\0" not in v for v in values):
+        texts = ", ".join("'" + v.replace("'", "''") + "'" for v in values)
+        return f" WHERE {_quoted(lookup.on[0])} IN ({texts})"
+    return ""
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _logged(file: Path, name: str, header: Header, base: int, columns: tuple[str, ...]) -> Bag:
+    """What a file of the log says of the copy after a commit."""
+    rows = field(name, header.generations[name])
+    schema = pq.read_schema(file)
+    if "rows" not in schema.names or schema.field("rows").type.get_field_index(rows) < 0:
+        return Bag(columns)
+    table = pq.read_table(file, columns=["commit", "view", "count", f"rows.{rows}"], partitioning=None)
+    wanted = pc.and_(pc.equal(table["view"], name), pc.greater(table["commit"], base))
+    table = table.filter(pc.and_(wanted, pc.less_equal(table["commit"], header.number)))
+    total = Bag(columns)
+    structs = pc.struct_field(table["rows"], [rows])
+    parts: Mapping[str, pa.ChunkedArray] = {c: pc.struct_field(structs, [c]) for c in columns}
+    found = from_arrow(pa.table([*parts.values(), table["count"]], names=[*columns, "__count"]))
+    for row in found:
+        total = total.add(Bag.of(columns, [row[:-1]], row[-1]))
+    return total
