@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
-from strobe.algebra.relation import Relation
 from strobe.algebra.view import View
 from strobe.messages import Position, WarehouseTransaction
 from strobe.warehouse.header import Commit
+from strobe.warehouse.removals import combined
 from strobe.warehouse.warehouse import Warehouse
 
 QUIET = 30.0
@@ -85,7 +85,7 @@ class Committer(threading.Thread):
     def submit(self, transaction: WarehouseTransaction, *, wait: float, keep: bool) -> None:
         """Commit this, at the latest `wait` seconds from now."""
         with self._changed:
-            if keep or any(not action.delta.known_empty for action in transaction.actions):
+            if keep or not all(action.empty for action in transaction.actions):
                 self._queue.append(Waiting(transaction, time.monotonic() + wait, keep))
                 self._changed.notify_all()
             elif self._queue:
@@ -142,7 +142,7 @@ class Committer(threading.Thread):
         moved, self._moved = self._moved, None
         while self._queue and len(batch) < MOST:
             waiting = self._queue.popleft()
-            empty = all(action.delta.known_empty for action in waiting.transaction.actions)
+            empty = all(action.empty for action in waiting.transaction.actions)
             if empty and not waiting.keep:
                 moved = waiting.transaction
             else:
@@ -170,10 +170,7 @@ class Committer(threading.Thread):
 
     def _numbered(self, transaction: WarehouseTransaction) -> Commit:
         """The next commit. Times never go back, even if the clock does."""
-        changes: dict[str, Relation] = {}
-        for action in transaction.actions:
-            before = changes.get(action.view)
-            changes[action.view] = action.delta if before is None else before.plus(action.delta)
+        removals, changes = combined(transaction.actions)
         return Commit(
             number=self._last.number + 1,
             committed_at=max(datetime.now(timezone.utc), self._last.committed_at + timedelta(microseconds=1)),
@@ -186,7 +183,8 @@ class Committer(threading.Thread):
                 },
             },
             identity=self._last.identity,
-            changes={view: change for view, change in changes.items() if not change.known_empty},
+            changes=changes,
+            removals=removals,
         )
 
     def _times(self, name: str, view: View, transaction: WarehouseTransaction) -> dict[str, datetime]:

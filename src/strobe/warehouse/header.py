@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from strobe.algebra.relation import Relation
+from strobe.warehouse.removals import Removal
 
 Positions = Mapping[str, Mapping[str, str]]
 Times = Mapping[str, Mapping[str, datetime]]
@@ -16,7 +17,8 @@ Times = Mapping[str, Mapping[str, datetime]]
 class Commit:
     """One atomic step of all views: where they stand afterwards, and how their rows change.
 
-    A view's change is over its raw attributes; Spark selects, projects and nets it in the plan of the append.
+    First `removals` go from the views as the commit before left them; then `changes` are added. A view's change is over
+    its raw attributes. Spark finds what goes, and selects, projects and nets what comes, in the plan of the append.
     """
 
     number: int
@@ -25,6 +27,7 @@ class Commit:
     as_of: Times = field(default_factory=dict)
     identity: Mapping[str, str] = field(default_factory=dict)
     changes: Mapping[str, Relation] = field(default_factory=dict)
+    removals: Mapping[str, Removal] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,14 @@
 Small changes are bags; they enter as one local Arrow table for each view, with the commit's number and the count beside
 the attributes, and stay in one partition, so that netting needs no shuffle. Large ones are already in Spark, and join
 the same plan as they are. Here, once, a view's condition and expressions are evaluated.
+
+A view that rows are removed from by key, or altogether, is read as it was at the last commit, in the same plan, and
+what goes is netted with what comes. A view without removals is not read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -19,11 +22,19 @@ from pyspark.sql import functions as F  # noqa: N812  # the name by which Spark'
 from strobe.algebra.bag import Bag
 from strobe.algebra.relation import Relation
 from strobe.algebra.view import View
-from strobe.dataplane.arrow import to_arrow
+from strobe.dataplane.arrow import canonical_ddl, to_arrow
 from strobe.dataplane.relation import SparkRelation
 from strobe.errors import BrokenInvariant, UserError
 from strobe.warehouse.header import Commit
 from strobe.warehouse.layout import RANGE, Layout, field, quoted
+from strobe.warehouse.leaving import leaving
+from strobe.warehouse.removals import Removal, Resolved, resolve
+
+TOGETHER = 16 * 2**20
+"""Up to so many bytes of a view are searched for removed rows by one task: no slower than two, and one job."""
+
+Stored = Callable[[str], tuple[DataFrame, int]]
+"""A view's rows at the last commit in pieces with `_count`, and how many bytes must be read for them."""
 
 _COMMIT, _COUNT = "_commit", "_count"
 _TEXTS = pa.map_(pa.string(), pa.string())
@@ -58,9 +69,10 @@ def append(
     members: Mapping[str, Member],
     commits: Sequence[Commit],
     generations: Mapping[str, int],
+    stored: Stored,
 ) -> None:
     """Append all commits, atomically."""
-    parts = changed_rows(spark, members, commits)
+    parts = changed_rows(spark, members, commits, stored)
     frames = [_headers(spark, epoch, commits, generations)]
     frames += [_data(frame, members[name], epoch) for name, (frame, _) in parts.items()]
     whole = _union(frames, [f"{field(n, members[n].generation)}" for n in parts])
@@ -71,31 +83,64 @@ def append(
 
 
 def changed_rows(
-    spark: SparkSession, members: Mapping[str, Member], commits: Sequence[Commit]
+    spark: SparkSession, members: Mapping[str, Member], commits: Sequence[Commit], stored: Stored
 ) -> dict[str, tuple[DataFrame, bool]]:
     """For each changed view its net output rows by commit, and whether they sit in one partition."""
-    changes: dict[str, list[tuple[int, Relation]]] = {}
+    changes: dict[str, dict[int, Relation]] = {}
+    removals: dict[str, dict[int, Removal]] = {}
     for commit in commits:
         for name, relation in commit.changes.items():
             if not relation.known_empty:
-                changes.setdefault(name, []).append((commit.number, relation))
+                changes.setdefault(name, {})[commit.number] = relation
+        for name, removal in commit.removals.items():
+            removals.setdefault(name, {})[commit.number] = removal
     found = {}
-    for name, relations in changes.items():
+    for name in dict.fromkeys([*changes, *removals]):
         if name not in members:
             raise BrokenInvariant("a change of a view that takes part in no commit", where=f"view {name}")
-        raw, small = _raw(spark, members[name].view, relations)
-        found[name] = (_evaluated(members[name].view, raw), small)
+        view = members[name].view
+        if name in removals:
+            resolved = resolve(view, removals[name], changes.get(name, {}))
+            found[name] = _with_removals(spark, view, resolved, *stored(name))
+        else:
+            raw, small = _raw(spark, view, list(changes[name].items()))
+            found[name] = (_net(view, _evaluated(view, raw)), small)
     return found
+
+
+def _with_removals(
+    spark: SparkSession, view: View, resolved: Resolved, rows: DataFrame, size: int
+) -> tuple[DataFrame, bool]:
+    """What comes and goes of a view, given its rows at the last commit and the size of what holds them."""
+    raw, small = _raw(spark, view, resolved.changes)
+    for relation, first in resolved.leaving:
+        itself = {i: {a: a for a in first.key_attributes(i)} for i in first.occurrences}
+        raw = raw.unionByName(leaving(_lifted(spark, view, relation), first, itself, together=False))
+        small = False
+    first = resolved.stored
+    few = first.everything is None and not first.large
+    together = size <= TOGETHER and not first.large
+    shown = {i: view.key_of(view.occurrences[i]) for i in first.occurrences}
+    gone = leaving(rows.coalesce(1) if together else rows, first, shown, together=together)
+    if few and not together:
+        gone = gone.repartition(1)
+    small = small and (few or together)
+    whole = _evaluated(view, raw).unionByName(gone)
+    return _net(view, whole.coalesce(1) if small else whole), small
 
 
 def failing_view(
     spark: SparkSession, members: Mapping[str, Member], commits: Sequence[Commit]
 ) -> tuple[str, Exception] | None:
-    """The first view whose rows cannot be evaluated, and why, after an append has failed."""
+    """The first view whose rows cannot be evaluated, and why, after an append has failed.
+
+    Only what changes bring is evaluated: what goes was evaluated when it came.
+    """
     for name in dict.fromkeys(n for commit in commits for n in commit.changes):
+        view, changes = members[name].view, [(c.number, c.changes[name]) for c in commits if name in c.changes]
         try:
-            for frame, _ in changed_rows(spark, {name: members[name]}, [_only(c, name) for c in commits]).values():
-                frame.write.format("noop").mode("overwrite").save()
+            raw, _ = _raw(spark, view, changes)
+            _net(view, _evaluated(view, raw)).write.format("noop").mode("overwrite").save()
         except Exception as error:
             return name, error
     return None
@@ -117,11 +162,6 @@ def output_types(spark: SparkSession, view: View) -> dict[str, str]:
     return {f.name: f.dataType.simpleString() for f in _evaluated(view, raw).schema if f.name not in (_COMMIT, _COUNT)}
 
 
-def _only(commit: Commit, name: str) -> Commit:
-    kept = {n: relation for n, relation in commit.changes.items() if n == name}
-    return Commit(commit.number, commit.committed_at, commit.positions, changes=kept)
-
-
 def _raw(spark: SparkSession, view: View, changes: Sequence[tuple[int, Relation]]) -> tuple[DataFrame, bool]:
     """The raw rows of a view's changes with `_commit` and `_count`; and whether all of them are local data."""
     types = view.attribute_types()
@@ -131,12 +171,9 @@ def _raw(spark: SparkSession, view: View, changes: Sequence[tuple[int, Relation]
     for number, relation in changes:
         if isinstance(relation, Bag):
             rows.extend((*row, number, n) for row, n in relation.project(view.attributes).items())
-        elif isinstance(relation, SparkRelation):
-            frames.append(relation.dataframe().withColumn(_COMMIT, F.lit(number).cast("bigint")).select(*names))
         else:
-            raise BrokenInvariant(
-                f"a relation of an unknown kind: {type(relation).__name__}", where=f"view {view.name}"
-            )
+            frame = _lifted(spark, view, relation)
+            frames.append(frame.withColumn(_COMMIT, F.lit(number).cast("bigint")).select(*names))
     small = not frames
     if rows or small:
         table = to_arrow(names, [*(types[a] for a in view.attributes), "bigint", "bigint"], rows)
@@ -144,13 +181,28 @@ def _raw(spark: SparkSession, view: View, changes: Sequence[tuple[int, Relation]
     return reduce(DataFrame.unionByName, frames), small
 
 
+def _lifted(spark: SparkSession, view: View, relation: Relation) -> DataFrame:
+    """A relation over a view's attributes in Spark, in the attributes' own types."""
+    types = view.attribute_types()
+    if isinstance(relation, Bag):
+        relation = SparkRelation.of_bag(spark, relation, types)
+    if not isinstance(relation, SparkRelation):
+        raise BrokenInvariant(f"a relation of an unknown kind: {type(relation).__name__}", where=f"view {view.name}")
+    return relation.dataframe().select(
+        *(F.col(a).cast(canonical_ddl(types[a])).alias(a) for a in view.attributes), _COUNT
+    )
+
+
 def _evaluated(view: View, raw: DataFrame) -> DataFrame:
-    """Select, project and net: `_commit`, the view's columns, and `_count`."""
+    """Select and project: `_commit`, the view's columns, and `_count`."""
     chosen = raw.where(view.condition) if view.condition else raw
     outputs = [f"{output.expression} AS {quoted(output.name)}" for output in view.outputs]
-    projected = chosen.selectExpr(_COMMIT, *outputs, _COUNT)
+    return chosen.selectExpr(_COMMIT, *outputs, _COUNT)
+
+
+def _net(view: View, rows: DataFrame) -> DataFrame:
     columns = [quoted(output.name) for output in view.outputs]
-    netted = projected.groupBy(_COMMIT, *columns).agg(F.sum(_COUNT).alias(_COUNT))
+    netted = rows.groupBy(_COMMIT, *columns).agg(F.sum(_COUNT).alias(_COUNT))
     return netted.where(F.col(_COUNT) != 0)
 
 

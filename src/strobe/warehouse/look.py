@@ -52,9 +52,9 @@ def exists(path: Path) -> bool:
     return DeltaTable.is_deltatable(str(path))
 
 
-def open_table(path: Path) -> DeltaTable:
+def open_table(path: Path, version: int | None = None) -> DeltaTable:
     try:
-        return DeltaTable(str(path))
+        return DeltaTable(str(path), version=version)
     except TableNotFoundError as error:
         raise UserError("there is no table here", where=str(path), fix="Is this the warehouse's folder?") from error
     except (DeltaError, OSError, ValueError) as error:
@@ -101,10 +101,16 @@ def written_at(path: Path, version: int) -> datetime:
     return datetime.fromtimestamp(seconds, timezone.utc)
 
 
+def data_files(table: DeltaTable) -> dict[Path, int]:
+    """The files of a table, with their sizes."""
+    root = Path(unquote(table.table_uri.removeprefix("file://")))
+    batch = pa.table(table.get_add_actions(flatten=True))
+    return dict(zip((root / p for p in batch["path"].to_pylist()), batch["size_bytes"].to_pylist(), strict=True))
+
+
 def small_files(path: Path, size: int) -> int:
     """How many files of a table are smaller than a size."""
-    sizes = pa.table(open_table(path).get_add_actions(flatten=True)).column("size_bytes").to_pylist()
-    return sum(found < size for found in sizes)
+    return sum(found < size for found in data_files(open_table(path)).values())
 
 
 def last_header(path: Path) -> Header | None:

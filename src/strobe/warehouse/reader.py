@@ -15,7 +15,9 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # the name by which Spark's users know it
 
+from strobe.dataplane.relation import COUNT
 from strobe.errors import BrokenInvariant, UserError
 from strobe.warehouse import look, views
 from strobe.warehouse.header import Definition, Header, Published
@@ -51,6 +53,19 @@ class Snapshot:
             return frame.drop(COPY)
         change = views.net(self._spark, self._log, base.definition, base.commit, self.commit)
         return views.merged(frame, change, base.definition.key, rows <= _SMALL)
+
+    def pieces(self, view: str) -> tuple[DataFrame, int]:
+        """The rows of `table` in pieces with `_count`, to be summed by row; and how many bytes must be read for them.
+
+        For whoever wants a few of them: nothing has to be merged before these are found.
+        """
+        base = self._base(view)
+        rows, size = views.stored(self._spark, self._layout, base.definition, base.version)
+        whole = rows.withColumn(COUNT, F.lit(1).cast("bigint"))
+        if base.commit == self.commit:
+            return whole, size
+        since, more = views.logged(self._spark, self._log, base.definition, base.commit, self.commit)
+        return whole.unionByName(since), size + more
 
     @cached_property
     def _definitions(self) -> Mapping[tuple[str, int], Definition]:

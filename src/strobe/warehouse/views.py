@@ -109,20 +109,43 @@ def undo_load(spark: SparkSession, layout: Layout, definition: Definition) -> No
 
 
 def net(spark: SparkSession, log: DeltaTable, definition: Definition, after: int, through: int) -> DataFrame:
-    """The net change of a view between two commits: its columns and `_count`, never zero.
+    """The net change of a view between two commits: its columns and `_count`, never zero."""
+    changes, _ = logged(spark, log, definition, after, through)
+    columns = [quoted(column) for column in changes.columns if column != _COUNT]
+    summed = changes.groupBy(*columns).agg(F.sum(_COUNT).alias(_COUNT))
+    return summed.where(F.col(_COUNT) != 0)
+
+
+def logged(
+    spark: SparkSession, log: DeltaTable, definition: Definition, after: int, through: int
+) -> tuple[DataFrame, int]:
+    """The log's rows of a view between two commits: its columns and `_count`; and how many bytes must be read for them.
 
     Only the files of this version of the log that hold such commits are read, as what they are, Parquet: the log has no
     deletion vectors, and having Spark rebuild a past state of a long table would cost more than the rows do.
     """
     rows = field(definition.view, definition.generation)
-    files = [str(file.path) for file in look.log_files(log) if file.last > after and file.first <= through]
+    files = [file for file in look.log_files(log) if file.last > after and file.first <= through]
     schema = f"commit BIGINT, view STRING, `count` BIGINT, rows STRUCT<{rows}: {struct(definition.schema)}>"
     wanted = f"commit > {after} AND commit <= {through} AND view = {text(definition.view)}"
-    read = spark.read.schema(schema).parquet(*files).where(wanted)
-    changes = read.select(f"rows.{rows}.*", F.col("count").alias(_COUNT))
-    columns = [quoted(column) for column in changes.columns if column != _COUNT]
-    summed = changes.groupBy(*columns).agg(F.sum(_COUNT).alias(_COUNT))
-    return summed.where(F.col(_COUNT) != 0)
+    read = spark.read.schema(schema).parquet(*(str(file.path) for file in files)).where(wanted)
+    return read.select(f"rows.{rows}.*", F.col("count").alias(_COUNT)), sum(file.size for file in files)
+
+
+def stored(spark: SparkSession, layout: Layout, definition: Definition, version: int) -> tuple[DataFrame, int]:
+    """The rows of a version of a view's table, copies repeated, without `_copy`; and how many bytes must be read.
+
+    Without deletion vectors its files are read as Parquet too, so that Delta runs no job of its own to find them.
+    """
+    path = layout.view(definition.view)
+    table = look.open_table(path, version)
+    files = look.data_files(table)
+    size = sum(files.values())
+    if look.properties(table).get(DELETION_VECTORS) == "true":
+        return spark.read.format("delta").option("versionAsOf", version).load(str(path)).drop(COPY), size
+    if not files:
+        return spark.createDataFrame([], definition.schema), 0
+    return spark.read.schema(definition.schema).parquet(*map(str, files)), size
 
 
 def fold(

@@ -19,15 +19,20 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from strobe.algebra.bag import Bag
+from strobe.algebra.relation import Relation
 from strobe.algebra.view import View
+from strobe.dataplane.relation import SparkRelation
 from strobe.errors import BrokenInvariant, CommitUnknown, Fenced
-from strobe.warehouse import fence, folding, log, look, reader, retention, tables, views
+from strobe.messages import Lookup
+from strobe.warehouse import copies, fence, folding, log, look, reader, retention, tables, views
 from strobe.warehouse.folding import Hook
 from strobe.warehouse.header import Commit, Definition, Header, Published
 from strobe.warehouse.layout import (
     FILE_RETENTION,
     ID_PROPERTY,
     Layout,
+    copy_of,
     field,
     quoted,
     retention_properties,
@@ -138,13 +143,19 @@ class Warehouse:
             self._check_numbers(commits)
             self._at("append.before")
             try:
-                log.append(self._spark, self.layout, self._epoch, self._members, commits, generations)
+                log.append(self._spark, self.layout, self._epoch, self._members, commits, generations, self._stored)
             except (Py4JJavaError, PySparkException) as error:
                 raise self._diagnosis(commits, error) from error
             except OSError as error:
                 raise self._unknown(error) from error
             self._last = _header(commits[-1], self._epoch, generations)
             self._at("append.after")
+
+    def _stored(self, view: str) -> tuple[DataFrame, int]:
+        """A view's rows at the last commit, for whoever looks for a few of them."""
+        if self._last is None:
+            raise BrokenInvariant("rows are removed before the first commit", where=f"view {view}")
+        return reader.Snapshot(self._spark, self.layout, look.open_log(self.layout), self._last).pieces(view)
 
     def _check_numbers(self, commits: Sequence[Commit]) -> None:
         if not self._epoch:
@@ -293,6 +304,14 @@ class Warehouse:
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
+    def copy(self, source: str, lookup: Lookup, types: Mapping[str, str]) -> tuple[Relation, str]:
+        """Rows of a relation from the copy that is kept here, and the source's position that they are of."""
+        if isinstance(lookup.keys, Bag):
+            return copies.answer(self.layout.root, source, lookup, (row for row, _ in lookup.keys.items()))
+        snapshot, name = self.snapshot(), copy_of(source, lookup.relation)
+        rows = snapshot.table(name).select(*(quoted(column) for column in lookup.columns))
+        return SparkRelation.of_rows(rows, types), snapshot.header.positions[name][source]
+
     def snapshot(self, at: int | None = None) -> reader.Snapshot:
         """All views at one commit, or at the last."""
         return reader.snapshot(self._spark, self.layout.root, at)
@@ -315,6 +334,8 @@ def _own_session(spark: SparkSession) -> SparkSession:
     spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     session = spark.newSession()
     session.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    for each in (spark, session):  # files are named one by one; looking whether they are there is not worth a job
+        each.conf.set("spark.sql.sources.parallelPartitionDiscovery.threshold", "100000")
     for name in ("spark.sql.session.timeZone", "spark.sql.ansi.enabled", "spark.sql.shuffle.partitions"):
         session.conf.set(name, str(spark.conf.get(name)))
     return session
