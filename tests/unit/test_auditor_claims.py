@@ -133,6 +133,15 @@ def test_states_without_a_claim_fit_between_their_neighbours() -> None:
     assert judged(many, at(0, 0), at(1, 1), ((2, 0), None), at(2, 1), wanted="weak").verdict == "unknown"
 
 
+def test_states_that_never_move_are_not_complete_for_that() -> None:
+    """Without a single claim, what the sources passed through meanwhile still has to be shown."""
+    changes = [bag("n", (1,), count=count) for count in (1, -1)]
+    transactions = [HistoryTransaction(f"T{i}", {"x": {"x": change}}) for i, change in enumerate(changes)]
+    judge = Judge({"x": {"x": bag("n")}}, transactions, copies, limit=1)
+    verdict = judge.verdict([{"x": bag("n")}, {"x": bag("n")}], "complete")
+    assert (verdict.verdict, verdict.level) == ("invalid", "strong")
+
+
 @pytest.mark.parametrize(
     ("claims", "n"), [([0, 2, 4, 5], 2), ([0, 3, 5], 3), ([0, 5], 5), ([0, 2, 5], None), ([0, 2, 3, 4, 5], None)]
 )
@@ -165,7 +174,8 @@ def test_thousands_of_claims_take_seconds() -> None:
         claims.append({view: {view: counts[view]} for view in rows})
     assert not judge.searchable
     began = time.perf_counter()
-    assert judge.verdict(states, "complete", claims).verdict == "valid"
+    complete = judge.verdict(states, "complete", claims)
+    assert {finding.level for finding in (complete.together, *complete.views.values())} == {"complete"}
     sparse = judge.verdict([*states[::7], states[-1]], "strong", [*claims[::7], claims[-1]])
     assert (sparse.verdict, sparse.together.complete_n) == ("valid", 7)
     states[2000] = states[1999]

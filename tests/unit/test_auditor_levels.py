@@ -247,6 +247,25 @@ def test_complete_n_shows_exactly_every_nth_state(states: list[int], n: int | No
     assert verdict.verdict == ("valid" if n else "invalid")
 
 
+def test_a_wanted_n_is_asked_for_itself() -> None:
+    """A history may be complete-N with several N, also where none divides the other; where not, a witness says so."""
+    only_x: Evaluate = lambda contents: {"x": contents["x"]["x"]}  # noqa: E731
+    judge = counters("y1", "x1", "x2", "y2", "y3", "x3", evaluate=only_x)
+    states = [state(0), state(2), state(3)]
+    assert judge.verdict(states, "complete-2").verdict == "valid"
+    assert judge.verdict(states, "complete-3").verdict == "valid"
+    named = [{"x": {"x": x}} for x in (0, 2, 3)]
+    assert judge.verdict(states, "complete-2", named).verdict == "valid"
+    assert judge.verdict(states, "complete-3", named).verdict == "invalid"  # y is not named, so y does not count
+    judge = counters("x1", "x2", "x3", "x4", "x5")
+    uneven = judge.verdict([state(0), state(2), state(3), state(5)], "complete-2").together
+    assert uneven.because == "the states do not end blocks of 2 transactions"
+    assert uneven.witness == ("state 2 is the sources at x after T3, after 3 transactions",)
+    claims = [{"x": {"x": x}, "y": {"y": 0}} for x in (0, 2, 3, 5)]
+    claimed = judge.verdict([state(0), state(2), state(3), state(5)], "complete-2", claims).together
+    assert (claimed.because, claimed.witness) == (uneven.because, uneven.witness)
+
+
 def test_complete_n_counts_global_transactions_once_and_looks_for_an_order() -> None:
     """Blocks of two out of x1, y1, and a global one: some order has them."""
     judge = counters("x1", "y1", "x2y2", "x3")
@@ -258,8 +277,8 @@ def test_levels_imply_each_other_along_two_chains() -> None:
     """Consistent stands beside convergent and weak; strong is above both."""
     assert satisfies("strong", "consistent") and satisfies("strong", "weak") and satisfies("complete", "strong")
     assert not satisfies("consistent", "convergent") and not satisfies("weak", "consistent")
-    assert satisfies("complete", "complete-3") and satisfies("strong", "complete-6", 3)
-    assert not satisfies("strong", "complete-6", 4) and not satisfies("unknown", "convergent")
+    assert satisfies("complete", "complete-3") and satisfies("strong", "complete-6", [3])
+    assert not satisfies("strong", "complete-6", [4]) and not satisfies("unknown", "convergent")
     with pytest.raises(UserError, match="no level 'stronger'"):
         counters().verdict([state(0)], "stronger")
 

@@ -98,16 +98,24 @@ class Automaton:
         """The smallest N > 1 with which the states are complete-N, if there is one."""
         values = self._distinct(key)
         if values not in self._found_n:
-            found = (n for n in range(2, self._transactions + 1) if self._is_complete_n(values, n))
+            found = (n for n in range(2, self._transactions + 1) if self._blocks(values, n) is None)
             self._found_n[values] = next(found, None)
         return self._found_n[values]
+
+    def uneven(self, key: Sequence[int], n: int) -> int | None:
+        """The first state that keeps the states from being complete-N, one past the last if it is the end that is not
+        reached; None if they are complete-N."""
+        failed = self._blocks(self._distinct(key), n)
+        changes = [i for i in range(len(key)) if len(self._distinct(key[: i + 1])) > len(self._distinct(key[:i]))]
+        return None if failed is None else [*changes, len(key)][failed]
 
     def _distinct(self, key: Sequence[int]) -> tuple[int, ...]:
         """The values of a key, each once where it stays the same."""
         values = [self._alone[number] if self._alone else number for number in key]
         return tuple(value for i, value in enumerate(values) if i == 0 or value != values[i - 1])
 
-    def _is_complete_n(self, values: Sequence[int], n: int) -> bool:
+    def _blocks(self, values: Sequence[int], n: int) -> int | None:
+        """The first value that does not follow in blocks of n transactions."""
         reached = self.lattice.start
         for i, value in enumerate(values):
             here = self.where.get(value, 0)
@@ -115,7 +123,9 @@ class Automaton:
             while new:
                 new = self._block(new, n) & here & ~reached
                 reached |= new
-        return bool(reached & self.lattice.end)
+            if not reached:
+                return i
+        return None if reached & self.lattice.end else len(values)
 
     def _block(self, some: int, n: int) -> int:
         """The whole vectors n transactions further, and the end where fewer are left."""

@@ -35,16 +35,16 @@ from strobe.auditor.claims import Course
 from strobe.auditor.lattice import Lattice, vectors
 from strobe.auditor.reasons import ByClaims, BySearch
 from strobe.auditor.timeline import Contents, HistoryTransaction, Timeline, Vector
-from strobe.auditor.verdict import LEVELS, Finding, Verdict, check_level, satisfies
+from strobe.auditor.verdict import LEVELS, CannotEvaluate, Finding, Verdict, check_level, satisfies
 from strobe.auditor.witness import Witness
-from strobe.errors import BrokenInvariant, StrobeError, UserError
+from strobe.errors import BrokenInvariant, UserError
 
 __all__ = ["LEVELS", "CannotEvaluate", "Finding", "HistoryTransaction", "Judge", "Verdict", "check_level", "satisfies"]
 
 LIMIT = 50_000
 """Vectors that a search goes through at the most."""
 
-_KEPT = 4_096
+_KEPT = 512
 """Vectors whose views are kept."""
 
 Views = Mapping[str, Bag]
@@ -54,17 +54,12 @@ Claims = Mapping[str, Mapping[str, "int | str"]]
 transactions name them."""
 
 
-class CannotEvaluate(StrobeError):
-    """Raised by `evaluate` where it cannot tell what a view is: the verdict is then unknown, for this reason."""
-
-    code = "cannot_evaluate"
-
-
 class Judge:
     """What happened at the sources, to be compared with what a warehouse showed.
 
     `transactions` are listed in an order that agrees with each source's own commit order. `evaluate` gives the views
-    over the contents of all sources. `start` says how the sources name the position before their first transaction.
+    over the contents of all sources, or raises `CannotEvaluate`. `start` says how the sources name the position before
+    their first transaction.
     """
 
     def __init__(
@@ -160,9 +155,7 @@ class Judge:
         if not states:
             raise BrokenInvariant("a history has at least its initial state")
         key = self.key(states)
-        reasons = BySearch(self._automaton(scope), self.timeline, self._witness(scope), key)
-        every = self.complete_n(key, scope) if self.level(key, scope) == "strong" else None
-        return reasons.finding(states, wanted, every)
+        return BySearch(self._automaton(scope), self.timeline, self._witness(scope), key).finding(states, wanted)
 
     def _by_claims(
         self, pairs: Iterable[tuple[Views, Claims | None]], wanted: str, scopes: Sequence[str | None]
@@ -181,12 +174,12 @@ class Judge:
             raise BrokenInvariant("a history has at least its initial state")
         findings: dict[str | None, Finding] = {}
         for scope, course in courses.items():
-            every = course.finish()
+            course.finish()
             reasons = ByClaims(course, self.timeline, self._witness(scope))
             if reasons.open and self.searchable:
                 findings[scope] = self._by_search(shown, wanted, scope)
             else:
-                findings[scope] = reasons.finding(count, wanted, every)
+                findings[scope] = reasons.finding(count, wanted)
         return findings
 
     def _scope(self, scope: str | None) -> Sequence[str]:

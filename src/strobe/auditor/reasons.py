@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import islice, product
 
 from strobe.auditor.automaton import Automaton
-from strobe.auditor.claims import Course, Failure
+from strobe.auditor.claims import Course
+from strobe.auditor.coverage import Failure
 from strobe.auditor.timeline import Timeline, Vector
-from strobe.auditor.verdict import Finding, satisfies
+from strobe.auditor.verdict import Finding, block, satisfies
 from strobe.auditor.witness import Views, Witness
 
 _TRIED = 50
 """Vectors of either side of which the closest pair is taken."""
+
+_COMPARED = 2_000
+"""Vectors among which the one with the fewest differing rows is looked for."""
 
 _NEAR = 3
 """How far from a false claim, at each source, its state is looked for."""
@@ -24,6 +28,7 @@ _BECAUSE = {
     "torn": "state {} shows a part of a global transaction",
     "back": "state {} goes back in time",
     "skipped": "a state of the sources was not shown",
+    "uneven": "the states do not end blocks of {} transactions",
 }
 
 
@@ -39,8 +44,13 @@ def kept(level: str, states: int, complete_n: int | None = None) -> str:
     }.get(level, "nothing was promised")
 
 
-def _invalid(level: str, kind: str, number: int, witness: Iterable[str], complete_n: int | None = None) -> Finding:
-    return Finding("invalid", level, _BECAUSE[kind].format(number), tuple(witness), complete_n)
+def _valid(level: str, states: int, every: Collection[int]) -> Finding:
+    smallest = min(every, default=None)
+    return Finding("valid", level, kept(level, states, smallest), (), smallest)
+
+
+def _invalid(level: str, kind: str, number: int | None, witness: Iterable[str], every: Collection[int] = ()) -> Finding:
+    return Finding("invalid", level, _BECAUSE[kind].format(number), tuple(witness), min(every, default=None))
 
 
 class BySearch:
@@ -51,15 +61,25 @@ class BySearch:
         self._lattice = automaton.lattice
         self._timeline = timeline
         self._witness = witness
+        self._key = key
         self._nodes = list(automaton.walk(key))
 
-    def finding(self, states: Sequence[Views], wanted: str, complete_n: int | None) -> Finding:
+    def finding(self, states: Sequence[Views], wanted: str) -> Finding:
         level = self._nodes[-1].level
-        if satisfies(level, wanted, complete_n):
-            return Finding("valid", level, kept(level, len(states), complete_n), (), complete_n)
+        every = self._every(block(wanted)) if level == "strong" else []
+        if satisfies(level, wanted, every):
+            return _valid(level, len(states), every)
         kind, number = self._failure(wanted)
+        if kind == "skipped" and block(wanted):
+            return _invalid(level, "uneven", block(wanted), self._uneven(block(wanted) or 1), every)
         lines = getattr(self, f"_{kind}")(number, states)
-        return _invalid(level, kind, number, lines, complete_n)
+        return _invalid(level, kind, number, lines, every)
+
+    def _every(self, wanted: int | None) -> list[int]:
+        """The smallest N > 1 with which the states are complete-N, and the wanted one, as far as they are."""
+        smallest = self._automaton.complete_n(self._key)
+        wanted = wanted if wanted and self._automaton.uneven(self._key, wanted) is None else None
+        return [n for n in (smallest, wanted) if n]
 
     def _failure(self, wanted: str) -> tuple[str, int]:
         """What broke the level first, and at which state."""
@@ -84,7 +104,9 @@ class BySearch:
             self._lattice.vectors[(some & later or some & self._lattice.whole or some).bit_length() - 1]
             for some in self._automaton.where.values()
         ]
-        return self._witness.nowhere(number, states[number], candidates)
+        last = self._lattice.vectors[before.bit_length() - 1]
+        closest = sorted(candidates, key=lambda vector: sum(abs(a - b) for a, b in zip(vector, last, strict=True)))
+        return self._witness.nowhere(number, states[number], closest[:_COMPARED])
 
     def _torn(self, number: int, states: Sequence[Views]) -> list[str]:
         return self._witness.torn(number, self._lattice.members(self._here(number)))
@@ -117,6 +139,12 @@ class BySearch:
         low, high = min(above, key=lambda pair: sum(pair[1]) - sum(pair[0]))
         return self._witness.skipped(number, ended, low, high, states[max(number - 1, 0) : number + 1])
 
+    def _uneven(self, n: int) -> list[str]:
+        number = self._automaton.uneven(self._key, n)
+        if number is None or number == len(self._nodes):
+            return self._witness.uneven(len(self._nodes) - 1, None)
+        return self._witness.uneven(number, next(self._lattice.members(self._nodes[number].possible)))
+
     def _here(self, number: int) -> int:
         return self._automaton.where.get(self._nodes[number].value, 0)
 
@@ -137,7 +165,11 @@ class ByClaims:
     def open(self) -> bool:
         """Whether something that was not claimed could not be found out."""
         course = self._course
-        return None in (course.weak, course.consistent) or (bool(course.consistent) and course.complete is None)
+        if course.failure and course.failure.kind != "nowhere":
+            return False
+        return None in (course.weak, course.consistent) or (
+            bool(course.consistent) and course.coverage.complete is None
+        )
 
     @property
     def level(self) -> str:
@@ -146,17 +178,18 @@ class ByClaims:
         if not self.converged:
             return "consistent" if course.consistent else "inconsistent"
         if course.consistent:
-            return "complete" if course.complete else "strong"
+            return "complete" if course.coverage.complete else "strong"
         return "weak" if course.weak else "convergent"
 
-    def finding(self, states: int, wanted: str, complete_n: int | None) -> Finding:
+    def finding(self, states: int, wanted: str) -> Finding:
         level = self.level
-        every = complete_n if level == "strong" else None
+        every = self._course.coverage.every if level == "strong" else []
         if satisfies(level, wanted, every):
-            return Finding("valid", level, kept(level, states, every), (), every)
+            return _valid(level, states, every)
         failure = self._failure(wanted)
         if failure is not None:
-            return _invalid(level, failure.kind, failure.number, self._lines(failure), every)
+            number = block(wanted) if failure.kind == "uneven" else failure.number
+            return _invalid(level, failure.kind, number, self._lines(failure), every)
         if not self.converged and wanted != "consistent":
             reached = self._course.at if self._course.consistent else None
             lines = self._witness.unfinished(states - 1, self._course.last, reached)
@@ -167,7 +200,7 @@ class ByClaims:
                 f"states that claim no positions would have to be looked for at {self._course.too_many} vectors of "
                 "source positions, which are too many; states that claim some are checked without a search"
             )
-        return Finding("unknown", level, because, (), every)
+        return Finding("unknown", level, because, (), min(every, default=None))
 
     def _failure(self, wanted: str) -> Failure | None:
         failure = self._course.failure
@@ -175,7 +208,10 @@ class ByClaims:
             return None
         if failure and (wanted != "weak" or failure.kind == "false"):
             return failure
-        return self._course.skipped if wanted.startswith("complete") and self.converged else None
+        if not self.converged:
+            return None
+        n, coverage = block(wanted), self._course.coverage
+        return coverage.uneven.get(n) if n else coverage.skipped if wanted == "complete" else None
 
     def _lines(self, failure: Failure) -> list[str]:
         witness, number, high = self._witness, failure.number, failure.high
@@ -186,6 +222,8 @@ class ByClaims:
         if failure.kind == "skipped":
             ended = high == self._timeline.end and failure.state is failure.before
             return witness.skipped(number + ended, ended, failure.low, high, [failure.before, failure.state])
+        if failure.kind == "uneven":
+            return witness.uneven(number, high if high != self._timeline.end else None)
         if failure.kind == "false":
             return witness.false(number, failure.state, high, self._around(high))
         return witness.nowhere(number, failure.state, self._around(high))

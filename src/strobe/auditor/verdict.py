@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from strobe.errors import UserError
+from strobe.errors import StrobeError, UserError
 
 LEVELS = ("inconsistent", "convergent", "weak", "consistent", "strong", "complete")
 
@@ -23,19 +23,31 @@ _IMPLIES = {
 _COMPLETE_N = re.compile(r"complete-([1-9][0-9]*)")
 
 
-def satisfies(level: str, wanted: str, complete_n: int | None = None) -> bool:
-    """Whether a history of this level keeps what another level promises."""
-    every = _COMPLETE_N.fullmatch(wanted)
-    if every:
-        return level == "complete" or (complete_n is not None and int(every[1]) % complete_n == 0)
+def block(wanted: str) -> int | None:
+    """The N of complete-N; None for other levels."""
+    match = _COMPLETE_N.fullmatch(wanted)
+    return int(match[1]) if match else None
+
+
+def satisfies(level: str, wanted: str, every: Collection[int] = ()) -> bool:
+    """Whether a history of this level, and complete-N with these N, keeps what another level promises."""
+    n = block(wanted)
+    if n is not None:
+        return level == "complete" or any(n % known == 0 for known in every)
     return wanted in _IMPLIES[level]
 
 
 def check_level(wanted: str) -> str:
-    if wanted not in LEVELS[1:] and not _COMPLETE_N.fullmatch(wanted):
+    if wanted not in LEVELS[1:] and block(wanted) is None:
         fix = f"There are {', '.join(LEVELS[1:])}, and complete-2, complete-3 and so on."
         raise UserError(f"there is no level {wanted!r}", fix=fix)
     return wanted
+
+
+class CannotEvaluate(StrobeError):
+    """What a view is cannot be told here, for the reason given: the verdict is then unknown."""
+
+    code = "cannot_evaluate"
 
 
 @dataclass(frozen=True)

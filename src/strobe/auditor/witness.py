@@ -247,6 +247,14 @@ class Witness:
         where = f"after state {number - 1}" if ended else f"between state {number - 1} and state {number}"
         return [f"{where if number else 'before state 0'} came {names}{never}"]
 
+    def uneven(self, number: int, vector: Vector | None) -> list[str]:
+        """A state that does not end a block, wherever it is placed; or the last one, after which something came."""
+        if vector is None:
+            return [f"the last block does not end with state {number}"]
+        return [
+            f"state {number} is the sources at {self.place(vector)}, after {self._timeline.height(vector)} transactions"
+        ]
+
     def _path(self, low: Vector, high: Vector) -> Iterator[Vector]:
         """The vectors between two whole ones, along the listed order."""
         at = low

@@ -13,6 +13,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from strobe.cli import render
+from strobe.cli.history_audit import HistoryFile, WantedLevel, judge
 from strobe.cli.options import HERE, AsJson, ProjectFolder
 from strobe.cli.terminal import Document, Terminal
 from strobe.config import Project
@@ -313,11 +314,20 @@ def _rebuild_here(terminal: Terminal, project: Project, view: str) -> int | None
     return _last_commit(project)
 
 
-def audit(context: typer.Context, views: Views = None, project: ProjectFolder = HERE, as_json: AsJson = False) -> None:
-    """Recompute views from the live sources, while they change, and compare row for row."""
+def audit(
+    context: typer.Context,
+    views: Views = None,
+    history: HistoryFile = None,
+    level: WantedLevel = None,
+    project: ProjectFolder = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Recompute views from the live sources, while they change, and compare; or judge a recorded history."""
+    terminal = Terminal.of(context)
+    if history or level:
+        raise typer.Exit(judge(terminal, history, level, views or (), as_json))
     from strobe.runtime.audit import audit
 
-    terminal = Terminal.of(context)
     loaded = terminal.open(project, as_json)
     _known(views or (), loaded.views, "view")
     document = audit(loaded, views or (), terminal.say)
