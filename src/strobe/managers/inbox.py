@@ -51,6 +51,11 @@ class Inbox:
         return tuple(dict.fromkeys(query.source for query in self._open.values() if not query.copy))
 
     @property
+    def asking(self) -> bool:
+        """Whether any question is open."""
+        return bool(self._open)
+
+    @property
     def early(self) -> dict[str, Position]:
         """For each source how far its stream must be read before an answer that is here already can be delivered."""
         wanted: dict[str, Position] = {}

@@ -145,7 +145,6 @@ class NestedSweep:
 
     def _absorb(self, answer: Answer) -> bool:
         """Take what the answer had seen into the batch; whether D over the span changes by it."""
-        self._waiting.next_block()
         new = self._waiting.seen(answer.source, answer.seen) if self._absorbed < self._depth else []
         if not new:
             return False

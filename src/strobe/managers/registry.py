@@ -13,7 +13,7 @@ from strobe.algebra.view import Occurrence, View
 from strobe.managers.base import ViewManager
 from strobe.managers.conventional import Conventional
 from strobe.managers.eca import Eca
-from strobe.managers.nested_sweep import NestedSweep
+from strobe.managers.nested_sweep import DEPTH, NestedSweep
 from strobe.managers.rv import Rv
 from strobe.managers.strobe import Strobe
 from strobe.managers.sweep import Sweep
@@ -24,8 +24,23 @@ LEVELS = ("none", "convergent", "weak", "strong", "complete")
 SCENARIOS = ("centralized", "single source", "transactions", "single updates", "source-local", "global")
 """The update scenarios of the Strobe paper (3.1), and transactions at a single source."""
 
-Make = Callable[[View, str, int | None], ViewManager]
-"""A manager for a view, at a level; the number is `every` of the view's configuration."""
+
+@dataclass(frozen=True)
+class Setting:
+    """How a view is to be kept."""
+
+    level: str
+    every: int | None = None
+    """`every` of the view's configuration."""
+    alone: bool = True
+    """Whether no other view shares its sources: then its action lists need not end where others' do."""
+
+    @property
+    def complete(self) -> bool:
+        return self.level == "complete"
+
+
+Make = Callable[[View, Setting], ViewManager]
 Need = Callable[[View], str | None]
 """What a view lacks for an algorithm, and what to do about it; None if it lacks nothing."""
 
@@ -57,8 +72,9 @@ class Algorithm:
         """Why this algorithm cannot serve a view; None if it can."""
         return next((reason for lack in self.lacks if (reason := lack(view)) is not None), None)
 
-    def manager(self, view: View, level: str, every: int | None = None) -> ViewManager:
-        return self.make(copied(view) if self.copies else view, level, every)
+    def manager(self, view: View, level: str = "complete", every: int | None = None) -> ViewManager:
+        """A manager for a view that is alone."""
+        return self.make(copied(view) if self.copies else view, Setting(level, every))
 
 
 def copied(view: View, relations: tuple[str, ...] | None = None) -> View:
@@ -112,7 +128,7 @@ ALGORITHMS = {
             costs="one look-up for each other relation of the view (fewer where several live at one source), per "
             "batch and changed relation; at complete a batch is many updates, each with a state of its own",
             origin="beyond the papers; the telescoping sum over occurrences",
-            make=lambda view, level, _: Sweep(view, complete=level == "complete"),
+            make=lambda view, setting: Sweep(view, complete=setting.complete),
             lacks=(old_images,),
         ),
         Algorithm(
@@ -120,9 +136,10 @@ ALGORITHMS = {
             _S,
             (_C, _S, _S, _S, _S, _S),
             needs=_IMAGES,
-            costs="as sweep, and less under load: what happened meanwhile joins the batch",
+            costs="as sweep, and less under load: what happened meanwhile joins the batch (where no other view shares "
+            "the sources)",
             origin="beyond the papers; SWEEP that recurses, to a depth limit",
-            make=lambda view, _level, _every: NestedSweep(view),
+            make=lambda view, setting: NestedSweep(view, depth=DEPTH if setting.alone else 0),
             lacks=(old_images,),
         ),
         Algorithm(
@@ -132,7 +149,7 @@ ALGORITHMS = {
             needs="nothing; it believes every answer",
             costs="one look-up for each other relation, per update",
             origin="ECA paper, 5.1",
-            make=lambda view, _level, _every: Conventional(view),
+            make=lambda view, _: Conventional(view),
         ),
         Algorithm(
             "rv",
@@ -141,7 +158,7 @@ ALGORITHMS = {
             needs="nothing",
             costs="all rows of all relations, for every batch (or every `every` updates)",
             origin="ECA paper, 1.2 and D.1; brought to one target vector for several sources",
-            make=lambda view, _level, every: Rv(view, every=every or 1),
+            make=lambda view, setting: Rv(view, every=setting.every or 1),
         ),
         Algorithm(
             "sc",
@@ -151,7 +168,7 @@ ALGORITHMS = {
             costs="nothing is asked of the sources; a look-up in the warehouse for each other relation, and every "
             "relation is stored and kept there",
             origin="ECA paper, 1.2",
-            make=lambda view, level, _: Sweep(view, complete=level == "complete"),
+            make=lambda view, setting: Sweep(view, complete=setting.complete),
             lacks=(old_images,),
             copies=True,
         ),
@@ -162,7 +179,7 @@ ALGORITHMS = {
             needs="one source",
             costs="one query per update, with a term for every query that is still open",
             origin="ECA paper, 5.2",
-            make=lambda view, _level, _every: Eca(view),
+            make=lambda view, _: Eca(view),
             lacks=(one_source, old_images),
         ),
         Algorithm(
@@ -172,7 +189,7 @@ ALGORITHMS = {
             needs="one source",
             costs="as eca",
             origin="ECA paper, 5.2 (sketched there); in an eager form",
-            make=lambda view, _level, _every: Eca(view, complete=True),
+            make=lambda view, _: Eca(view, complete=True),
             lacks=(one_source, old_images),
         ),
         Algorithm(
@@ -182,7 +199,7 @@ ALGORITHMS = {
             needs="one source; deletions are local where the view shows the relation's key",
             costs="as eca; nothing for a local deletion while no query is open",
             origin="ECA paper, 5.5 (left open there)",
-            make=lambda view, _level, _every: Eca(view, complete=True, local=True),
+            make=lambda view, _: Eca(view, complete=True, local=True),
             lacks=(one_source, old_images),
         ),
         Algorithm(
@@ -192,7 +209,7 @@ ALGORITHMS = {
             needs=f"one source; {_KEYED}",
             costs="one query per insertion, nothing for a deletion",
             origin="ECA paper, 5.4, corrected as in the Strobe paper, 5.2",
-            make=lambda view, _level, _every: Strobe(view),
+            make=lambda view, _: Strobe(view),
             lacks=(one_source, keys),
         ),
         Algorithm(
@@ -203,7 +220,7 @@ ALGORITHMS = {
             costs="for an insertion one look-up for each other relation; nothing for a deletion. Waits for a quiet "
             "moment or the next cut",
             origin="Strobe paper, 5.2",
-            make=lambda view, _level, _every: Strobe(view),
+            make=lambda view, _: Strobe(view),
             lacks=(keys,),
             single=True,
         ),
@@ -214,7 +231,7 @@ ALGORITHMS = {
             needs=_KEYED,
             costs="as strobe, once for a whole transaction",
             origin="Strobe paper, 5.3",
-            make=lambda view, _level, _every: Strobe(view),
+            make=lambda view, _: Strobe(view),
             lacks=(keys,),
         ),
         Algorithm(
@@ -224,7 +241,7 @@ ALGORITHMS = {
             needs=f"{_KEYED}; identifiers of global transactions, where there are any",
             costs="as t-strobe; waits for all parts of a global transaction",
             origin="Strobe paper, 5.4; parts are processed as they come, the install waits",
-            make=lambda view, _level, _every: Strobe(view, whole=True),
+            make=lambda view, _: Strobe(view, whole=True),
             lacks=(keys,),
         ),
         Algorithm(
@@ -235,7 +252,7 @@ ALGORITHMS = {
             costs="as strobe, and up to (n-1)! queries more where deletions meet an open one; with `every: k` an "
             "install after k updates, at strong",
             origin="Strobe paper, 6, with queries grouped by relation",
-            make=lambda view, _level, every: Strobe(view, bound=every or 1),
+            make=lambda view, setting: Strobe(view, bound=setting.every or 1),
             lacks=(keys,),
             single=True,
         ),
@@ -246,7 +263,7 @@ ALGORITHMS = {
             needs=_KEYED,
             costs="as c-strobe, once for a whole transaction",
             origin="Strobe paper, 6 (sketched there)",
-            make=lambda view, _level, every: Strobe(view, bound=every or 1),
+            make=lambda view, setting: Strobe(view, bound=setting.every or 1),
             lacks=(keys,),
         ),
         Algorithm(
@@ -256,7 +273,7 @@ ALGORITHMS = {
             needs=f"{_KEYED}; identifiers of global transactions, where there are any",
             costs="as c-tstrobe; takes up a global transaction when all its parts are there",
             origin="Strobe paper, 5.4 and 6 together",
-            make=lambda view, _level, every: Strobe(view, bound=every or 1, whole=True),
+            make=lambda view, setting: Strobe(view, bound=setting.every or 1, whole=True),
             lacks=(keys,),
         ),
     )

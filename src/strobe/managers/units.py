@@ -59,13 +59,16 @@ class Received:
         return min(found, key=lambda unit: (len(unit), unit[0].number), default=[])
 
     def seen(self, source: str, seen: Seen) -> list[Update]:
-        """What a snapshot of a source had seen of it, in whole units and not beyond the block at work."""
+        """What came until a snapshot of a source was taken, in whole units, and not beyond the next block's cut.
+
+        Also of other sources: what is taken up together has no gaps, or it could not be merged with other views'.
+        """
+        limit = self._cuts[1] if len(self._cuts) > 1 else None
+        last = max((u.number for u in self._updates if u.source == source and seen.saw(u.transaction)), default=0)
         found: list[Update] = []
         for update in self._updates:
-            if update.source == source and seen.saw(update.transaction):
-                unit = self.closure(update)
-                if unit and (self.cut is None or unit[-1].number <= self.cut):
-                    found += [u for u in unit if u not in found]
+            if update.number <= (last if limit is None else min(last, limit)):
+                found += [u for u in self.closure(update) if u not in found]
         return sorted(found, key=lambda u: u.number)
 
     def closure(self, first: Update) -> list[Update]:

@@ -3,9 +3,8 @@ written."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from strobe.algebra.schema import RelationSchema
@@ -15,7 +14,7 @@ from strobe.config import Project, ViewConfig
 from strobe.errors import SourceUnavailable, UserError
 from strobe.managers.base import ViewManager
 from strobe.managers.choice import UNCACHED, choose
-from strobe.managers.registry import LEVELS, Algorithm, copied
+from strobe.managers.registry import LEVELS, Algorithm, Setting, copied
 from strobe.sources import open_source
 from strobe.sources.base import Source
 from strobe.warehouse.layout import COPIES, copy_of, quoted
@@ -37,8 +36,11 @@ class PlannedView:
     """What would have to change for a higher level."""
     every: int | None = None
 
-    def manager(self) -> ViewManager:
-        return self.algorithm.make(self.view, self.level, self.every)
+    def manager(self, others: Iterable[PlannedView]) -> ViewManager:
+        """`others` are the views that share the warehouse with it."""
+        shared = {s for other in others if other.view.name != self.view.name for s in other.view.sources}
+        alone = not shared & set(self.view.sources)
+        return self.algorithm.make(self.view, Setting(self.level, self.every, alone))
 
 
 @dataclass(frozen=True)
@@ -126,9 +128,9 @@ def copies(views: Mapping[str, PlannedView]) -> dict[str, PlannedView]:
             name = copy_of(relation.source, relation.name)
             columns = ", ".join(quoted(column.name) for column in relation.columns)
             sql = f"SELECT {columns} FROM {quoted(relation.source)}.{quoted(relation.name)}"
-            config = ViewConfig(sql=sql, freshness=timedelta(seconds=planned.freshness))
-            found[name] = plan_view(name, sql, config, {relation.id: relation}, f"copy of {relation.id}")
-            found[name] = replace(found[name], because=f"a copy of {relation.id} for {planned.view.name}")
+            copy = plan_view(name, sql, ViewConfig(sql=sql), {relation.id: relation}, f"copy of {relation.id}")
+            because = f"a copy of {relation.id} for {planned.view.name}"
+            found[name] = replace(copy, because=because, freshness=planned.freshness)
     return found
 
 

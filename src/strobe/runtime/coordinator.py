@@ -84,7 +84,10 @@ class Coordinator:
         self.vector = {s: min((p[s] for p in positions.values() if s in p), key=_order) for s in self._used_sources()}
         self.integrator = Integrator(views, positions)
         self.merge = Painting(self.vector)
-        self.inboxes = {name: Inbox(planned.manager(), self.vector) for name, planned in self.assembly.views.items()}
+        self.inboxes = {
+            name: Inbox(planned.manager(self.assembly.views.values()), self.vector)
+            for name, planned in self.assembly.views.items()
+        }
         self.committer = Committer(self.warehouse, last, views, positions, done=lambda _: None, fail=self.fail)
         self.answerer = Answerer(
             {s: self.assembly.sources[s] for s in self.vector},
@@ -227,11 +230,15 @@ class Coordinator:
     # Blocks.
 
     def _cut_when_due(self) -> None:
-        if not self.integrator.uncut or self._block_open() or self.committer.waiting:
+        if not self.integrator.uncut or self._block_at_work() or self.committer.waiting:
             return
         pause = min((planned.freshness for planned in self.assembly.views.values()), default=0.0)
         if time.monotonic() >= self._last_cut_at + pause:
             self._cut()
+
+    def _block_at_work(self) -> bool:
+        """Whether the block goes on by itself. Where its rows are tied to later ones, it needs another cut."""
+        return self._block_open() and any(inbox.asking for inbox in self.inboxes.values())
 
     def _block_open(self) -> bool:
         oldest = self.merge.oldest()

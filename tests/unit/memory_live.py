@@ -1,0 +1,216 @@
+"""The live coordinator over real SQLite databases under concurrent writers, with a warehouse in memory: no JVM."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+
+from strobe import config
+from strobe.algebra.bag import Bag
+from strobe.algebra.relation import Relation
+from strobe.messages import Lookup, Position
+from strobe.runtime.assembly import Assembly, assemble
+from strobe.runtime.coordinator import Coordinator
+from strobe.simulator.world import Contents, evaluate
+from strobe.warehouse.header import Commit
+
+SALES = """
+    CREATE TABLE customers (id INTEGER PRIMARY KEY, name TEXT);
+    CREATE TABLE orders (id INTEGER PRIMARY KEY, customer INTEGER, state TEXT);
+    CREATE INDEX orders_customer ON orders (customer);
+    INSERT INTO customers VALUES (1, 'Ada'), (2, 'Bob');
+    INSERT INTO orders VALUES (10, 1, 'open'), (11, 2, 'open');
+"""
+BILLING = """
+    CREATE TABLE payments (id INTEGER PRIMARY KEY, order_id INTEGER, cents INTEGER);
+    CREATE INDEX payments_order ON payments (order_id);
+    INSERT INTO payments VALUES (1, 10, 500);
+"""
+WRITES = {
+    "sales": [
+        "INSERT OR REPLACE INTO orders VALUES (:order, :customer, 'v' || :n)",
+        "UPDATE customers SET name = 'c' || :n WHERE id = :customer",
+        "UPDATE orders SET customer = :customer WHERE id = :order",
+        "DELETE FROM orders WHERE id = :order",
+        "INSERT INTO orders VALUES (:order, :customer, 'w' || :n) ON CONFLICT DO UPDATE SET state = 'u' || :n",
+        "DELETE FROM customers WHERE id = :customer",
+        "INSERT OR IGNORE INTO customers VALUES (:customer, 'again')",
+    ],
+    "billing": [
+        "INSERT INTO payments VALUES (:n, :order, :n)",
+        "DELETE FROM payments WHERE id < :n - 10",
+        "UPDATE payments SET order_id = :order WHERE id = :n - 3",
+    ],
+}
+
+
+class MemoryWarehouse:
+    """Keeps commits in a list, as slowly as it is told; answers from copies of relations, as of the last commit."""
+
+    def __init__(self, assembly: Assembly, start: Commit, views: Mapping[str, Bag], seconds: float) -> None:
+        self.commits: list[Commit] = []
+        self._assembly, self._start, self._views = assembly, start, dict(views)
+        self._seconds = seconds
+
+    def copy(self, source: str, lookup: Lookup, _types: object) -> tuple[Bag, str]:
+        commits = list(self.commits)
+        name = f"copy__{source}__{lookup.relation}"
+        rows = self._views[name]
+        for commit in commits:
+            rows = rows.add(_bag(commit.changes.get(name), rows))
+        (occurrence,) = self._assembly.views[name].view.occurrences
+        named = rows.rename(dict(zip(occurrence.attributes, occurrence.columns, strict=True)))
+        return named.project(lookup.columns), [self._start, *commits][-1].positions[name][source]
+
+    def append(self, commits: Sequence[Commit]) -> None:
+        time.sleep(self._seconds)
+        self.commits += commits
+
+
+def opened(folder: Path, text: str) -> Assembly:
+    """A project with these contents of strobe.yml, its two databases made and prepared."""
+    for name, script in (("sales", SALES), ("billing", BILLING)):
+        with sqlite3.connect(folder / f"{name}.db") as connection:
+            connection.executescript(script)
+        connection.close()
+    (folder / "strobe.yml").write_text(text)
+    assembly = assemble(config.load(folder))
+    for name, source in assembly.sources.items():
+        relations = [relation.name for relation in assembly.relations(name)]
+        if relations:
+            source.prepare(relations)
+    return assembly
+
+
+def contents(assembly: Assembly, source: str) -> tuple[str, Contents]:
+    """A source's relations and its position, in one snapshot."""
+    reader = assembly.sources[source].reader()
+    seen = reader.open()
+    found: Contents = {}
+    for relation in assembly.relations(source):
+        columns = tuple(column.name for column in relation.columns)
+        found[relation.name] = Bag.of(columns, reader.scan(relation.name, columns))
+    reader.close()
+    return seen.through.text, found
+
+
+def write(folder: Path, source: str, seconds: float, pause: float, first: int = 100) -> None:
+    """Random transactions of one to three statements."""
+    rng = random.Random(source)
+    connection = sqlite3.connect(folder / f"{source}.db", timeout=20)
+    end, n = time.monotonic() + seconds, first
+    while time.monotonic() < end:
+        with connection:
+            for statement in rng.choices(WRITES[source], k=rng.randint(1, 3)):
+                n += 1
+                values = {"n": n, "order": rng.randint(10, 16), "customer": rng.randint(1, 3)}
+                connection.execute(statement, values)
+        time.sleep(pause)
+    connection.close()
+
+
+class Past:
+    """Every state that the sources were in, by position: where they started, and the log since."""
+
+    def __init__(self, assembly: Assembly, start: Mapping[str, tuple[str, Contents]]) -> None:
+        self._states: dict[str, dict[int, Contents]] = {}
+        for name, (text, state) in start.items():
+            source = assembly.sources[name]
+            self._states[name] = {source.position(text).order[0]: state}
+            for transaction in source.transactions(
+                source.position(text), self._everywhere(name, assembly), lambda: False
+            ):
+                state = {r: bag.add(_bag(transaction.changes.get(r), bag)) for r, bag in state.items()}
+                self._states[name][transaction.position.order[0]] = state
+                if source.now() <= transaction.position:
+                    break
+
+    @staticmethod
+    def _everywhere(name: str, assembly: Assembly) -> list[Position]:
+        end = assembly.sources[name].now().order[0]
+        path = assembly.project.sources[name].path
+        with sqlite3.connect(path) as connection:
+            rows = connection.execute("SELECT seq, mark FROM __strobe_log WHERE seq <= ?", (end,)).fetchall()
+        return [assembly.sources[name].position(f"{seq}:{mark}") for seq, mark in rows]
+
+    def at(self, assembly: Assembly, positions: Mapping[str, str]) -> dict[str, Contents]:
+        return {s: self._states[s][assembly.sources[s].position(text).order[0]] for s, text in positions.items()}
+
+
+def _bag(change: Relation | None, like: Bag) -> Bag:
+    return change if isinstance(change, Bag) else Bag(like.attributes)
+
+
+Audits = list[tuple[dict[str, str], Mapping[str, Mapping[str, str]]]]
+
+
+def audit(coordinator: Coordinator, audits: Audits) -> Iterator[None]:
+    """What an audit asks of a coordinator: stand still, and then commit exactly the vector that was read meanwhile."""
+    yield from coordinator.pause(30)
+    time.sleep(0.02)
+    vector = {name: source.now() for name, source in coordinator.assembly.sources.items()}
+    yield from coordinator.bring_to(vector, 30)
+    audits.append(({name: p.text for name, p in vector.items()}, coordinator.committer.last.positions))
+    coordinator.resume()
+
+
+def run(
+    assembly: Assembly,
+    folder: Path,
+    seconds: float,
+    commit_seconds: float,
+    ahead: str = "",
+    audits: Audits | None = None,
+) -> tuple[MemoryWarehouse, Past, dict[str, Bag]]:
+    """Keep the views while others write; the view `ahead` starts from a later state than the others.
+
+    With `audits` one comes after the other: the vector that was read, and the positions of the commit made for it.
+    """
+    start = {name: contents(assembly, name) for name in assembly.sources if assembly.relations(name)}
+    later = start
+    if ahead:
+        for name in WRITES:
+            write(folder, name, 0.3, 0.003, first=10_000)
+        later = {name: contents(assembly, name) for name in start}
+    views = {name: planned.view for name, planned in assembly.views.items()}
+    begins = {name: later if name == ahead else start for name in views}
+    initial = {name: evaluate(view, {s: c for s, (_, c) in begins[name].items()}) for name, view in views.items()}
+    positions = {name: {s: begins[name][s][0] for s in view.sources} for name, view in views.items()}
+    last = Commit(1, datetime.now(timezone.utc), positions)
+    warehouse = MemoryWarehouse(assembly, last, initial, commit_seconds)
+    coordinator = Coordinator(assembly, warehouse, last, through_spark=_no_spark)  # type: ignore[arg-type]  # in memory
+    writers = [threading.Thread(target=write, args=(folder, name, seconds, 0.003)) for name in WRITES]
+    for writer in writers:
+        writer.start()
+    deadline = time.monotonic() + seconds + 60
+
+    def done() -> bool:
+        if time.monotonic() > deadline:
+            raise TimeoutError("the coordinator did not come to rest")
+        if audits is not None and not coordinator.errand_open and any(writer.is_alive() for writer in writers):
+            coordinator.start_errand(audit(coordinator, audits))
+        return not any(writer.is_alive() for writer in writers) and coordinator.idle()
+
+    coordinator.run(done)
+    return warehouse, Past(assembly, start), initial
+
+
+def _no_spark(*_: object) -> tuple[tuple[Relation, ...], object]:
+    raise NotImplementedError
+
+
+def compare(assembly: Assembly, warehouse: MemoryWarehouse, past: Past, states: dict[str, Bag]) -> None:
+    """Every commit against a recomputation at its positions."""
+    for commit in warehouse.commits:
+        for name, removal in commit.removals.items():
+            states[name] = _bag(removal.rest(states[name]), states[name])
+        for name, change in commit.changes.items():
+            states[name] = states[name].add(_bag(change, states[name]))
+        for name, state in states.items():
+            expected = evaluate(assembly.views[name].view, past.at(assembly, commit.positions[name]))
+            assert state == expected, f"{name} at commit {commit.number}: {commit.positions[name]}"
