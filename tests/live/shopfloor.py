@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -62,13 +62,13 @@ STROBE = [sys.executable, "-m", "strobe"]
 
 
 class Shop:
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, project: str = PROJECT, views: Mapping[str, str] = VIEWS) -> None:
+        self.folder, self.views = folder, views
         for name, script in (("sales", SALES), ("billing", BILLING)):
             connection = sqlite3.connect(folder / f"{name}.db")
             connection.executescript(script)
             connection.close()
-        (folder / "strobe.yml").write_text(PROJECT)
+        (folder / "strobe.yml").write_text(project)
         self.strobe("prepare")
         self.archive = Archive({name: folder / f"{name}.db" for name in WRITES})
 
@@ -107,7 +107,7 @@ class Shop:
 
     def judge(self) -> dict[str, Verdict]:
         """Every committed state against a recomputation at exactly its positions."""
-        return check_every_state(self.folder / "warehouse", self.archive, VIEWS)
+        return check_every_state(self.folder / "warehouse", self.archive, self.views)
 
 
 def write(folder: Path, source: str, number: int, seconds: float = 900) -> None:

@@ -11,13 +11,15 @@ four relations, with self-joins, with keys and (where the algorithm needs none) 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from strobe.managers.registry import ALGORITHMS, SCENARIOS, Algorithm, keys
-from strobe.simulator.explorer import calm_schedule, random_schedule
+from strobe.simulator.explorer import calm_schedule, random_schedule, run
 from strobe.simulator.lab import Event, Lab, Plan
+from strobe.simulator.minimal import minimal
 from strobe.simulator.plans import Shape, judge, random_plan
+from strobe.simulator.scenario_text import write
 
 LEVELS = ("none", "convergent", "weak", "strong", "complete")
 """From none upwards: what is not convergent is nothing, however orderly it went."""
@@ -47,20 +49,57 @@ class Cell:
     broke: Run | None
     """The shortest run that had no more than this level."""
 
+    @property
+    def expected(self) -> str:
+        """The level that is documented."""
+        return ALGORITHMS[self.algorithm].reaches[self.scenario]
+
+    @property
+    def next_level(self) -> str | None:
+        """The level above, which was broken."""
+        return None if self.broke is None else LEVELS[LEVELS.index(self.level) + 1]
+
+    def counterexample(self) -> str | None:
+        """A scenario, as short as can be, that breaks the next higher level and can be replayed."""
+        if self.broke is None or self.next_level is None:
+            return None
+        algorithm = ALGORITHMS[self.algorithm]
+
+        def fails(lab: Lab) -> bool:
+            return LEVELS.index(level_of(lab)) <= LEVELS.index(self.level)
+
+        plan, schedule = minimal(self.broke.plan, self.broke.schedule, lambda p: laboratory(algorithm, p), fails)
+        title = f"{self.algorithm}, {self.scenario}: not {self.next_level}"
+        return write(
+            plan, schedule, self.algorithm, level=judged(run(laboratory(algorithm, plan), schedule)), title=title
+        )
+
 
 def laboratory(algorithm: Algorithm, plan: Plan, level: str = "complete") -> Lab:
     """A laboratory in which an algorithm keeps the view of a plan."""
     return Lab(plan, algorithm.manager(plan.view, level), single=algorithm.single)
 
 
+def judged(lab: Lab) -> str:
+    """What a judge says of a laboratory at its end."""
+    verdict = judge(lab.plan)
+    return verdict.level(verdict.key([{lab.plan.view.name: state} for state in lab.states]))
+
+
+def level_of(lab: Lab) -> str:
+    """The level that a laboratory at its end has shown; none, if it is not even convergent."""
+    found = judged(lab)
+    return found if found in LEVELS else "none"
+
+
 def cell(algorithm: Algorithm, scenario: str, schedules: int, seed: int = 0) -> Cell:
     """Explore until this many schedules have been run."""
     lowest: Run | None = None
     total = 0
-    for run in _runs(algorithm, scenario, seed):
+    for found in _runs(algorithm, scenario, seed):
         total += 1
-        if run.level != "complete" and (lowest is None or _rank(run) < _rank(lowest)):
-            lowest = run
+        if found.level != "complete" and (lowest is None or _rank(found) < _rank(lowest)):
+            lowest = found
         if total >= schedules:
             break
     return Cell(algorithm.name, scenario, lowest.level if lowest else "complete", total, lowest)
@@ -92,10 +131,15 @@ def _schedules(make: Callable[[], Lab], scenario: str, rng: random.Random) -> It
         yield random_schedule(lab, rng), lab
 
 
-def spectrum(schedules: int, seed: int = 0, told: Callable[[Cell], None] = lambda _: None) -> list[Cell]:
+def spectrum(
+    schedules: int,
+    seed: int = 0,
+    told: Callable[[Cell], None] = lambda _: None,
+    only: Collection[str] | None = None,
+) -> list[Cell]:
     """All cells, algorithm by algorithm."""
     found = []
-    for algorithm in ALGORITHMS.values():
+    for algorithm in (a for name, a in ALGORITHMS.items() if not only or name in only):
         for scenario in SCENARIOS:
             found.append(cell(algorithm, scenario, schedules, seed))
             told(found[-1])
