@@ -30,6 +30,7 @@ from strobe.algebra.view import View
 from strobe.errors import BrokenInvariant
 from strobe.managers.base import Asked, Inbound, Outbound
 from strobe.managers.changes import change, key_delete, touches
+from strobe.managers.describing import asked
 from strobe.managers.evaluation import Evaluation, nothing
 from strobe.managers.terms import Term, substituted
 from strobe.messages import ActionList, Answer, KeyDelete, Lookup, Query, Update
@@ -167,6 +168,6 @@ def _asked(terms: Iterable[OpenTerm]) -> tuple[Asked, ...]:
     found: list[Asked] = []
     start = 0
     for term in terms:
-        found += term.evaluation.asked(term.lookups, start)
+        found += asked(term.evaluation, term.lookups, start)
         start += len(term.lookups)
     return tuple(found)

@@ -26,6 +26,7 @@ from strobe.algebra.view import View
 from strobe.errors import BrokenInvariant
 from strobe.managers.base import Asked, Inbound, Outbound
 from strobe.managers.changes import change, touches
+from strobe.managers.describing import asked
 from strobe.managers.evaluation import Evaluation
 from strobe.managers.units import Received
 from strobe.messages import ActionList, Answer, Query, Seen, Update
@@ -65,12 +66,12 @@ class NestedSweep:
 
     def describe(self) -> dict[str, Any]:
         query, sweep = self._query, self._sweep
-        asked: dict[int, tuple[Asked, ...]] = {}
+        open_: dict[int, tuple[Asked, ...]] = {}
         if query is not None:
             grown = (Asked(tuple(self._span), self._delta, query.lookups),)
-            asked[query.id] = grown if sweep is None else sweep.asked(query.lookups)
+            open_[query.id] = grown if sweep is None else asked(sweep, query.lookups)
         return {
-            "UQS": asked,
+            "UQS": open_,
             "batch": tuple(self._batch),
             "queue": tuple(self._waiting),
         }

@@ -36,6 +36,7 @@ from strobe.algebra.view import Occurrence, View
 from strobe.errors import BrokenInvariant
 from strobe.managers.base import Inbound, Outbound
 from strobe.managers.changes import change, touches
+from strobe.managers.describing import asked
 from strobe.managers.evaluation import Evaluation, nothing
 from strobe.managers.units import Received
 from strobe.messages import ActionList, Answer, Query, Seen, Update
@@ -69,10 +70,11 @@ class Sweep:
         return self._advance()
 
     def describe(self) -> dict[str, Any]:
-        asked = {self._query.id: self._sweep.asked(self._query.lookups)} if self._query and self._sweep else {}
+        query, sweep = self._query, self._sweep
+        open_ = {query.id: asked(sweep, query.lookups)} if query and sweep else {}
         groups = zip(self._groups, self._deltas, strict=True)
         made = tuple(ActionList(self.view.name, tuple(u.number for u in group), delta) for group, delta in groups)
-        return {"UQS": asked, "Δ": made, "queue": tuple(self._waiting)}
+        return {"UQS": open_, "Δ": made, "queue": tuple(self._waiting)}
 
     def _absorb(self, answer: Answer) -> None:
         if self._query is None or self._sweep is None or answer.id != self._query.id:

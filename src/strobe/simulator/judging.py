@@ -1,16 +1,18 @@
 """What a run of the laboratory comes to: the view as its readers see it, and the level that a judge finds.
 
-The laboratory keeps views over all attributes; readers see them through the view's projection.
+The laboratory keeps views over all attributes; readers see them through the view's condition and projection.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 
-from strobe.algebra.bag import Bag
+from strobe.algebra.bag import Bag, Row
 from strobe.algebra.view import View
-from strobe.auditor.levels import Finding, HistoryTransaction, Judge
+from strobe.auditor.expressions import compile_expression
+from strobe.auditor.levels import CannotEvaluate, Finding, HistoryTransaction, Judge
 from strobe.errors import UserError
 from strobe.simulator.lab import Event, Lab, Plan, Step
 from strobe.simulator.world import evaluate
@@ -90,20 +92,33 @@ def follow(lab: Lab, schedule: Sequence[Event], order: Order) -> tuple[Event, ..
 
 
 class Shown:
-    """A view as its readers see it."""
+    """A view as its readers see it: through its condition and its expressions."""
 
     def __init__(self, view: View, where: str = "") -> None:
         self.columns = tuple(output.name for output in view.outputs)
-        self._attributes = [output.expression for output in view.outputs]
-        if view.condition is not None or not set(self._attributes) <= set(view.attributes):
-            raise UserError(
-                "the laboratory evaluates no conditions and no expressions",
-                where=where or f"view {view.name}",
-                fix="Join by equal columns, and show plain columns.",
-            )
+        self._attributes = view.attributes
+        expressions = [output.expression for output in view.outputs]
+        self._plain = expressions if view.condition is None and set(expressions) <= set(view.attributes) else None
+        if self._plain is None:
+            types = view.attribute_types()
+            try:
+                self._condition = compile_expression(view.condition or "TRUE", types)
+                self._outputs = [compile_expression(expression, types) for expression in expressions]
+            except CannotEvaluate as error:
+                raise UserError(
+                    f"only Spark can say what {error.message} is",
+                    where=where or f"view {view.name}",
+                    fix="Use columns, literals, comparisons, AND, OR, NOT, and + - * of integers.",
+                ) from None
 
     def __call__(self, rows: Bag) -> Bag:
-        return rows.project(self._attributes).rename(dict(zip(self._attributes, self.columns, strict=True)))
+        if self._plain is not None:
+            return Bag(self.columns, dict(rows.project(self._plain).items()))
+        counts: Counter[Row] = Counter()
+        for row, n in rows.project(self._attributes).items():
+            if self._condition.run(row):
+                counts[tuple(output.run(row) for output in self._outputs)] += n
+        return Bag(self.columns, counts)
 
 
 class Levels:

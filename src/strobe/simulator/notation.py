@@ -105,7 +105,7 @@ def read_rows(scanner: Scanner) -> dict[Row, int]:
     if scanner.take(EMPTY, "empty", "nothing"):
         return {}
     depth, sign = 0, 1
-    while scanner.next in ("(", ")", "[", ",", "+", "-"):
+    while scanner.next in ("(", "[", ",", "+", "-") or (depth and scanner.next == ")"):
         if scanner.next == "[":
             counts[read_tuple(scanner)] += sign
             sign = 1
@@ -113,8 +113,6 @@ def read_rows(scanner: Scanner) -> dict[Row, int]:
         token = scanner.token()
         depth += (token == "(") - (token == ")")
         sign = -sign if token == "-" else sign
-        if depth < 0:
-            raise scanner.fail("there is a ')' too many", "A relation is written ([1,2], [4,2]).")
     if depth:
         raise scanner.fail("there is no ')' for a '('", "A relation is written ([1,2], [4,2]).")
     return {row: n for row, n in counts.items() if n}
@@ -252,9 +250,9 @@ def substituted(query: Polynomial, update: Substitution) -> Polynomial:
 
 
 def query_text(view: View, query: Polynomial, columns: Sequence[str]) -> str:
-    """`Π_W(r1 ⋈ [2,3]) - Π_W([4,2] ⋈ [2,3])`; a part of the view is not projected."""
+    """`Π_W(r1 ⋈ [2,3]) - Π_W([4,2] ⋈ [2,3])`, the simplest first; a part of the view is not projected."""
     parts: list[str] = []
-    for term, count in query.items():
+    for term, count in sorted(query.items(), key=lambda item: sum(isinstance(f, tuple) for f in item[0])):
         joined = " ⋈ ".join(view.occurrences[f].alias if isinstance(f, int) else tuple_text(f) for f in term)
         if len(term) == len(view.occurrences) and columns:
             joined = f"Π_{','.join(columns)}({joined})"

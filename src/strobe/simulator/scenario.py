@@ -23,7 +23,7 @@ that it happened earlier. `docs/scenarios.md` is the manual; `scenario_text` wri
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -78,6 +78,9 @@ class Schedule:
     number: int = 0
     """The seed of a random one; how many, at the most, of all."""
 
+    def __str__(self) -> str:
+        return {"random": f"random {self.number}", "all": f"all up to {self.number}"}.get(self.kind, self.kind)
+
 
 @dataclass(frozen=True)
 class Scenario:
@@ -93,6 +96,7 @@ class Scenario:
     levels: tuple[str, ...] = ()
     """What is wanted: `strong` is strong or better, `inconsistent` just that, `not weak` anything but weak or better.
     """
+    level_where: str = ""
     where: str = ""
 
     @cached_property
@@ -196,6 +200,7 @@ class _Reader:
             self.single.get("initially"),
             self.single.get("finally"),
             self._levels(),
+            self.single["level"].where if "level" in self.single else "",
             self.where,
         )
 
@@ -396,7 +401,7 @@ class _Reader:
         if projected:
             scanner.expect(")", _VIEW)
         scanner.end(_VIEW)
-        return natural_sql(joined, shown)
+        return natural_sql([(f"{r.source}.{r.name}", r.columns) for r in joined], shown)
 
     # The schedule and what is expected.
 
@@ -485,14 +490,14 @@ def _expected(line: Line, text: str) -> list[Line]:
 # Views.
 
 
-def natural_sql(joined: list[_Relation], shown: list[str]) -> str:
-    known: list[str] = list(joined[0].columns)
-    text = f"{joined[0].source}.{joined[0].name}"
-    for relation in joined[1:]:
-        shared = [c for c in relation.columns if c in known]
-        text += f" JOIN {relation.source}.{relation.name} USING ({', '.join(shared)})" if shared else ""
-        text += "" if shared else f" CROSS JOIN {relation.source}.{relation.name}"
-        known += [c for c in relation.columns if c not in known]
+def natural_sql(joined: Sequence[tuple[str, Sequence[str]]], shown: Sequence[str]) -> str:
+    """A natural join of relations, by id and columns, that shows these columns; or all, if it names none."""
+    (text, first), *others = joined
+    known = list(first)
+    for relation, columns in others:
+        shared = ", ".join(c for c in columns if c in known)
+        text += f" JOIN {relation} USING ({shared})" if shared else f" CROSS JOIN {relation}"
+        known += [c for c in columns if c not in known]
     return f"SELECT {', '.join(shown or known)} FROM {text}"
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from strobe.algebra.view import View
+from strobe.algebra.schema import RelationSchema
 from strobe.simulator.algorithms import Chosen, choose
 from strobe.simulator.judging import Shown, transactions
 from strobe.simulator.lab import Event, Plan
 from strobe.simulator.notation import rows_text, update_text
+from strobe.simulator.scenario import natural_sql
 from strobe.simulator.telling import Teller
 
 
@@ -21,11 +22,11 @@ def write(plan: Plan, schedule: Sequence[Event], algorithm: Chosen | str, *, lev
     lines = [f"# {title}"] if title else []
     for source, contents in plan.initial.items():
         lines.append(f"source {source}")
-        keys = {r.name: r.key for r in plan.view.relations if r.source == source}
+        schemas = {r.name: r for r in plan.view.relations if r.source == source}
         for relation, rows in contents.items():
-            columns = [f"{c} key" if c in keys.get(relation, ()) else c for c in rows.attributes]
+            columns = [_column(schemas.get(relation), column) for column in rows.attributes]
             lines.append(f"  {relation}({', '.join(columns)}): {rows_text(rows)}")
-    lines += [f"view: {_view_text(plan.view)}", f"algorithm: {chosen}"]
+    lines += [f"view: {_view_text(plan)}", f"algorithm: {chosen}"]
     lines += _updates(plan)
     lines.append("schedule")
     lines += _steps(plan, schedule, chosen)
@@ -34,17 +35,26 @@ def write(plan: Plan, schedule: Sequence[Event], algorithm: Chosen | str, *, lev
     return "\n".join(lines) + "\n"
 
 
+def _column(schema: RelationSchema | None, column: str) -> str:
+    text = " text" if schema and schema.column(column).type == "string" else ""
+    return f"{column}{text}{' key' if schema and column in schema.key else ''}"
+
+
 def _updates(plan: Plan) -> Iterator[str]:
-    names = [relation for contents in plan.initial.values() for relation in contents]
     for parts in transactions(plan):
         updates = [
-            update_text({relation if names.count(relation) == 1 else f"{source}.{relation}": rows})
+            update_text({_name(plan, source, relation): rows})
             for source, step in parts.items()
             for update in step.updates
             for relation, rows in update.items()
         ]
         listed = ", ".join(updates)
         yield f"{next(iter(parts.values())).id} = {listed if len(updates) == 1 else f'<{listed}>'}"
+
+
+def _name(plan: Plan, source: str, relation: str) -> str:
+    """A relation's name, with its source where another has one of the same name."""
+    return relation if sum(relation in contents for contents in plan.initial.values()) == 1 else f"{source}.{relation}"
 
 
 def _labels(plan: Plan) -> dict[str, list[list[str]]]:
@@ -73,7 +83,13 @@ def _steps(plan: Plan, schedule: Sequence[Event], chosen: Chosen) -> Iterator[st
             yield f"  {f'{source} {kind}s' if kind != 'receive' else 'receives'} {moment.name}"
 
 
-def _view_text(view: View) -> str:
+def _view_text(plan: Plan) -> str:
+    view = plan.view
+    joined = [(o.relation.id, [c.name for c in o.relation.columns]) for o in view.occurrences]
+    if view.sql == natural_sql(joined, [o.name for o in view.outputs]):
+        short = " ⋈ ".join(_name(plan, o.source, o.relation.name) for o in view.occurrences)
+        everything = view.sql == natural_sql(joined, [])
+        return short if everything else f"Π {','.join(o.name for o in view.outputs)} ({short})"
     if view.sql:
         return "\n  ".join(line.strip() for line in view.sql.splitlines() if line.strip())
     columns = {o.attribute(c): f"{o.alias}.{c}" for o in view.occurrences for c in o.columns}

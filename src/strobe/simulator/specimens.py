@@ -19,9 +19,10 @@ from typing import Any
 from strobe.algebra.bag import Bag
 from strobe.algebra.relation import Relation
 from strobe.algebra.substitution import join_pairs, substitute
-from strobe.algebra.view import View
+from strobe.algebra.view import Occurrence, View
 from strobe.managers.base import Asked, Inbound, Outbound, ViewManager
 from strobe.managers.changes import change, delete, key_delete, touches
+from strobe.managers.describing import asked
 from strobe.managers.eca import Eca, OpenTerm
 from strobe.managers.evaluation import Evaluation
 from strobe.managers.strobe import Strobe
@@ -64,7 +65,7 @@ class PrintedEcaKey:
 
     def describe(self) -> dict[str, Any]:
         return {
-            "UQS": {number: open_.evaluation.asked(open_.query.lookups) for number, open_ in self._open.items()},
+            "UQS": {number: asked(open_.evaluation, open_.query.lookups) for number, open_ in self._open.items()},
             "COLLECT": (self._actions(),),
         }
 
@@ -117,7 +118,7 @@ class PrintedRv:
         self._asked = 0
 
     def describe(self) -> dict[str, Any]:
-        return {"UQS": {number: (asked,) for number, (_, asked, _) in self._open.items()}}
+        return {"UQS": {number: (term,) for number, (_, term, _) in self._open.items()}}
 
     def receive(self, messages: Sequence[Inbound]) -> list[Outbound]:
         out: list[Outbound] = []
@@ -143,9 +144,9 @@ class PrintedRv:
         return [Query(self.view.name, self._asked - 1, sources[0], lookups, whole=True)]
 
     def _answer(self, answer: Answer) -> list[Outbound]:
-        covers, asked, sources = self._open.pop(answer.id)
-        rows, known = asked.rows, list(asked.known)
-        for lookup, found in zip(asked.lookups, answer.relations, strict=True):
+        covers, term, sources = self._open.pop(answer.id)
+        rows, known = term.rows, list(term.known)
+        for lookup, found in zip(term.lookups, answer.relations, strict=True):
             pairs = join_pairs(self.view, known, lookup.occurrence)
             rows = rows.join(substitute(self.view.occurrences[lookup.occurrence], found), pairs)
             known.append(lookup.occurrence)
@@ -167,6 +168,10 @@ class Holding(Strobe):
             if {u.source for u in unit} >= wanted:
                 return unit or [update]
         return []
+
+    def _unprocessed(self, occurrence: Occurrence, sign: int) -> Relation:
+        """What is held does not count."""
+        return Bag(occurrence.attributes)
 
     def _parts_missing(self) -> bool:
         return self._blocked and len(self._received) > 0

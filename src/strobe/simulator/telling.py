@@ -171,7 +171,8 @@ class Teller:
     def _sends(self, names: Sequence[str]) -> tuple[Sent, ...]:
         asked: Mapping[int, Sequence[Asked]] = self.lab.manager.describe()["UQS"]
         found: list[Sent] = []
-        for query in (m for m in self.lab.last if isinstance(m, Query) and not m.copy):
+        at_sources = {query.id for waiting in self.lab.queries.values() for query in waiting}
+        for query in (m for m in self.lab.last if isinstance(m, Query) and m.id in at_sources):
             name = names[len(found)] if len(found) < len(names) else self._next_name()
             terms = asked[query.id]
             whole, joined = self._polynomial(terms, joined=False), self._polynomial(terms, joined=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -17,7 +17,7 @@ from strobe.simulator.lab import Event, Lab, Plan
 from strobe.simulator.minimal import minimal
 from strobe.simulator.scenario import Happening, Scenario, Schedule
 from strobe.simulator.steps import meaning
-from strobe.simulator.telling import Moment, Teller
+from strobe.simulator.telling import Teller
 
 
 @dataclass
@@ -44,8 +44,12 @@ class Outcome:
     """A smallest run that breaks the wanted level, where one was looked for."""
 
     @property
+    def checks(self) -> list[Check]:
+        return [check for found in (*self.checked.values(), self.final) for check in found]
+
+    @property
     def ok(self) -> bool:
-        return all(check.holds for found in (*self.checked.values(), self.final) for check in found)
+        return all(check.holds for check in self.checks)
 
 
 def carry_out(scenario: Scenario, algorithm: Chosen | None = None, schedule: Schedule | None = None) -> Outcome:
@@ -169,7 +173,8 @@ def _level_checks(outcome: Outcome) -> list[Check]:
             holds = wanted in outcome.levels
         else:
             holds = all(kept) if bare == wanted else not all(kept)
-        found.append(Check(outcome.scenario.where, f"level: {wanted}", holds, f"the level is {outcome.finding.level}"))
+        instead = f"the level is {outcome.finding.level}"
+        found.append(Check(outcome.scenario.level_where, f"level: {wanted}", holds, instead))
     return found
 
 
@@ -185,10 +190,3 @@ def _smallest(outcome: Outcome) -> tuple[Plan, tuple[Event, ...]] | None:
         return not satisfies(judge.level(lab), wanted)
 
     return minimal(outcome.scenario.plan, outcome.worst, outcome.algorithm.lab, fails)
-
-
-def happened(outcome: Outcome) -> Iterator[tuple[Moment, list[Check]]]:
-    """Every moment, with what was expected of it."""
-    if outcome.teller is not None:
-        for number, moment in enumerate(outcome.teller.moments):
-            yield moment, outcome.checked.get(number, [])
