@@ -122,11 +122,15 @@ class ViewConfig(_Model):
 
     every: Annotated[int, Field(ge=1)] | None = Field(
         default=None,
-        description="For rv and the c-strobe family: how many updates share a recomputation or an install.",
+        description="For rv and the strobe family: how many updates share a recomputation or an install.",
     )
 
     cache: list[Text] = Field(
         default=[], description="Relations of which the warehouse keeps a copy, so that their source need not be asked."
+    )
+
+    ask_view: bool = Field(
+        default=False, description="Look for rows by their key in the view itself first, and then ask their source."
     )
 
     @property

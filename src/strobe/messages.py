@@ -136,7 +136,8 @@ class Lookup(Immutable):
 class Query(Immutable):
     """A fragment that one source can answer, in one snapshot. With `whole` an answer to a part of it is no use.
 
-    With `copy` the warehouse is asked for what it keeps of the source, as of its last commit, and not the source.
+    With `copy` the warehouse is asked for what it keeps of the source, as of its last commit, and not the source; with
+    `own` for what the view itself shows, which may be a part of it only.
     """
 
     view: str
@@ -145,6 +146,12 @@ class Query(Immutable):
     lookups: tuple[Lookup, ...]
     whole: bool = False
     copy: bool = False
+    own: bool = False
+
+    @property
+    def at_home(self) -> bool:
+        """Whether it is no question to a source."""
+        return self.copy or self.own
 
 
 @dataclass(frozen=True)

@@ -163,7 +163,7 @@ def test_answers_for_a_bag_for_nothing_and_for_everything(spark: SparkSession, d
 
 
 def test_a_whole_query_is_answered_whole(spark: SparkSession, depot: Path, tmp_path: Path) -> None:
-    """Where an algorithm needs all look-ups in one snapshot, the relations are read once, whole; under odd names too."""
+    """Where an algorithm needs all look-ups in one snapshot, the relations are read once, whole; odd names too."""
     from strobe.dataplane.staging import answer
 
     lookups = (Lookup(0, "items", ("id",), ("id",), Bag.of(["r1c0"], [(5,)])), Lookup(0, "items", ("Odd name", "id")))

@@ -13,6 +13,7 @@ from pathlib import Path
 from strobe import config
 from strobe.algebra.bag import Bag
 from strobe.algebra.relation import Relation
+from strobe.algebra.view import View
 from strobe.messages import Lookup, Position
 from strobe.runtime.assembly import Assembly, assemble
 from strobe.runtime.coordinator import Coordinator
@@ -66,6 +67,18 @@ class MemoryWarehouse:
         (occurrence,) = self._assembly.views[name].view.occurrences
         named = rows.rename(dict(zip(occurrence.attributes, occurrence.columns, strict=True)))
         return named.project(lookup.columns), [self._start, *commits][-1].positions[name][source]
+
+    def shown(self, view: View, lookup: Lookup) -> tuple[Bag, str]:
+        commits = list(self.commits)
+        rows = self._views[view.name]
+        for commit in commits:
+            if view.name in commit.removals:
+                rows = _bag(commit.removals[view.name].rest(rows), rows)
+            rows = rows.add(_bag(commit.changes.get(view.name), rows))
+        occurrence = view.occurrences[lookup.occurrence]
+        found = rows.project([occurrence.attribute(c) for c in lookup.columns])
+        position = [self._start, *commits][-1].positions[view.name][occurrence.source]
+        return Bag(lookup.columns, {row: 1 for row, _ in found.items()}), position
 
     def append(self, commits: Sequence[Commit]) -> None:
         time.sleep(self._seconds)

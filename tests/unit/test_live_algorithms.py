@@ -49,6 +49,9 @@ def view(name: str, algorithm: str, sql: str, more: str = "") -> str:
         ("rv", "    every: 3\n"),
         ("c-tstrobe", "    every: 3\n"),
         ("sweep", "    cache: [sales.customers]\n"),
+        ("t-strobe", "    ask_view: true\n"),
+        ("c-strobe", "    ask_view: true\n"),
+        ("t-strobe", "    every: 4\n"),
         ("t-strobe", "    cache: [sales.customers, billing.payments]\n"),
     ],
 )

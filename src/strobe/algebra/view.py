@@ -30,6 +30,9 @@ class Occurrence:
     columns: tuple[str, ...]
     copied: bool = False
     """Whether the warehouse keeps a copy of the relation, which is asked instead of the source."""
+    shown: bool = False
+    """Whether the view itself is to be asked first for rows of the relation by their key: it shows all that it uses of
+    it."""
 
     @property
     def source(self) -> str:
@@ -128,6 +131,13 @@ class View:
                 todo += [end for end in ends if current in ends and end not in same]
                 same.update(ends if current in ends else ())
         return [output.name for output in self.outputs if output.expression in same]
+
+    def shows(self, occurrence: Occurrence) -> dict[str, str]:
+        """For each used column of an occurrence the output that shows it; empty unless all are shown, and a key."""
+        names = {output.expression: output.name for output in self.outputs}
+        found = {c: names.get(occurrence.attribute(c)) for c in occurrence.columns}
+        whole = self.key_of(occurrence) and all(found.values())
+        return {c: name for c, name in found.items() if name} if whole else {}
 
     def attribute_types(self) -> dict[str, str]:
         return {o.attribute(c): o.relation.column(c).type for o in self.occurrences for c in o.columns}

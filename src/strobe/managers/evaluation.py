@@ -5,11 +5,15 @@ so one question with the keys of all of them serves all. Each term grows by ever
 is missing from (or too much in) that answer for this term: `compensate` is given the term's number, an occurrence and
 what the answer's snapshot had seen, and returns the rows to add. Conventional maintenance adds nothing; sweeping adds
 the difference between the state it wants and the state that was seen.
+
+Where rows are found by their key, the view itself may know them already, since it shows the whole row next to some
+other one (Strobe paper, 7, point 3). Then it is asked first, and the source only for the keys that it did not know.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 
 from strobe.algebra.bag import Bag
@@ -37,6 +41,9 @@ class Evaluation:
         self.view = view
         self.terms = dict(terms)
         self.known = list(known)
+        self._asking_view = False
+        self._known_rows: Relation | None = None
+        """What the view itself knew of the occurrence that is being asked for."""
         self._span = sorted({*known, *(range(len(view.occurrences)) if span is None else span)})
 
     @property
@@ -59,6 +66,12 @@ class Evaluation:
         """The next fragment, as a query."""
         lookups = self.lookups()
         first = self.view.occurrences[lookups[0].occurrence]
+        if first.shown and not first.copied and set(first.relation.key) <= set(lookups[0].on):
+            lookups = lookups[:1]
+            if self._known_rows is None:
+                self._asking_view = True
+                return Query(self.view.name, number, first.source, lookups, own=True)
+            lookups = (replace(lookups[0], keys=_unknown(lookups[0], self._known_rows)),)
         return Query(self.view.name, number, first.source, lookups, copy=first.copied)
 
     def asked(self, lookups: Sequence[Lookup], first: int = 0) -> tuple[Asked, ...]:
@@ -98,6 +111,16 @@ class Evaluation:
         As soon as a term had to be compensated, the rest of the answer is left: its keys were looked up from rows
         that are not quite the terms' any more. It is asked for again, from the terms as they are now.
         """
+        if self._asking_view:
+            self._asking_view = False
+            self._known_rows = relations[0].part(1)
+            unknown = _unknown(lookups[0], self._known_rows)
+            if unknown is not None and not unknown.known_empty:
+                return  # the rest is for the source to answer
+            relations = (Bag(lookups[0].columns),)
+        if self._known_rows is not None:
+            relations = (relations[0].plus(self._known_rows),)
+            self._known_rows = None
         for lookup, found in zip(lookups, relations, strict=False):
             if self.done or self._extend(lookup.occurrence, found, seen, compensate):
                 return
@@ -115,6 +138,13 @@ class Evaluation:
             self.terms[number] = grown
         self.known.append(index)
         return corrected
+
+
+def _unknown(lookup: Lookup, known: Relation) -> Relation | None:
+    """The keys that are left when the rows of some are known."""
+    if lookup.keys is None:
+        return None
+    return lookup.keys.key_delete(known, list(zip(lookup.keys.attributes, lookup.on, strict=True)))
 
 
 def nothing(view: View) -> Relation:

@@ -41,14 +41,14 @@ class Inbox:
         """Transactions given to the manager (without their rows), until some answer has shown them."""
         self._uncopied: dict[str, list[Transaction]] = defaultdict(list)
         """Transactions given to the manager, with their rows, until a copy has shown them."""
-        self._copied = {o.source for o in manager.view.occurrences if o.copied}
+        self._copied = {o.source for o in manager.view.occurrences if o.copied or o.shown}
         self._open: dict[int, Query] = {}
         self._early: list[Answer] = []
 
     @property
     def waits_for(self) -> tuple[str, ...]:
         """The sources with an open question."""
-        return tuple(dict.fromkeys(query.source for query in self._open.values() if not query.copy))
+        return tuple(dict.fromkeys(query.source for query in self._open.values() if not query.at_home))
 
     @property
     def asking(self) -> bool:
@@ -85,7 +85,7 @@ class Inbox:
         return self._hand_over([cut])
 
     def answer(self, answer: Answer) -> list[Outbound]:
-        if self._open[answer.id].copy:
+        if self._open[answer.id].at_home:
             return self._hand_over([self._brought_up(self._open.pop(answer.id), answer)])
         if not answer.seen.through <= self._reached[answer.source]:
             self._early.append(answer)
@@ -111,7 +111,7 @@ class Inbox:
 
     def committed(self, positions: Mapping[str, Position]) -> None:
         """Copies that are asked from now on are at least as new as this."""
-        if any(query.copy for query in self._open.values()):
+        if any(query.at_home for query in self._open.values()):
             return  # one that is being asked may be older
         for source, since in self._uncopied.items():
             if source in positions:

@@ -87,6 +87,11 @@ def copied(view: View, relations: tuple[str, ...] | None = None) -> View:
     )
 
 
+def asking_itself(view: View) -> View:
+    """The view with itself asked first for the relations of which it shows all that it uses."""
+    return replace(view, occurrences=tuple(replace(o, shown=bool(view.shows(o))) for o in view.occurrences))
+
+
 def one_source(view: View) -> str | None:
     if len(view.sources) == 1:
         return None
@@ -218,9 +223,9 @@ ALGORITHMS = {
             (_C, _S, _CV, _S, _CV, _CV),
             needs=_KEYED,
             costs="for an insertion one look-up for each other relation; nothing for a deletion. Waits for a quiet "
-            "moment or the next cut",
+            "moment, the next cut, or `every` updates",
             origin="Strobe paper, 5.2",
-            make=lambda view, _: Strobe(view),
+            make=lambda view, setting: Strobe(view, bound=setting.every),
             lacks=(keys,),
             single=True,
         ),
@@ -231,7 +236,7 @@ ALGORITHMS = {
             needs=_KEYED,
             costs="as strobe, once for a whole transaction",
             origin="Strobe paper, 5.3",
-            make=lambda view, _: Strobe(view),
+            make=lambda view, setting: Strobe(view, bound=setting.every),
             lacks=(keys,),
         ),
         Algorithm(
@@ -241,7 +246,7 @@ ALGORITHMS = {
             needs=f"{_KEYED}; identifiers of global transactions, where there are any",
             costs="as t-strobe; waits for all parts of a global transaction",
             origin="Strobe paper, 5.4; parts are processed as they come, the install waits",
-            make=lambda view, _: Strobe(view, whole=True),
+            make=lambda view, setting: Strobe(view, bound=setting.every, whole=True),
             lacks=(keys,),
         ),
         Algorithm(

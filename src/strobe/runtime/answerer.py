@@ -68,7 +68,7 @@ class Answerer:
 
     def ask(self, query: Query) -> None:
         reach("asked")
-        pool = self._at_home if query.copy else self._pools[query.source]
+        pool = self._at_home if query.at_home else self._pools[query.source]
         pool.submit(self._answer, query)
 
     def stop(self) -> None:
@@ -99,7 +99,7 @@ class Answerer:
                 return
 
     def _evaluate_query(self, query: Query) -> tuple[tuple[Relation, ...], Seen]:
-        if query.copy:
+        if query.at_home:
             return self._from_copy(query)
         source = self._sources[query.source]
         if self._evaluate != "spark":
@@ -111,7 +111,7 @@ class Answerer:
         return self._through_spark(source, query)
 
     def _count(self, query: Query, relations: tuple[Relation, ...], seconds: float) -> None:
-        if query.copy:
+        if query.at_home:
             return
         asked = self.asked[query.source]
         asked.queries += 1

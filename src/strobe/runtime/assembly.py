@@ -14,7 +14,7 @@ from strobe.config import Project, ViewConfig
 from strobe.errors import SourceUnavailable, UserError
 from strobe.managers.base import ViewManager
 from strobe.managers.choice import UNCACHED, choose
-from strobe.managers.registry import LEVELS, Algorithm, Setting, copied
+from strobe.managers.registry import LEVELS, Algorithm, Setting, asking_itself, copied, keys
 from strobe.sources import open_source
 from strobe.sources.base import Source
 from strobe.warehouse.layout import COPIES, copy_of, quoted
@@ -102,6 +102,7 @@ def plan_view(
     if choice.algorithm.level == "none":  # its rows may repeat whatever their keys
         view, level = replace(view, key=()), "none"
     view = with_copies(view, choice.algorithm, config.cache)
+    view = with_itself(view, choice.algorithm) if config.ask_view else view
     freshness = config.freshness.total_seconds()
     return PlannedView(view, choice.algorithm, level, choice.because, freshness, choice.higher, config.every)
 
@@ -118,6 +119,14 @@ def with_copies(view: View, algorithm: Algorithm, cache: Sequence[str]) -> View:
         reason = f"{algorithm.name} asks a source for everything in one snapshot, and a copy is of another moment"
         raise UserError(f"`cache` is no use here: {reason}", where=where, fix="Leave it out, or use another algorithm.")
     return copied(view) if algorithm.copies else copied(view, tuple(cache))
+
+
+def with_itself(view: View, algorithm: Algorithm) -> View:
+    """The view with itself asked first, where it shows all that it uses of a relation."""
+    if keys not in algorithm.lacks:
+        reason = f"it is for the algorithms that find deletions in the view, and {algorithm.name} does not"
+        raise UserError(f"`ask_view` is no use here: {reason}", where=f"view {view.name}", fix="Leave it out.")
+    return asking_itself(view)
 
 
 def copies(views: Mapping[str, PlannedView]) -> dict[str, PlannedView]:

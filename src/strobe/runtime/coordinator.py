@@ -117,10 +117,13 @@ class Coordinator:
         self._wanted: dict[str, Position] = {}
 
     def _from_copy(self, query: Query) -> tuple[tuple[Relation, ...], Seen]:
-        """Answer from a copy that the warehouse keeps, as of its last commit."""
+        """Answer from what the warehouse holds, as of its last commit."""
         (lookup,) = query.lookups
-        types = self.assembly.views[query.view].view.attribute_types()
-        rows, position = self.warehouse.copy(query.source, lookup, types)
+        view = self.assembly.views[query.view].view
+        if query.own:
+            rows, position = self.warehouse.shown(view, lookup)
+        else:
+            rows, position = self.warehouse.copy(query.source, lookup, view.attribute_types())
         return (rows,), Seen(self.assembly.sources[query.source].position(position))
 
     def _room(self, source: str, position: Position) -> bool:

@@ -131,6 +131,12 @@ class Lab:
     def _from_copy(self, query: Query) -> Answer:
         """At home and at once: no message."""
         found = MemorySource(query.source, self.copies[query.source]).answer(query)
+        if query.own:
+            (lookup,) = query.lookups
+            occurrence = self.plan.view.occurrences[lookup.occurrence]
+            key = [(c, occurrence.attribute(c)) for c in occurrence.relation.key]
+            unknown = found.relations[0].key_delete(self.view, key)
+            found = replace(found, relations=(found.relations[0].plus(unknown.negate()),))
         return replace(found, seen=Seen(self.reached[query.source]))
 
     def _receive(self, message: Transaction | Answer) -> None:
@@ -157,7 +163,7 @@ class Lab:
     def _send(self, messages: Sequence[Outbound]) -> None:
         self.last += tuple(messages)
         for message in messages:
-            if isinstance(message, Query) and message.copy:
+            if isinstance(message, Query) and message.at_home:
                 self._send(self.manager.receive([self._from_copy(message)]))
             elif isinstance(message, Query):
                 self.asked += 1

@@ -1,4 +1,4 @@
-"""Answers look-ups from copies of relations that the warehouse keeps, as of the last commit, without a JVM.
+"""Answers look-ups from what the warehouse holds, as of the last commit, without a JVM: copies of relations, and views.
 
 A copy is a view of its own, of all columns of one relation: loaded, committed, folded and retained as every other, in
 the same commits as the views that use it. So it is the relation at exactly the positions that the last header says.
@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable, QueryBuilder
 
 from strobe.algebra.bag import Bag, Row
+from strobe.algebra.view import View
 from strobe.dataplane.arrow import from_arrow
 from strobe.errors import BrokenInvariant
 from strobe.messages import Lookup
@@ -31,18 +32,38 @@ def answer(path: Path, source: str, lookup: Lookup, keys: Iterable[Row] | None) 
 
     There may be more rows than have one of these keys, never fewer.
     """
+    name = copy_of(source, lookup.relation)
+    rows, header = _rows(path, name, lookup.columns, lookup.on[:1], None if keys is None else list(keys))
+    return rows, header.positions[name][source]
+
+
+def shown(path: Path, view: View, lookup: Lookup, keys: Iterable[Row]) -> tuple[Bag, str]:
+    """Rows of a relation that a view itself shows, each once, and the source's position at which they are."""
+    occurrence = view.occurrences[lookup.occurrence]
+    outputs = view.shows(occurrence)
+    every = tuple(output.name for output in view.outputs)
+    rows, header = _rows(path, view.name, every, (outputs[lookup.on[0]],), list(keys))
+    there = Bag(every, {row: 1 for row, count in rows.items() if count > 0})
+    found = there.project([outputs[c] for c in lookup.columns])
+    distinct = Bag(lookup.columns, {row: 1 for row, _ in found.items()})
+    return distinct, header.positions[view.name][occurrence.source]
+
+
+def _rows(
+    path: Path, name: str, columns: tuple[str, ...], on: tuple[str, ...], keys: list[Row] | None
+) -> tuple[Bag, Header]:
+    """The rows of a view at the last commit in which a column has one of these values, and maybe some more."""
     layout = Layout(path)
     log = look.open_log(layout)
     header = look.last_header_of(log)
-    name = copy_of(source, lookup.relation)
     if header is None or name not in header.positions:
-        raise BrokenInvariant("there is no copy of it", where=f"{source}.{lookup.relation}")
+        raise BrokenInvariant("it is not in the warehouse", where=f"view {name}")
     base, version = _base(path, name, header)
-    rows = _stored(layout, name, version, lookup, None if keys is None else list(keys))
+    rows = _stored(layout, name, version, columns, _where(on, keys))
     for file in look.log_files(log):
         if file.last > base:
-            rows = rows.add(_logged(file.path, name, header, base, lookup.columns))
-    return rows, header.positions[name][source]
+            rows = rows.add(_logged(file.path, name, header, base, columns))
+    return rows, header
 
 
 def _base(path: Path, name: str, header: Header) -> tuple[int, int]:
@@ -55,23 +76,22 @@ def _base(path: Path, name: str, header: Header) -> tuple[int, int]:
     return definition.from_commit, definition.version
 
 
-def _stored(layout: Layout, name: str, version: int, lookup: Lookup, keys: list[Row] | None) -> Bag:
+def _stored(layout: Layout, name: str, version: int, columns: tuple[str, ...], where: str) -> Bag:
     table = DeltaTable(str(layout.view(name)), version=version)
-    columns = ", ".join(_quoted(c) for c in lookup.columns)
-    sql = f"SELECT {columns} FROM t{_where(lookup, keys)}"
-    return Bag.of(lookup.columns, from_arrow(pa.table(QueryBuilder().register("t", table).execute(sql))))
+    sql = f"SELECT {', '.join(_quoted(c) for c in columns)} FROM t{where}"
+    return Bag.of(columns, from_arrow(pa.table(QueryBuilder().register("t", table).execute(sql))))
 
 
-def _where(lookup: Lookup, keys: list[Row] | None) -> str:
+def _where(on: tuple[str, ...], keys: list[Row] | None) -> str:
     """A condition that narrows what is read where that is simple and exact: by integers and text."""
-    if keys is None or len(keys) > MOST_KEYS:
+    if keys is None or not on or len(keys) > MOST_KEYS:
         return ""
     values = {key[0] for key in keys}
     if all(isinstance(v, int) and not isinstance(v, bool) for v in values):
-        return f" WHERE {_quoted(lookup.on[0])} IN ({', '.join(map(str, values)) or 'NULL'})"
+        return f" WHERE {_quoted(on[0])} IN ({', '.join(map(str, values)) or 'NULL'})"
     if all(isinstance(v, str) and "\0" not in v for v in values):
         texts = ", ".join("'" + v.replace("'", "''") + "'" for v in values)
-        return f" WHERE {_quoted(lookup.on[0])} IN ({texts})"
+        return f" WHERE {_quoted(on[0])} IN ({texts})"
     return ""
 
 
@@ -88,10 +108,11 @@ def _logged(file: Path, name: str, header: Header, base: int, columns: tuple[str
     table = pq.read_table(file, columns=["commit", "view", "count", f"rows.{rows}"], partitioning=None)
     wanted = pc.and_(pc.equal(table["view"], name), pc.greater(table["commit"], base))
     table = table.filter(pc.and_(wanted, pc.less_equal(table["commit"], header.number)))
-    total = Bag(columns)
     structs = pc.struct_field(table["rows"], [rows])
     parts: Mapping[str, pa.ChunkedArray] = {c: pc.struct_field(structs, [c]) for c in columns}
     found = from_arrow(pa.table([*parts.values(), table["count"]], names=[*columns, "__count"]))
-    for row in found:
-        total = total.add(Bag.of(columns, [row[:-1]], row[-1]))
-    return total
+    counts: dict[Row, int] = {}
+    for *values, count in found:
+        row = tuple(values)
+        counts[row] = counts.get(row, 0) + count
+    return Bag(columns, counts)

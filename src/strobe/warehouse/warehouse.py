@@ -312,6 +312,11 @@ class Warehouse:
         rows = snapshot.table(name).select(*(quoted(column) for column in lookup.columns))
         return SparkRelation.of_rows(rows, types), snapshot.header.positions[name][source]
 
+    def shown(self, view: View, lookup: Lookup) -> tuple[Relation, str]:
+        """Rows of a relation that a view itself shows, and the source's position that they are of; few keys only."""
+        few = lookup.keys if isinstance(lookup.keys, Bag) and len(lookup.keys) <= copies.MOST_KEYS else Bag(lookup.on)
+        return copies.shown(self.layout.root, view, lookup, (row for row, _ in few.items()))
+
     def snapshot(self, at: int | None = None) -> reader.Snapshot:
         """All views at one commit, or at the last."""
         return reader.snapshot(self._spark, self.layout.root, at)
