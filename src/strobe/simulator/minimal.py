@@ -1,14 +1,15 @@
 """The smallest run that still fails: delta-debugging of a plan and its schedule.
 
-First the plan shrinks: transactions go, then parts and updates, then rows that were there at the start; each time the
-old schedule is tried without what has gone, and then other schedules. Then the schedule is put in order, as far as the
-failure allows. Every candidate is run again. Nothing is left to chance: the same failure shrinks to the same run.
+First the plan shrinks: transactions go (or have happened before the start), then parts and updates, then rows that were
+there at the start; each time the old schedule is tried without what has gone, and then other schedules. Then the
+schedule is put in order, as far as the failure allows. Every candidate is run again. Nothing is left to chance: the
+same failure shrinks to the same run.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 
@@ -17,6 +18,7 @@ from strobe.messages import Transaction
 from strobe.simulator.explorer import all_schedules, random_schedule
 from strobe.simulator.judging import Order, follow, in_order, order
 from strobe.simulator.lab import Event, Lab, Plan, Step
+from strobe.simulator.world import Contents
 
 Schedule = tuple[Event, ...]
 MakeLab = Callable[[Plan], Lab]
@@ -149,7 +151,9 @@ def _without_something(plan: Plan) -> Iterator[tuple[Plan, Gone]]:
         together = {
             (s, n) for s, n in places if step.part_of and set(step.part_of) & set(plan.steps[s][n].part_of)
         } or {(source, number)}
-        yield _replaced(plan, dict.fromkeys(together)), frozenset(together)
+        without = _replaced(plan, dict.fromkeys(together))
+        yield without, frozenset(together)
+        yield replace(without, initial=_before(plan, together)), frozenset(together)
     for source, number in places:
         step = plan.steps[source][number]
         if step.part_of:
@@ -161,6 +165,15 @@ def _without_something(plan: Plan) -> Iterator[tuple[Plan, Gone]]:
             for row, _ in sorted(rows.items(), key=repr):
                 less = {**contents, relation: rows.add(Bag(rows.attributes, {row: -1}))}
                 yield replace(plan, initial={**plan.initial, source: less}), frozenset()
+
+
+def _before(plan: Plan, places: Collection[tuple[str, int]]) -> dict[str, Contents]:
+    """What would be there at the start if some transactions had happened before it."""
+    initial = {source: dict(contents) for source, contents in plan.initial.items()}
+    for source, number in places:
+        for relation, change in plan.steps[source][number].net.items():
+            initial[source][relation] = initial[source][relation].add(change)
+    return initial
 
 
 def _smaller_steps(step: Step) -> Iterator[Step]:

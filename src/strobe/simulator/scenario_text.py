@@ -12,6 +12,9 @@ from strobe.simulator.notation import rows_text, update_text
 from strobe.simulator.scenario import natural_sql
 from strobe.simulator.telling import Teller
 
+_WIDE = 6
+"""Columns of a view on one line."""
+
 
 def write(plan: Plan, schedule: Sequence[Event], algorithm: Chosen | str, *, level: str = "", title: str = "") -> str:
     """A scenario with this schedule, step by step. `level` is what it should reach: replaying it says whether it does.
@@ -93,9 +96,13 @@ def _view_text(plan: Plan) -> str:
     if view.sql:
         return "\n  ".join(line.strip() for line in view.sql.splitlines() if line.strip())
     columns = {o.attribute(c): f"{o.alias}.{c}" for o in view.occurrences for c in o.columns}
-    shown = ", ".join(f"{columns[output.expression]} AS {output.name}" for output in view.outputs)
+    shown = [f"{columns[output.expression]} AS {output.name}" for output in view.outputs]
     first, *others = view.occurrences
-    lines = [f"SELECT {shown}", f"FROM {first.relation.id} AS {first.alias}"]
+    lines = [f"SELECT {', '.join(shown[:_WIDE])}"]
+    for start in range(_WIDE, len(shown), _WIDE):
+        lines[-1] += ","
+        lines.append(f"  {', '.join(shown[start : start + _WIDE])}")
+    lines.append(f"FROM {first.relation.id} AS {first.alias}")
     for occurrence in others:
         seen = [e.seen_from(occurrence.index) for e in view.equalities if e.touches(occurrence.index)]
         on = [
