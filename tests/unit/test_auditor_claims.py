@@ -133,6 +133,66 @@ def test_states_without_a_claim_fit_between_their_neighbours() -> None:
     assert judged(many, at(0, 0), at(1, 1), ((2, 0), None), at(2, 1), wanted="weak").verdict == "unknown"
 
 
+def test_what_was_claimed_stays_claimed() -> None:
+    """A claim need not name again what it said before."""
+    judge = counters("y1", "x1")
+    states = [state(0, 0), state(0, 1), state(1, 1)]
+    both = {"x": 0, "y": 1}
+    claims = [claim(0, 0), {"x": both, "y": both}, {"x": {"x": 1}, "y": {"x": 1}}]
+    assert judge.verdict(states, "complete", claims).verdict == "valid"
+
+
+def test_states_without_a_claim_must_not_go_back_either() -> None:
+    """Between the same two claims."""
+    judge = counters("x1", "x2", limit=1)
+    assert judged(judge, at(0), ((1, 0), None), ((2, 0), None), at(2)).verdict == "valid"
+    assert judged(judge, at(0), ((2, 0), None), ((1, 0), None), at(2)).verdict == "invalid"
+
+
+def flipping() -> tuple[Judge, dict[str, Bag], dict[str, Bag]]:
+    """A row that comes, goes and comes again; and the two states there are."""
+    changes = [bag("n", (1,), count=count) for count in (1, -1, 1)]
+    transactions = [HistoryTransaction(f"T{i}", {"x": {"x": change}}) for i, change in enumerate(changes)]
+    return Judge({"x": {"x": bag("n")}}, transactions, copies), {"x": bag("n")}, {"x": bag("n", (1,))}
+
+
+def test_a_state_shown_twice_by_the_sources_is_shown_twice() -> None:
+    """From the first place of a state to the last place of another, both were passed again."""
+    judge, without, with_it = flipping()
+    claims = [{"x": {"x": 0}}, {"x": {"x": 3}}]
+    assert judge.verdict([without, with_it], "complete", claims).level == "strong"
+
+
+def test_a_claim_that_goes_back_is_wrong_even_if_others_would_have_done() -> None:
+    """The search that states without a claim need does not forgive the claims that are there."""
+    judge, without, with_it = flipping()
+    states = [without, with_it, without, with_it]
+    assert judge.verdict(states).level == "complete"
+    claims = [None, {"x": {"x": 3}}, {"x": {"x": 2}}, None]
+    verdict = judge.verdict(states, "strong", claims)
+    assert (verdict.verdict, verdict.together.because) == ("invalid", "state 2 goes back in time")
+
+
+def test_an_order_that_comes_from_a_source_that_is_not_named() -> None:
+    """y says that T1 was before T2: so x alone, which sees only T1, moves before z, which sees only T2."""
+    ends: Evaluate = lambda contents: {"x": contents["x"]["x"], "z": contents["z"]["z"]}  # noqa: E731
+    initial = {source: {source: bag("n")} for source in "xyz"}
+    one = bag("n", (1,))
+    transactions = [
+        HistoryTransaction("T1", {"x": {"x": one}, "y": {"y": one}}),
+        HistoryTransaction("T2", {"y": {"y": one}, "z": {"z": one}}),
+    ]
+    judge = Judge(initial, transactions, ends)
+
+    def verdict(*places: tuple[int, int]) -> str:
+        states = [{"x": [bag("n"), one][x], "z": [bag("n"), one][z]} for x, z in places]
+        return judge.verdict(states, "strong", [{"x": {"x": x}, "z": {"z": z}} for x, z in places]).level
+
+    assert verdict((0, 0), (1, 0), (1, 1)) == "complete"
+    assert verdict((0, 0), (1, 1)) == "strong"
+    assert verdict((0, 0), (0, 1), (1, 1)) == "weak"
+
+
 def test_states_that_never_move_are_not_complete_for_that() -> None:
     """Without a single claim, what the sources passed through meanwhile still has to be shown."""
     changes = [bag("n", (1,), count=count) for count in (1, -1)]

@@ -9,7 +9,7 @@ from itertools import product
 import pytest
 
 from strobe.algebra.bag import Bag
-from strobe.auditor.levels import HistoryTransaction, Judge
+from strobe.auditor.levels import LEVELS, HistoryTransaction, Judge, satisfies
 
 World = tuple[dict[str, dict[str, Bag]], list[HistoryTransaction]]
 State = Mapping[str, Bag]
@@ -152,3 +152,23 @@ def test_the_judge_agrees_with_the_definitions_taken_literally(seed: int) -> Non
             alone = views[0] if len(views) == 1 else None
             level, n = literal.level(states, views)
             assert (judge.level(key, alone), judge.complete_n(key, alone) if level == "strong" else None) == (level, n)
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_a_verdict_is_valid_exactly_where_the_level_is_kept_and_else_has_a_witness(seed: int) -> None:
+    """For every wanted level, with claims that are true, with false ones and without; a witness names a state."""
+    rng = random.Random(seed)
+    literal = Literal(random_world(rng))
+    judge = Judge(literal.initial, literal.transactions, evaluate)
+    states = random_states(rng, literal)
+    places = [{source: rng.choice(literal._positions(source)) for source in literal.queues} for _ in states]
+    claims = [dict.fromkeys(judge.views, place) for place in places]
+    for wanted in (*LEVELS[1:], "complete-2"):
+        for claimed in (None, claims, [claim if rng.random() < 0.5 else None for claim in claims]):
+            verdict = judge.verdict(states, wanted, claimed)
+            for finding in (verdict.together, *verdict.views.values()):
+                kept = satisfies(finding.level, wanted, [finding.complete_n] if finding.complete_n else [])
+                assert finding.verdict == "unknown" or (finding.verdict == "valid") == kept
+                assert bool(finding.witness) == (finding.verdict == "invalid")
+        alone = {view: literal.level(states, [view])[0] for view in judge.views}
+        assert {view: finding.level for view, finding in judge.verdict(states, wanted).views.items()} == alone

@@ -41,7 +41,7 @@ from strobe.errors import BrokenInvariant, UserError
 
 __all__ = ["LEVELS", "CannotEvaluate", "Finding", "HistoryTransaction", "Judge", "Verdict", "check_level", "satisfies"]
 
-LIMIT = 50_000
+LIMIT = 20_000
 """Vectors that a search goes through at the most."""
 
 _KEPT = 512

@@ -24,6 +24,9 @@ ROWS = 20
 _TRIED = 2_000
 """Sets of changes that are tried out to explain a state."""
 
+_ROWS_TRIED = 200_000
+"""Rows over which those sets are computed, all in all."""
+
 _AROUND = 8
 """Parts of transactions before a vector, and after it, of which explanations are made."""
 
@@ -109,11 +112,11 @@ class Witness:
         return [*compared, *found, *([f"and {more} more rows"] if more > 0 else [])]
 
     def nearest(self, state: Views, candidates: Iterable[Vector]) -> Vector:
-        """The vector at which the fewest rows differ; of several, the latest."""
+        """The vector at which the fewest rows differ; of several, a whole one, and the first."""
 
-        def distance(vector: Vector) -> tuple[int, int, int]:
+        def distance(vector: Vector) -> tuple[int, bool]:
             differing = sum(abs(n) for n in self.difference(state, self._views_at(vector)).values())
-            return differing, self._timeline.whole(vector) != vector, -sum(vector)
+            return differing, self._timeline.whole(vector) != vector
 
         return min(candidates, key=distance)
 
@@ -159,10 +162,12 @@ class Witness:
         later = timeline.between(near, timeline.end)[:_AROUND]
         sources = [source for _, source in happened]
         base = tuple(n - sources.count(source) for source, n in zip(timeline.sources, near, strict=True))
+        contents = timeline.contents(base)
+        tried = min(_TRIED, _ROWS_TRIED // max(1, sum(len(bag) for own in contents.values() for bag in own.values())))
         for split in (False, True):
             present = [unit for pair in happened for unit in self._split(pair, split)]
             absent = [unit for pair in later for unit in self._split(pair, split)]
-            for chosen in islice(_flips(present, absent), _TRIED):
+            for chosen in islice(_flips(present, absent), tried):
                 found = self._early(chosen, present + absent)
                 if found and self._makes(base, chosen, state):
                     return found
