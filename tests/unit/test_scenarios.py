@@ -22,7 +22,7 @@ from strobe.simulator.judging import Levels
 from strobe.simulator.lab import Event, Lab, Plan
 from strobe.simulator.minimal import minimal
 from strobe.simulator.plans import SCENARIOS, Shape, random_plan
-from strobe.simulator.scenario import load, read, read_schedule
+from strobe.simulator.scenario_reader import load, read, read_schedule
 from strobe.simulator.scenario_text import write
 from strobe.simulator.specimens import SPECIMENS
 from strobe.simulator.trial import Outcome, carry_out
@@ -253,6 +253,25 @@ level: complete
         )
     )
     assert failed(outcome) == []
+
+
+def test_steps_need_no_names() -> None:
+    """The laboratory's own events; whatever the schedule leaves happens in order."""
+    scenario = read(
+        SMALL + "schedule\n  execute x\n  receive x\n    sends Q1\n  execute x\n  evaluate x\n  receive x\n"
+    )
+    outcome = carry_out(scenario)
+    kinds = [kind for kind, _ in outcome.worst]
+    assert outcome.ok and kinds == [
+        "execute",
+        "receive",
+        "execute",
+        "evaluate",
+        "receive",
+        "receive",
+        "evaluate",
+        "receive",
+    ]
 
 
 def test_all_schedules_and_random_ones() -> None:

@@ -33,7 +33,7 @@ def simulate(
 ) -> None:
     """Run a scenario of a few lines and print each step: what happened, queries, answers, the view, and the level."""
     from strobe.simulator.algorithms import choose
-    from strobe.simulator.scenario import load, read_schedule
+    from strobe.simulator.scenario_reader import load, read_schedule
     from strobe.simulator.trial import carry_out
 
     terminal = Terminal.of(context)
