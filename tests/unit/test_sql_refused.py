@@ -38,6 +38,9 @@ def refused(sql: str) -> UserError:
 
 # The sign ¶ stands before the token that the error must point at.
 REFUSED = [
+    ("SELECT ¶+o.id AS x FROM shop.orders o", "a plus sign before an expression"),
+    ("SELECT o.id FROM shop.orders o JOIN shop.customers c ON ¶+c.id = o.customer", "a plus sign before"),
+    ("SELECT o.id FROM shop.orders o WHERE abs(¶+o.id) > 1", "a plus sign before an expression"),
     # aggregates and what goes with them
     (f"SELECT ¶count(*) AS n {ONE}", "aggregate count"),
     (f"SELECT 1 + ¶SUM(o.total) AS n {ONE}", "aggregate sum"),

@@ -41,6 +41,11 @@ _GRAMMAR = words("""
     UNKNOWN Y YR YRS DATE TIMESTAMP TIMESTAMP_NTZ TIMESTAMP_LTZ
 """)
 _PARAMETERS = {TokenType.PARAMETER, TokenType.PLACEHOLDER, TokenType.COLON, TokenType.L_BRACE}
+_BEFORE_A_SIGN = words("""
+    L_PAREN COMMA PLUS DASH STAR SLASH MOD DIV EQ NEQ LT GT LTE GTE NULLSAFE_EQ AND OR NOT WHEN THEN ELSE CASE BETWEEN LIKE
+    ILIKE RLIKE IN DPIPE PIPE AMP CARET TILDE
+""")
+"""Names of the kinds of tokens after which a sign belongs to what follows."""
 _PARAMETERLESS = frozenset(Parser.NO_PAREN_FUNCTIONS)
 _MOMENT = re.compile(r"\s*(now|today|tomorrow|yesterday)(\s+\S+)?\s*", re.IGNORECASE)
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.NullSafeNEQ, exp.In, exp.Like, exp.ILike)
@@ -170,6 +175,10 @@ def _check_tokens(text: Text, span: Span) -> None:
             raise text.unsupported(i, "a parameter, variable or path", "Write the value itself as a literal.")
         if type_ in (TokenType.ARROW, TokenType.FARROW):
             raise text.unsupported(i, "a lambda or a named argument", "Apply it when you read the view.")
+        signs = i == span.start or text.type(i - 1).name in _BEFORE_A_SIGN
+        if type_ == TokenType.PLUS and signs and text.type(i + 1) != TokenType.NUMBER:
+            fix = "Leave it out, or write the conversion that is meant, as CAST(… AS DOUBLE)."
+            raise text.unsupported(i, "a plus sign before an expression", fix)
         if type_ == TokenType.SEMICOLON:
             raise text.refuse(i, "a second statement begins here", "A view is one SELECT.")
         if type_ in _PARAMETERLESS and not after_dot and text.type(i + 1) != TokenType.DOT:

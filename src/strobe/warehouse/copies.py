@@ -102,10 +102,11 @@ def _quoted(name: str) -> str:
 def _logged(file: Path, name: str, header: Header, base: int, columns: tuple[str, ...]) -> Bag:
     """What a file of the log says of the copy after a commit."""
     rows = field(name, header.generations[name])
-    schema = pq.read_schema(file)
+    parquet = pq.ParquetFile(file)
+    schema = parquet.schema_arrow
     if "rows" not in schema.names or schema.field("rows").type.get_field_index(rows) < 0:
         return Bag(columns)
-    table = pq.read_table(file, columns=["commit", "view", "count", f"rows.{rows}"], partitioning=None)
+    table = parquet.read(columns=["commit", "view", "count", f"rows.{rows}"])
     wanted = pc.and_(pc.equal(table["view"], name), pc.greater(table["commit"], base))
     table = table.filter(pc.and_(wanted, pc.less_equal(table["commit"], header.number)))
     structs = pc.struct_field(table["rows"], [rows])
