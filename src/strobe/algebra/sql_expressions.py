@@ -42,8 +42,8 @@ _GRAMMAR = words("""
 """)
 _PARAMETERS = {TokenType.PARAMETER, TokenType.PLACEHOLDER, TokenType.COLON, TokenType.L_BRACE}
 _BEFORE_A_SIGN = words("""
-    L_PAREN COMMA PLUS DASH STAR SLASH MOD DIV EQ NEQ LT GT LTE GTE NULLSAFE_EQ AND OR NOT WHEN THEN ELSE CASE BETWEEN LIKE
-    ILIKE RLIKE IN DPIPE PIPE AMP CARET TILDE
+    L_PAREN COMMA PLUS DASH STAR SLASH MOD DIV EQ NEQ LT GT LTE GTE NULLSAFE_EQ AND OR NOT WHEN THEN ELSE CASE BETWEEN
+    LIKE ILIKE RLIKE IN DPIPE PIPE AMP CARET TILDE
 """)
 """Names of the kinds of tokens after which a sign belongs to what follows."""
 _PARAMETERLESS = frozenset(Parser.NO_PAREN_FUNCTIONS)
@@ -175,7 +175,8 @@ def _check_tokens(text: Text, span: Span) -> None:
             raise text.unsupported(i, "a parameter, variable or path", "Write the value itself as a literal.")
         if type_ in (TokenType.ARROW, TokenType.FARROW):
             raise text.unsupported(i, "a lambda or a named argument", "Apply it when you read the view.")
-        signs = i == span.start or text.type(i - 1).name in _BEFORE_A_SIGN
+        before = text.type(i - 1) if i > span.start else None
+        signs = before is None or before.name in _BEFORE_A_SIGN
         if type_ == TokenType.PLUS and signs and text.type(i + 1) != TokenType.NUMBER:
             fix = "Leave it out, or write the conversion that is meant, as CAST(… AS DOUBLE)."
             raise text.unsupported(i, "a plus sign before an expression", fix)
