@@ -152,6 +152,10 @@ class Document(_Model):
     )
     spark: dict[Text, Setting] = Field(default={}, description="Any Spark setting, passed through.")
     evaluate: Literal["auto", "spark", "driver"] = "auto"
+    order: Literal["source", "views"] = Field(
+        default="source",
+        description="Whether every commit is one prefix of every source, or views of different relations may differ.",
+    )
     sources: Annotated[dict[Name, Annotated[SourceConfig, Field(discriminator="type")]], Field(min_length=1)]
     views: dict[Name, ViewConfig] = {}
 
@@ -174,6 +178,7 @@ class Project:
     warehouse: Path
     retention: timedelta
     evaluate: Literal["auto", "spark", "driver"]
+    order: Literal["source", "views"]
     views: dict[str, ViewConfig]
     sources: dict[str, SourceConfig] = field(repr=False)
     spark: dict[str, str] = field(repr=False)
@@ -198,6 +203,7 @@ def load(directory: Path) -> Project:
         warehouse=_absolute(directory, document.warehouse),
         retention=document.retention,
         evaluate=document.evaluate,
+        order=document.order,
         views=_views(source, document, directory),
         sources={
             name: config.model_copy(update={"path": str(_absolute(directory, config.path))})

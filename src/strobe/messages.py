@@ -112,6 +112,7 @@ class Rel(Immutable):
     position: Position
     views: frozenset[str]
     committed_at: datetime | None = None
+    part_of: tuple[GlobalTransaction, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -207,13 +208,15 @@ class ActionList(Immutable):
 class WarehouseTransaction(Immutable):
     """Rows of the view-update table that reach the warehouse together: one commit.
 
-    `positions` is the vector of source positions that every view reflects afterwards, as far as it uses those sources.
+    `positions` is the vector of source positions that every view reflects afterwards, as far as it uses those sources;
+    `ahead` says it of views that reflect more.
     """
 
     numbers: tuple[int, ...]
     actions: tuple[ActionList, ...]
     positions: Mapping[str, Position]
     as_of: Mapping[str, datetime] = field(default_factory=dict)
+    ahead: Mapping[str, Mapping[str, Position]] = field(default_factory=dict)
 
 
 Message = Transaction | Update | Cut | Rel | Query | Answer | ActionList | WarehouseTransaction

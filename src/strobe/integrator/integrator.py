@@ -1,8 +1,15 @@
 """The integrator (multiple view consistency, 3.2).
 
-It numbers transactions in the order in which they arrive and computes the relevant set REL of each: the views that
-mention a changed relation and do not reflect the transaction yet. Every transaction becomes a row of the view-update
-table, also one that is relevant to nobody: it moves the source's position on.
+It numbers transactions in the order in which they arrive and computes the relevant set REL of each: the views whose
+rows it may change. A transaction is irrelevant to a view that
+
+* mentions no relation that it changes, or reflects it already;
+* uses none of the columns in which the rows that go differ from those that come;
+* demands something of the relation's rows that none of them fulfils, neither those that go nor those that come.
+
+Every transaction becomes a row of the view-update table, also one that is relevant to nobody: it moves the source's
+position on. The part of a global transaction is relevant to every view of its source, so that nobody waits for a part
+that was never sent on.
 """
 
 from __future__ import annotations
@@ -10,7 +17,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from strobe.algebra.view import View
+from strobe.algebra.bag import Bag
+from strobe.algebra.selection import Selection
+from strobe.algebra.substitution import substitute
+from strobe.algebra.view import Occurrence, View
 from strobe.messages import Cut, Position, Rel, Transaction, Update
 
 
@@ -27,8 +37,11 @@ class Integrator:
         """`positions` says for every view which position of every source it reflects already."""
         self._views = dict(views)
         self._positions = {view: dict(vector) for view, vector in positions.items()}
+        self._selections = {name: Selection.of(view) for name, view in views.items()}
         self._number = 0
         self._cut = 0
+        self.dropped = dict.fromkeys(views, 0)
+        """By view, the transactions that change a relation of it and were irrelevant all the same."""
 
     @property
     def uncut(self) -> int:
@@ -37,9 +50,16 @@ class Integrator:
 
     def receive(self, transaction: Transaction) -> Routed:
         self._number += 1
-        views = frozenset(name for name, view in self._views.items() if self._relevant(view, transaction))
+        views = frozenset(name for name in self._views if self._relevant(name, transaction))
         update = Update(self._number, transaction)
-        rel = Rel(self._number, transaction.source, transaction.position, views, transaction.committed_at)
+        rel = Rel(
+            self._number,
+            transaction.source,
+            transaction.position,
+            views,
+            transaction.committed_at,
+            transaction.part_of,
+        )
         return Routed(update, rel)
 
     def cut(self) -> Cut:
@@ -47,9 +67,23 @@ class Integrator:
         self._cut = self._number
         return Cut(self._number)
 
-    def _relevant(self, view: View, transaction: Transaction) -> bool:
-        reflected = self._positions.get(view.name, {}).get(transaction.source)
+    def _relevant(self, name: str, transaction: Transaction) -> bool:
+        view = self._views[name]
+        reflected = self._positions.get(name, {}).get(transaction.source)
         if reflected is not None and transaction.position <= reflected:
             return False
-        changed = {name for name, change in transaction.changes.items() if not change.known_empty}
-        return any(o.source == transaction.source and o.relation.name in changed for o in view.occurrences)
+        if transaction.part_of and transaction.source in view.sources:
+            return True
+        changed = {relation for relation, change in transaction.changes.items() if not change.known_empty}
+        touched = [o for o in view.occurrences if o.source == transaction.source and o.relation.name in changed]
+        if any(self._matters(name, occurrence, transaction) for occurrence in touched):
+            return True
+        self.dropped[name] += bool(touched)
+        return False
+
+    def _matters(self, name: str, occurrence: Occurrence, transaction: Transaction) -> bool:
+        change = transaction.changes[occurrence.relation.name]
+        if not isinstance(change, Bag) or not occurrence.relation.images:
+            return True  # a change that is not here, or of which only the key is known
+        used = substitute(occurrence, change)
+        return not isinstance(used, Bag) or self._selections[name].admits(occurrence, used)

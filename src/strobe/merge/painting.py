@@ -4,26 +4,31 @@ The view-update table has a row for every transaction and an entry for every vie
 
     white   its action list has not arrived
     red     it has arrived and waits for others; `state` is the number up to which that action list brings the view
+    black   the transaction is not relevant to the view: there is no entry
 
 A row may be applied only together with its *closure*: earlier rows that are red in one of its views, the row that each
-entry's state points to, and so on; and only if nothing in the closure is white. One closure is one warehouse
-transaction, applied rows leave the table.
+entry's state points to, the other parts of its global transaction, and so on; and only if nothing in the closure is
+white. One closure is one warehouse transaction, applied rows (gray) leave the table.
 
 Departures from the paper:
 
 * As printed, the algorithm applies rows inside the recursion, before the outer row has passed its own checks, and tears
   updates across views. Here the closure is built first and applied once, at the top.
 * A row waits for the earlier rows of its source (`order: source`), so that every commit is one prefix of every
-  source; without it a reader may see a later transaction of a source without an earlier one.
+  source. With `order: views`, the paper's own, it waits only for earlier rows that share a view with it: prompter, but
+  a reader may see a later transaction of a source without an earlier one that concerns other views. Each view is still
+  at a prefix of every source as far as it can tell; `ahead` says which.
+* A view that promises nothing passes through (6.3): its action lists are applied as they come, and nobody waits for it.
 
 With complete managers every action list covers one row, a closure is one row, and this is the Simple Painting
-Algorithm. It is prompt: an applicable set of rows always holds the first row of some source, so whenever none of
-these can be applied nothing can.
+Algorithm (4.2). It is prompt: whenever a message arrives, everything that can be applied is. With `order: source` an
+applicable set of rows always holds the first row of some source, so only these need to be tried.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -47,10 +52,13 @@ class Row:
 
 
 class Painting:
-    def __init__(self, positions: dict[str, Position]) -> None:
-        """`positions` is the vector that the warehouse reflects at the start."""
+    def __init__(
+        self, positions: Mapping[str, Position], *, order: str = "source", passing: Collection[str] = ()
+    ) -> None:
+        """`positions` is the vector that the warehouse reflects at the start; views in `passing` promise nothing."""
         self._rows: dict[int, Row] = {}
-        self._by_source: dict[str, deque[int]] = defaultdict(deque)
+        self._by_source: dict[str, deque[Rel]] = defaultdict(deque)
+        """By source, its rows in order, from the first that has not been applied."""
         self._last_of_view: dict[str, int] = {}
         self._last_painted: dict[str, int] = {}
         self._arrived = 0
@@ -58,12 +66,21 @@ class Painting:
         self._positions = dict(positions)
         self._as_of: dict[str, datetime] = {}
         self._barrier: int | None = None
+        self._by_view = order == "views"
+        self._passing = frozenset(passing)
+        self._passed: dict[int, Rel] = {}
+        """What views that pass through have been told of and have not covered yet."""
+        self._ahead: dict[str, dict[str, Position]] = {}
+        self._parts: dict[str, dict[str, int]] = defaultdict(dict)
+        """By global transaction and source, the row of its part."""
 
     def receive(self, message: Rel | ActionList) -> list[WarehouseTransaction]:
         if isinstance(message, Rel):
             self._allocate(message)
             for actions in self._early.pop(message.number, ()):
                 self._paint(actions)
+        elif message.view in self._passing:
+            return [self._pass(message)]
         elif message.number in self._rows:
             self._paint(message)
         else:
@@ -94,15 +111,27 @@ class Painting:
         number = min(self._rows)
         return number, tuple(sorted(self._rows[number].white))
 
+    def colours(self) -> dict[int, dict[str, tuple[str, int]]]:
+        """The table: by row and view the colour, `w` or `r`, and the state; what is black is left out."""
+        return {
+            number: {**dict.fromkeys(row.white, ("w", 0)), **{v: ("r", state) for v, state in row.red.items()}}
+            for number, row in sorted(self._rows.items())
+        }
+
     def _allocate(self, rel: Rel) -> None:
-        row = Row(rel, set(rel.views))
+        views = rel.views - self._passing
+        if rel.views & self._passing:
+            self._passed[rel.number] = rel
+        row = Row(rel, set(views))
         queue = self._by_source[rel.source]
-        if queue:
-            row.earlier.add(queue[-1])
-        row.earlier |= {self._last_of_view[v] for v in rel.views if self._last_of_view.get(v) in self._rows}
-        queue.append(rel.number)
-        self._last_of_view.update(dict.fromkeys(rel.views, rel.number))
+        if queue and not self._by_view:
+            row.earlier.add(queue[-1].number)
+        row.earlier |= {self._last_of_view[v] for v in views if self._last_of_view.get(v) in self._rows}
+        queue.append(rel)
+        self._last_of_view.update(dict.fromkeys(views, rel.number))
         self._rows[rel.number] = row
+        for part in rel.part_of:
+            self._parts[part.id][rel.source] = rel.number
 
     def _paint(self, actions: ActionList) -> None:
         for number in actions.covers:
@@ -121,18 +150,33 @@ class Painting:
         self._arrived += 1
         row.actions.append((self._arrived, actions))
 
+    def _pass(self, actions: ActionList) -> WarehouseTransaction:
+        """Straight to the warehouse. The view is where the last update is that it has covered."""
+        where = self._ahead.setdefault(actions.view, {})
+        for number in actions.covers:
+            rel = self._passed[number]
+            where[rel.source] = max(where.get(rel.source, rel.position), rel.position, key=lambda p: p.order)
+            if not any(view in self._passing - {actions.view} for view in rel.views):
+                del self._passed[number]
+        return WarehouseTransaction((), (actions,), dict(self._positions), {}, {actions.view: dict(where)})
+
     def _apply(self) -> list[WarehouseTransaction]:
         applied: list[WarehouseTransaction] = []
         progress = True
         while progress:
             progress = False
-            for head in sorted(queue[0] for queue in self._by_source.values() if queue):
-                closure = self._closure(head)
+            for candidate in self._candidates():
+                closure = self._closure(candidate)
                 if closure is not None:
                     applied.append(self._take(closure))
                     progress = True
                     break
         return applied
+
+    def _candidates(self) -> list[int]:
+        if self._by_view:
+            return sorted(number for number, row in self._rows.items() if not row.white)
+        return sorted(queue[0].number for queue in self._by_source.values() if queue)
 
     def _closure(self, number: int) -> list[int] | None:
         """The rows that must be applied together with this one, or None if one of them waits for an action list."""
@@ -148,18 +192,42 @@ class Painting:
             closure.add(current)
             todo += row.earlier
             todo += row.red.values()
+            for part in row.rel.part_of:
+                here = self._parts[part.id]
+                if not {s for s in part.participants if s in self._positions} <= set(here):
+                    return None
+                todo += here.values()
         return sorted(closure)
 
     def _take(self, closure: list[int]) -> WarehouseTransaction:
-        actions: list[tuple[int, ActionList]] = []
-        for number in closure:
-            row = self._rows.pop(number)
-            source = row.rel.source
-            if self._by_source[source].popleft() != number:
-                raise BrokenInvariant(f"update {number} would pass an earlier one", where=f"source {source}")
-            self._positions[source] = row.rel.position
-            if row.rel.committed_at is not None:
-                self._as_of[source] = row.rel.committed_at
-            actions += row.actions
-        in_order = tuple(action for _, action in sorted(actions, key=lambda entry: entry[0]))
-        return WarehouseTransaction(tuple(closure), in_order, dict(self._positions), dict(self._as_of))
+        taken = [self._rows.pop(number) for number in closure]
+        for row in taken:
+            for part in row.rel.part_of:
+                self._parts.pop(part.id, None)
+        for source in {row.rel.source for row in taken}:
+            self._move(source)
+        views = {view for row in taken for view in row.red}
+        for view in views if self._by_view else ():
+            self._look_ahead(view)
+        actions = sorted((entry for row in taken for entry in row.actions), key=lambda entry: entry[0])
+        ahead = {view: dict(where) for view, where in self._ahead.items()}
+        in_order = tuple(action for _, action in actions)
+        return WarehouseTransaction(tuple(closure), in_order, dict(self._positions), dict(self._as_of), ahead)
+
+    def _move(self, source: str) -> None:
+        """The warehouse reflects a source up to the first row that has not been applied."""
+        queue = self._by_source[source]
+        while queue and queue[0].number not in self._rows:
+            rel = queue.popleft()
+            self._positions[source] = rel.position
+            if rel.committed_at is not None:
+                self._as_of[source] = rel.committed_at
+
+    def _look_ahead(self, view: str) -> None:
+        """A view reflects a source up to the first row that concerns it and has not been applied."""
+        where = self._ahead.setdefault(view, {})
+        for source, queue in self._by_source.items():
+            for rel in queue:
+                if rel.number in self._rows and view in rel.views:
+                    break
+                where[source] = rel.position

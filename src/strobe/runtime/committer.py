@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 
 from strobe.algebra.view import View
@@ -92,9 +92,9 @@ class Committer(threading.Thread):
                 self._queue.append(Waiting(transaction, time.monotonic() + QUIET, False))
             else:
                 self._moved_at = self._moved_at if self._moved else time.monotonic()
-                self._moved = transaction
+                self._moved = _after(self._moved, transaction)
                 if not self._working:
-                    self.visible = dict(transaction.positions)
+                    self.visible = {**self.visible, **transaction.positions}
 
     def flush(self) -> None:
         """Make everything durable now, positions that moved without rows included."""
@@ -143,10 +143,9 @@ class Committer(threading.Thread):
         while self._queue and len(batch) < MOST:
             waiting = self._queue.popleft()
             empty = all(action.empty for action in waiting.transaction.actions)
-            if empty and not waiting.keep:
-                moved = waiting.transaction
-            else:
-                batch.append(waiting.transaction)
+            moved = _after(moved, waiting.transaction)
+            if not empty or waiting.keep:
+                batch.append(moved)
                 moved = None
         if moved is not None and not batch:
             batch.append(moved)
@@ -165,7 +164,8 @@ class Committer(threading.Thread):
         self.append_seconds += time.perf_counter() - started
         self._durable = self._last
         with self._changed:
-            self.visible = dict((self._moved or batch[-1]).positions)
+            for transaction in (*batch, *([self._moved] if self._moved else [])):
+                self.visible = {**self.visible, **transaction.positions}
         self._done(self._last)
 
     def _numbered(self, transaction: WarehouseTransaction) -> Commit:
@@ -174,12 +174,13 @@ class Committer(threading.Thread):
         return Commit(
             number=self._last.number + 1,
             committed_at=max(datetime.now(timezone.utc), self._last.committed_at + timedelta(microseconds=1)),
-            positions={**self._last.positions, **self._vectors(transaction.positions)},
+            positions={**self._last.positions, **self._vectors(transaction)},
             as_of={
                 **self._last.as_of,
                 **{
                     v: {**self._last.as_of.get(v, {}), **self._times(v, view, transaction)}
                     for v, view in self._views.items()
+                    if view.sources[0] in transaction.positions
                 },
             },
             identity=self._last.identity,
@@ -192,8 +193,24 @@ class Committer(threading.Thread):
         positions, floors = transaction.positions, self._floors[name]
         return {s: t for s, t in transaction.as_of.items() if s in view.sources and floors[s] <= positions[s]}
 
-    def _vectors(self, positions: Mapping[str, Position]) -> dict[str, dict[str, str]]:
-        return {
-            name: {s: max(positions[s], self._floors[name][s], key=lambda p: p.order).text for s in view.sources}
-            for name, view in self._views.items()
-        }
+    def _vectors(self, transaction: WarehouseTransaction) -> dict[str, dict[str, str]]:
+        """Where the views stand whose sources took part; other groups' stay where they are."""
+        found = {}
+        for name, view in self._views.items():
+            if view.sources[0] in transaction.positions:
+                ahead, floors = transaction.ahead.get(name, {}), self._floors[name]
+                places = {s: (transaction.positions[s], floors[s], ahead.get(s, floors[s])) for s in view.sources}
+                found[name] = {s: max(of, key=lambda p: p.order).text for s, of in places.items()}
+        return found
+
+
+def _after(before: WarehouseTransaction | None, transaction: WarehouseTransaction) -> WarehouseTransaction:
+    """A transaction that also moves what an earlier one without rows moved."""
+    if before is None:
+        return transaction
+    return replace(
+        transaction,
+        positions={**before.positions, **transaction.positions},
+        as_of={**before.as_of, **transaction.as_of},
+        ahead={**before.ahead, **transaction.ahead},
+    )

@@ -11,7 +11,7 @@ are read again from its positions.
 
 Blocks: strongly consistent managers work through the updates between two cuts. A cut is made when the views'
 freshness allows another commit and the block before has been merged, so that under load blocks grow by themselves,
-and always for all views at the same update.
+and always for all views of a group at the same update. Groups share no source, and so nobody waits for another group.
 """
 
 from __future__ import annotations
@@ -29,8 +29,19 @@ from strobe.errors import BrokenInvariant, NotNow, StrobeError
 from strobe.integrator.integrator import Integrator
 from strobe.managers.base import Outbound
 from strobe.managers.inbox import Inbox
-from strobe.merge.painting import Painting
-from strobe.messages import ActionList, Answer, Message, Position, Query, Rel, Seen, Transaction, WarehouseTransaction
+from strobe.merge.groups import Group, Merges
+from strobe.messages import (
+    ActionList,
+    Answer,
+    Cut,
+    Message,
+    Position,
+    Query,
+    Rel,
+    Seen,
+    Transaction,
+    WarehouseTransaction,
+)
 from strobe.runtime.answerer import Answerer, SparkAnswer
 from strobe.runtime.assembly import Assembly
 from strobe.runtime.committer import Committer
@@ -83,7 +94,8 @@ class Coordinator:
         positions = self._positions(last)
         self.vector = {s: min((p[s] for p in positions.values() if s in p), key=_order) for s in self._used_sources()}
         self.integrator = Integrator(views, positions)
-        self.merge = Painting(self.vector)
+        passing = [name for name, planned in self.assembly.views.items() if planned.level == "none"]
+        self.merge = Merges(views, self.vector, order=self.assembly.project.order, passing=passing)
         self.inboxes = {
             name: Inbox(planned.manager(self.assembly.views.values()), self.vector)
             for name, planned in self.assembly.views.items()
@@ -112,8 +124,7 @@ class Coordinator:
         for name in self.vector:
             self.assembly.sources[name].focus(self.assembly.columns(name))
         self._told = last.number
-        self._last_cut = 0
-        self._last_cut_at = 0.0
+        self._cut_at = dict.fromkeys(self.merge.groups, 0.0)
         self._wanted: dict[str, Position] = {}
 
     def _from_copy(self, query: Query) -> tuple[tuple[Relation, ...], Seen]:
@@ -233,26 +244,25 @@ class Coordinator:
     # Blocks.
 
     def _cut_when_due(self) -> None:
-        if not self.integrator.uncut or self._block_at_work() or self.committer.waiting:
+        """End a block of every group that is ready for the next one."""
+        if self.committer.waiting:
             return
-        pause = min((planned.freshness for planned in self.assembly.views.values()), default=0.0)
-        if time.monotonic() >= self._last_cut_at + pause:
-            self._cut()
+        for group in self.merge.groups:
+            if group.uncut and not self._at_work(group):
+                pause = min((self.assembly.views[name].freshness for name in group.views), default=0.0)
+                if time.monotonic() >= self._cut_at[group] + pause:
+                    self._cut(group)
 
-    def _block_at_work(self) -> bool:
+    def _at_work(self, group: Group) -> bool:
         """Whether the block goes on by itself. Where its rows are tied to later ones, it needs another cut."""
-        return self._block_open() and any(inbox.asking for inbox in self.inboxes.values())
+        return group.block_open and any(self.inboxes[name].asking for name in group.views)
 
-    def _block_open(self) -> bool:
-        oldest = self.merge.oldest()
-        return oldest is not None and oldest[0] <= self._last_cut
-
-    def _cut(self) -> None:
-        cut = self.integrator.cut()
+    def _cut(self, group: Group) -> None:
+        cut = Cut(group.arrived)
         self._record(cut)
-        self._last_cut, self._last_cut_at = cut.number, time.monotonic()
-        for inbox in self.inboxes.values():
-            self._send(inbox.cut(cut))
+        group.cut, self._cut_at[group] = cut.number, time.monotonic()
+        for name in sorted(group.views):
+            self._send(self.inboxes[name].cut(cut))
 
     # Coming to rest at an exact vector.
 
@@ -291,11 +301,12 @@ class Coordinator:
         while not (all(self.monitors[source].holds for source in positions) and self._events.empty()):
             yield from _until(deadline)
         yield
-        self._cut()
-        self.merge.stop_at(self._last_cut)
+        for group in self.merge.groups:
+            self._cut(group)
+            group.merge.stop_at(group.cut)
         for monitor in self.monitors.values():
             monitor.resume()
-        while self._block_open():
+        while any(group.block_open for group in self.merge.groups):
             yield from _until(deadline)
         self.committer.flush()
         while self.committer.busy:
