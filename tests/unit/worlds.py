@@ -10,7 +10,7 @@ from strobe.algebra.bag import Bag
 from strobe.algebra.schema import Column, RelationSchema
 from strobe.algebra.view import Equality, Occurrence, Output, View
 from strobe.managers.base import ViewManager
-from strobe.simulator.world import MemorySource, World
+from strobe.simulator.world import MemorySource, Planned, World
 
 
 def relation(source: str, name: str, columns: str, key: str = "") -> RelationSchema:
@@ -47,7 +47,13 @@ VIEWS = {
 }
 
 
-def random_world(seed: int, views: list[str], make: Callable[[View], ViewManager], transactions: int = 8) -> World:
+def random_world(
+    seed: int,
+    views: list[str],
+    make: Callable[[View], ViewManager],
+    transactions: int = 8,
+    order: str = "source",
+) -> World:
     """Sources with a few rows over a tiny domain, so that everything joins, and transactions over several relations."""
     rng = random.Random(seed)
     relations = {"x": [R, U], "y": [S], "z": [T]}
@@ -60,7 +66,7 @@ def random_world(seed: int, views: list[str], make: Callable[[View], ViewManager
         for s, rs in relations.items()
     }
     current = {s: dict(c) for s, c in contents.items()}
-    planned: deque[tuple[str, dict[str, Bag]]] = deque()
+    planned: deque[Planned] = deque()
     for _ in range(transactions):
         source = rng.choice(sorted(relations))
         changes: dict[str, Bag] = {}
@@ -72,9 +78,9 @@ def random_world(seed: int, views: list[str], make: Callable[[View], ViewManager
             change = change.add(Bag.of(attributes, gone, -1))
             current[source][r.name] = current[source][r.name].add(change)
             changes[r.name] = change
-        planned.append((source, changes))
+        planned.append((source, changes, ()))
     sources = {s: MemorySource(s, c) for s, c in contents.items()}
-    return World(sources, {name: make(VIEWS[name]) for name in views}, planned)
+    return World(sources, {name: make(VIEWS[name]) for name in views}, planned, order=order)
 
 
 def run(world: World, seed: int, steps: int = 100_000) -> None:

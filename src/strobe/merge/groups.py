@@ -61,9 +61,10 @@ class Merges:
         *,
         order: str = "source",
         passing: Collection[str] = (),
+        together: Iterable[Collection[str]] = (),
     ) -> None:
         self.groups = []
-        for names in partition(views):
+        for names in partition(views, together):
             members = {name: views[name] for name in names}
             sources = {source for view in members.values() for source in view.sources}
             vector = {source: position for source, position in positions.items() if source in sources}

@@ -20,11 +20,12 @@ from strobe.errors import BrokenInvariant
 from strobe.integrator.integrator import Integrator
 from strobe.managers.base import Outbound, ViewManager
 from strobe.managers.inbox import Inbox
-from strobe.merge.painting import Painting
+from strobe.merge.groups import Merges
 from strobe.messages import (
     ActionList,
     Answer,
     Cut,
+    GlobalTransaction,
     Message,
     Position,
     Query,
@@ -64,18 +65,19 @@ class MemorySource:
         for transaction in group:
             for name, change in transaction.changes.items():
                 changes[name] = changes[name].plus(change) if name in changes else change
-        return Transaction(self.name, group[-1].position, changes)
+        part_of = tuple(part for transaction in group for part in transaction.part_of)
+        return Transaction(self.name, group[-1].position, changes, part_of=part_of)
 
     @property
     def now(self) -> int:
         return len(self.log)
 
-    def commit(self, changes: Mapping[str, Bag]) -> None:
+    def commit(self, changes: Mapping[str, Bag], part_of: tuple[GlobalTransaction, ...] = ()) -> None:
         state = dict(self.states[-1])
         for relation, change in changes.items():
             state[relation] = state[relation].add(change)
         self.states.append(state)
-        self.log.append(Transaction(self.name, position(len(self.log) + 1), dict(changes)))
+        self.log.append(Transaction(self.name, position(len(self.log) + 1), dict(changes), part_of=part_of))
 
     def answer(self, query: Query) -> Answer:
         """Evaluate a query at the current state."""
@@ -127,34 +129,64 @@ class State:
 
     numbers: tuple[int, ...]
     vector: dict[str, int]
+    """What all views reflect of every source."""
     views: dict[str, Bag]
+    places: dict[str, dict[str, int]]
+    """What each view says that it reflects: with `order: views` one may be ahead."""
+
+
+Planned = tuple[str, Mapping[str, Bag], tuple[GlobalTransaction, ...]]
+"""A transaction that will happen: where, what it changes, and of which global transactions it is a part."""
 
 
 @dataclass
 class World:
     sources: dict[str, MemorySource]
     managers: dict[str, ViewManager]
-    planned: deque[tuple[str, Mapping[str, Bag]]]
-    """Transactions that will happen, in order: (source, changes)."""
+    planned: deque[Planned]
     history: list[State] = field(default_factory=list)
     record: Callable[[Message], None] = lambda _: None
     """Is given every message that the boxes get, in order."""
     looks: bool = False
     """Whether sources report everything between two looks as one transaction, as SQLite's monitor does."""
     gate: bool = True
+    order: str = "source"
+    passing: frozenset[str] = frozenset()
+    """Views that promise nothing."""
 
     def __post_init__(self) -> None:
         views = {name: manager.view for name, manager in self.managers.items()}
-        start = {source: position(0) for source in self.sources}
-        self.integrator = Integrator(views, dict.fromkeys(views, start))
-        self.inboxes = {name: Inbox(manager, start) for name, manager in self.managers.items()}
-        self.merge = Painting(start)
-        self.reported = dict.fromkeys(self.sources, 0)
-        self.questions: dict[str, deque[Query]] = defaultdict(deque)
-        self.answers: list[Answer] = []
         states = {name: source.states[0] for name, source in self.sources.items()}
         initial = {name: evaluate(view, states) for name, view in views.items()}
-        self.history.append(State((), dict.fromkeys(self.sources, 0), initial))
+        places = {name: dict.fromkeys(view.sources, 0) for name, view in views.items()}
+        self.history.append(State((), dict.fromkeys(self.sources, 0), initial, places))
+        self._build()
+
+    def _build(self) -> None:
+        """Everything that follows from the last state: as after a crash."""
+        views = {name: manager.view for name, manager in self.managers.items()}
+        last = self.history[-1]
+        self.reported = {
+            s: min((place[s] for place in last.places.values() if s in place), default=last.vector[s])
+            for s in self.sources
+        }
+        reached = {source: position(number) for source, number in self.reported.items()}
+        places = {name: {s: position(n) for s, n in place.items()} for name, place in last.places.items()}
+        self.integrator = Integrator(views, places)
+        self.inboxes = {name: Inbox(manager, reached) for name, manager in self.managers.items()}
+        self.merge = Merges(views, reached, order=self.order, passing=self.passing, together=self._together())
+        self.questions: dict[str, deque[Query]] = defaultdict(deque)
+        self.answers: list[Answer] = []
+
+    def _together(self) -> list[frozenset[str]]:
+        """Sources that take part in one global transaction."""
+        reported = [transaction.part_of for source in self.sources.values() for transaction in source.log]
+        return [part.participants for parts in (*reported, *(p for _, _, p in self.planned)) for part in parts]
+
+    def crash(self, make: Callable[[View], ViewManager]) -> None:
+        """Lose everything that is on its way; start again from the last state, with managers as `make` makes them."""
+        self.managers = {name: make(manager.view) for name, manager in self.managers.items()}
+        self._build()
 
     def choices(self) -> list[tuple[str, str]]:
         """What could happen: a source commits, is read, or evaluates a question; an answer arrives; a block ends."""
@@ -167,8 +199,8 @@ class World:
 
     def step(self, event: str, subject: str) -> None:
         if event == "commit":
-            source, changes = self.planned.popleft()
-            self.sources[source].commit(changes)
+            source, changes, part_of = self.planned.popleft()
+            self.sources[source].commit(changes, part_of)
         elif event == "report":
             self._report(subject)
         elif event == "evaluate":
@@ -226,10 +258,19 @@ class World:
         views = dict(self.history[-1].views)
         for actions in transaction.actions:
             views[actions.view] = installed(views[actions.view], actions)
-        vector = {source: reached.order[0] for source, reached in transaction.positions.items()}
-        self.history.append(State(transaction.numbers, vector, views))
+        last = self.history[-1]
+        moved = {source: reached.order[0] for source, reached in transaction.positions.items()}
+        vector = {s: max(n, moved.get(s, 0)) for s, n in last.vector.items()}
+        places = {name: dict(place) for name, place in last.places.items()}
+        for name, place in places.items():
+            ahead = {s: p.order[0] for s, p in transaction.ahead.get(name, {}).items()}
+            passes = name in self.passing
+            for source in place:
+                own = ahead.get(source, 0) if passes else max(moved.get(source, 0), ahead.get(source, 0))
+                place[source] = max(place[source], own)
+        self.history.append(State(transaction.numbers, vector, views, places))
 
     def expected(self, view: str, vector: Mapping[str, int]) -> Bag:
         """The view recomputed at a vector of source positions."""
-        states = {s: source.states[vector[s]] for s, source in self.sources.items()}
+        states = {s: self.sources[s].states[at] for s, at in vector.items()}
         return evaluate(self.managers[view].view, states)

@@ -1,0 +1,208 @@
+"""Several views together: mixed algorithms and levels, groups, orders, global transactions, crashes.
+
+At every state of every run: each view is what the sources were at the place that it claims, one vector fits all views
+of a group, no transaction is torn, and nothing waits that could be applied.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+
+import pytest
+from worlds import VIEWS, R, S, T, U, random_world, run, view
+
+from strobe.algebra.bag import Bag
+from strobe.algebra.view import View
+from strobe.auditor.levels import HistoryTransaction, Judge
+from strobe.managers.base import ViewManager
+from strobe.managers.conventional import Conventional
+from strobe.managers.nested_sweep import NestedSweep
+from strobe.managers.rv import Rv
+from strobe.managers.sweep import Sweep
+from strobe.merge.groups import partition
+from strobe.merge.painting import Painting
+from strobe.messages import ActionList, GlobalTransaction, Position, Rel
+from strobe.simulator.world import MemorySource, World, evaluate
+
+ALL = sorted(VIEWS)
+MIXED: list[Callable[[View], ViewManager]] = [
+    lambda v: Sweep(v, complete=True),
+    lambda v: Sweep(v, complete=False),
+    lambda v: Rv(v),
+    lambda v: NestedSweep(v, depth=0),
+]
+
+
+def mixed(seed: int) -> Callable[[View], ViewManager]:
+    rng = random.Random(seed)
+    return lambda v: rng.choice(MIXED)(v)
+
+
+def wrong(world: World) -> list[str]:
+    return [
+        f"{state.numbers}: {name} at {state.places[name]}"
+        for state in world.history
+        for name, rows in state.views.items()
+        if name not in world.passing and rows != world.expected(name, state.places[name])
+    ]
+
+
+@pytest.mark.parametrize("order", ["source", "views"])
+def test_mixed_kinds_of_views_are_right_at_every_state(order: str) -> None:
+    for seed in range(100):
+        rng = random.Random(seed)
+        names = rng.sample(ALL, rng.randint(3, 6))
+        world = random_world(seed, names, mixed(seed), order=order)
+        run(world, seed)
+        assert wrong(world) == [], f"seed {seed}"
+
+
+def test_with_the_order_of_sources_one_vector_fits_all_views_of_a_group() -> None:
+    """The auditor searches for it: it is not told where the views say they are."""
+    for seed in range(40):
+        world = random_world(seed, ["chain", "pairs", "single"], mixed(seed), transactions=6)
+        run(world, seed)
+        assert together(world) in ("strong", "complete"), f"seed {seed}"
+
+
+def test_with_the_order_of_views_a_later_transaction_may_be_seen_without_an_earlier_one() -> None:
+    """What `order: views` gives up: the views of one source are not always at one of its states."""
+    levels = set()
+    for seed in range(60):
+        world = random_world(seed, ["pairs", "single"], mixed(seed), transactions=6, order="views")
+        run(world, seed)
+        assert wrong(world) == []
+        levels.add(together(world))
+    assert not levels <= {"strong", "complete"}
+
+
+def together(world: World) -> str:
+    initial = {name: source.states[0] for name, source in world.sources.items()}
+    history = [
+        HistoryTransaction(f"{name}{number}", {name: dict(t.changes)})  # type: ignore[arg-type]  # bags
+        for name, source in world.sources.items()
+        for number, t in enumerate(source.log)
+    ]
+    views = {name: manager.view for name, manager in world.managers.items()}
+    judge = Judge(initial, history, lambda at: {name: evaluate(v, at) for name, v in views.items()})
+    return judge.level(judge.key([state.views for state in world.history]))
+
+
+@pytest.mark.parametrize("order", ["source", "views"])
+def test_crashes_lose_and_double_nothing(order: str) -> None:
+    """Everything in flight is forgotten at random moments; views may stand at different places when it starts again."""
+    for seed in range(60):
+        rng = random.Random(seed)
+        make = mixed(seed)
+        world = random_world(seed, rng.sample(ALL, 4), make, order=order)
+        for _ in range(3):
+            for _ in range(rng.randrange(40)):
+                choices = world.choices()
+                if choices:
+                    world.step(*rng.choice(choices))
+            world.crash(make)
+        run(world, seed)
+        assert wrong(world) == [], f"seed {seed}"
+        for place in world.history[-1].places.values():
+            assert place == {s: world.sources[s].now for s in place}, f"seed {seed}"
+
+
+def test_a_view_that_promises_nothing_holds_nobody_up() -> None:
+    """Its action lists pass through; the others are right at every state, and do not wait for it."""
+    for seed in range(40):
+        world = random_world(seed, ["chain", "pairs"], lambda v: Sweep(v, complete=True))
+        world.managers["chain"] = Conventional(VIEWS["chain"])
+        world.passing = frozenset({"chain"})
+        world._build()
+        run(world, seed)
+        assert wrong(world) == [], f"seed {seed}"
+
+
+def test_groups_share_no_source() -> None:
+    assert partition({name: VIEWS[name] for name in ALL}) == [frozenset(ALL)]
+    lonely = view("lonely", [T], [])
+    assert partition({"pairs": VIEWS["pairs"], "lonely": lonely}) == [frozenset({"lonely"}), frozenset({"pairs"})]
+    tied = partition({"pairs": VIEWS["pairs"], "lonely": lonely}, together=[{"x", "z"}])
+    assert tied == [frozenset({"lonely", "pairs"})]
+
+
+def test_a_slow_group_does_not_hold_up_another() -> None:
+    """The managers of one group never get an answer; the other group goes on to the end."""
+    lonely, pairs = view("lonely", [S, S], ["0.b=1.b"]), VIEWS["chain"]
+    sources = {
+        "x": MemorySource("x", {"r": Bag.of("ab", [(1, 2)]), "u": Bag("de")}),
+        "y": MemorySource("y", {"s": Bag.of("bc", [(2, 3)])}),
+        "z": MemorySource("z", {"t": Bag.of("cd", [(3, 4)])}),
+    }
+    single = view("single", [U, R], ["0.d=1.a"])
+    managers = {v.name: Sweep(v, complete=True) for v in (lonely, single)}
+    planned = deque(
+        [("x", {"r": Bag.of("ab", [(n, n)])}, ()) for n in range(5)]
+        + [("y", {"s": Bag.of("bc", [(n, n)])}, ()) for n in range(5)]
+    )
+    world = World(sources, dict(managers), planned)
+    assert pairs.sources == ("x", "y", "z")
+    while choices := [c for c in world.choices() if c != ("evaluate", "x")]:
+        world.step(*choices[0])
+    assert world.history[-1].places["lonely"] == {"y": 5}
+    assert world.history[-1].places["single"] == {"x": 0}
+
+
+@pytest.mark.parametrize("order", ["source", "views"])
+def test_a_global_transaction_is_in_all_views_or_in_none(order: str) -> None:
+    """Also where no view uses relations of both of its parts."""
+    first, second = view("first", [R], []), view("second", [S], [])
+    tie = view("tie", [R, S], ["0.b=1.b"])
+    for seed in range(60):
+        rng = random.Random(seed)
+        sources = {"x": MemorySource("x", {"r": Bag("ab"), "u": Bag("de")}), "y": MemorySource("y", {"s": Bag("bc")})}
+        planned: deque = deque()
+        for number in range(5):
+            part_of = (GlobalTransaction(f"T{number}", frozenset("xy")),) if rng.random() < 0.6 else ()
+            row = [(number, number)]
+            planned.append(("x", {"r": Bag.of("ab", row)}, part_of))
+            planned.append(("y", {"s": Bag.of("bc", row)}, part_of))
+        views = (first, second, tie) if seed % 2 else (first, second)
+        world = World(sources, {v.name: rng.choice(MIXED)(v) for v in views}, planned, order=order)
+        run(world, seed)
+        whole = {t.position.order[0] for t in sources["x"].log if t.part_of}
+        for state in world.history:
+            for number in whole:
+                in_first = ((number - 1, number - 1) in dict(state.views["first"].items())) is True
+                in_second = ((number - 1, number - 1) in dict(state.views["second"].items())) is True
+                assert in_first == in_second, f"seed {seed}: T{number - 1} is torn"
+        assert wrong(world) == []
+
+
+def test_nothing_waits_that_could_be_applied() -> None:
+    """Promptness: after every message no set of rows is left whose closure is all red."""
+    for seed in range(300):
+        rng = random.Random(seed)
+        order = rng.choice(["source", "views"])
+        merge = Painting({s: Position("0", (0,)) for s in "xy"}, order=order)
+        views = ["A", "B", "C"]
+        rels = [
+            Rel(n, rng.choice("xy"), Position(str(n), (n,)), frozenset(rng.sample(views, rng.randint(0, 3))))
+            for n in range(1, 8)
+        ]
+        lists = {v: deque(_batches(rng, v, [r.number for r in rels if v in r.views])) for v in views}
+        waiting = deque(rels)
+        while waiting or any(lists.values()):
+            ready = [v for v in views if lists[v] and not any(r.number <= lists[v][0].number for r in waiting)]
+            if waiting and (not ready or rng.random() < 0.5):
+                merge.receive(waiting.popleft())
+            else:
+                merge.receive(lists[rng.choice(ready)].popleft())
+            assert all(merge._closure(number) is None for number in merge._rows), f"seed {seed}"
+        assert merge.size == 0
+
+
+def _batches(rng: random.Random, name: str, numbers: list[int]) -> list[ActionList]:
+    found = []
+    while numbers:
+        size = rng.randint(1, 3)
+        found.append(ActionList(name, tuple(numbers[:size]), Bag(("a",))))
+        numbers = numbers[size:]
+    return found
