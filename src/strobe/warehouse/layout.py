@@ -88,8 +88,8 @@ def quoted(name: str) -> str:
 
 
 def text(value: str) -> str:
-    """A string literal."""
-    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    """A string literal. Where Spark sees `${…}` it puts a setting, or what the environment has under that name."""
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'").replace("$", "\\u0024") + "'"
 
 
 def field(view: str, generation: int) -> str:

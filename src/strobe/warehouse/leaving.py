@@ -21,7 +21,7 @@ from strobe.warehouse.removals import First
 COMMIT = "_commit"
 """No column of a view has a name that begins like this."""
 
-_LITERALS = 1000
+_LITERALS = 100
 """Up to so many keys also stand in a filter, with which Parquet can pass over what has none of them."""
 _PLAIN = ("int", "bigint", "string")
 """Types whose values are easily written in SQL."""
@@ -101,13 +101,12 @@ def _among(types: Mapping[str, str], first: First, shown: Shown) -> str:
         for i, attribute in enumerate(first.key_attributes(occurrence)):
             column = shown[occurrence][attribute]
             if types[column] in _PLAIN and types[column] == canonical_ddl(raw[attribute]):
-                parts.append(f"{quoted(column)} IN ({', '.join(map(_literal, {key[i] for key in keys}))})")
+                parts.append(f"{quoted(column)} IN ({', '.join(_literals({key[i] for key in keys}))})")
         if not parts:
             return ""
         some.append(" AND ".join(parts))
     return " OR ".join(f"({part})" for part in some)
 
 
-def _literal(value: int | str) -> str:
-    """A value in SQL. In what looks like `${…}` Spark would put a setting, or what is in the environment."""
-    return text(value).replace("$", "\\u0024") if isinstance(value, str) else str(value)
+def _literals(values: set[int | str]) -> list[str]:
+    return [text(value) if isinstance(value, str) else str(value) for value in values]

@@ -334,13 +334,20 @@ _DATA_EXCEPTION = "SQLSTATE: 22"
 """The class of SQL errors that rows cause: division by zero, a bad cast, an overflow."""
 
 
+_ONE_JOB = {
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",  # files are named: no job to look for them
+    "spark.sql.maxSinglePartitionBytes": "1t",  # what was put into one partition stays there: sizes are guessed badly
+}
+
+
 def _own_session(spark: SparkSession) -> SparkSession:
     """Another session of the same application; both write timestamps as every engine reads them."""
     spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     session = spark.newSession()
     session.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-    for each in (spark, session):  # files are named one by one; looking whether they are there is not worth a job
-        each.conf.set("spark.sql.sources.parallelPartitionDiscovery.threshold", "100000")
+    for each in (spark, session):
+        for name, value in _ONE_JOB.items():
+            each.conf.set(name, value)
     for name in ("spark.sql.session.timeZone", "spark.sql.ansi.enabled", "spark.sql.shuffle.partitions"):
         session.conf.set(name, str(spark.conf.get(name)))
     return session
