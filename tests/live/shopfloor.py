@@ -13,8 +13,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from strobe import config
+from strobe.auditor.history import History, HistoryState, HistoryView
+from strobe.auditor.levels import HistoryTransaction
+from strobe.auditor.replay import states
 from strobe.demo.history import Archive
 from strobe.demo.oracle import Verdict, check_every_state
+from strobe.runtime.assembly import assemble
 
 SALES = """
     CREATE TABLE customers (id INTEGER PRIMARY KEY, name TEXT);
@@ -108,6 +113,34 @@ class Shop:
     def judge(self) -> dict[str, Verdict]:
         """Every committed state against a recomputation at exactly its positions."""
         return check_every_state(self.folder / "warehouse", self.archive, self.views)
+
+    def history(self) -> History:
+        """The sources' past as the archive has it, and what readers were shown, for the auditor to judge.
+
+        What a source reports as one transaction is known from where commits stand: at no place but between two.
+        """
+        shown = list(states(self.folder / "warehouse"))
+        schemas = assemble(config.load(self.folder)).schemas
+        transactions, start, relations = [], {}, []
+        for source in self.archive.sources:
+            reached = {place[source] for state in shown for place in state.positions.values() if source in place}
+            first, *later = sorted(reached, key=lambda text: self.archive.order(source, text))
+            start[source], before = first, dict(self.archive.state_at(source, first))
+            relations += [(schemas[f"{source}.{table}"], rows) for table, rows in before.items()]
+            for position in later:
+                after = dict(self.archive.state_at(source, position))
+                changes = {table: rows.add(before[table].negate()) for table, rows in after.items()}
+                transactions.append(HistoryTransaction(f"{source}@{position}", {source: changes}, {source: position}))
+                before = after
+        told = [
+            HistoryState(
+                {name: rows for name, rows in state.views.items() if name in self.views},
+                positions={name: dict(place) for name, place in state.positions.items() if name in self.views},
+            )
+            for state in shown
+        ]
+        views = tuple(HistoryView(name, sql) for name, sql in self.views.items())
+        return History(tuple(relations), views, tuple(transactions), tuple(told), start)
 
 
 def write(folder: Path, source: str, number: int, seconds: float = 900) -> None:

@@ -60,6 +60,8 @@ def test_every_algorithm_survives_a_kill_at_its_level(tmp_path: Path, level: str
     for view, verdict in shop.judge().items():
         assert verdict.wrong == 0, f"{view}: {verdict.first}"
         assert verdict.states > 8, f"{view} has only {verdict.states} states"
+    judged = shop.history().verdict(level)
+    assert judged.verdict == "valid", judged.document()
 
 
 def wait_for_commits(warehouse: Path, number: int) -> None:
