@@ -43,6 +43,10 @@ from strobe.warehouse.lock import CoordinatorLock
 from strobe.warehouse.log import Member
 
 
+APPENDS = "strobe appends"
+"""The group of Spark jobs under which appends run: one job each, if all goes well."""
+
+
 @dataclass(frozen=True)
 class Loaded:
     """A view whose table was loaded, and which can join."""
@@ -142,6 +146,8 @@ class Warehouse:
         with self._appending:
             self._check_numbers(commits)
             self._at("append.before")
+            described = f"Strobe: commits {commits[0].number} to {commits[-1].number}"
+            self._spark.sparkContext.setJobGroup(APPENDS, described)
             try:
                 log.append(self._spark, self.layout, self._epoch, self._members, commits, generations, self._stored)
             except (Py4JJavaError, PySparkException) as error:
