@@ -2,13 +2,14 @@
 
 For batches of 1, 100 and 10,000 updates: seconds from the source's commit until a reader has the new view, look-ups
 and rows asked from the sources, Spark jobs of the commit; and, interleaved with it, the seconds of recomputing the
-same view from the sources. Then the driver's memory for base tables of two sizes. Times depend on the machine: read
-the ratios.
+same view from the sources. Then throughput with 1, 5 and 20 views, the driver's memory for base tables of two sizes,
+and the speed of simulation. Times depend on the machine: read the ratios.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import resource
 import sqlite3
 import subprocess
@@ -16,6 +17,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -25,9 +27,13 @@ from rich.console import Console
 from rich.table import Table
 
 from strobe import config
+from strobe.managers.registry import ALGORITHMS
 from strobe.runtime.assembly import assemble
 from strobe.runtime.loading import snapshot
 from strobe.runtime.service import Service
+from strobe.simulator.explorer import all_schedules
+from strobe.simulator.plans import Shape, judge, random_plan
+from strobe.simulator.spectrum import cell, laboratory
 from strobe.warehouse import reader
 from strobe.warehouse.warehouse import APPENDS
 
@@ -175,6 +181,63 @@ def latency(console: Console, orders: int, rounds: int) -> None:
     console.print(table)
 
 
+def simulation(console: Console) -> None:
+    """Schedules per second on one core: all of one plan, sharing their beginnings, and random ones of many plans."""
+    plan = random_plan(random.Random(8), "single source", Shape((0, 1)), 4)
+    verdict, count, started = judge(plan), 0, time.perf_counter()
+    for _, lab in all_schedules(laboratory(ALGORITHMS["eca"], plan)):
+        verdict.level(verdict.key([{plan.view.name: state} for state in lab.states]))
+        count += 1
+    exhaustive = count / (time.perf_counter() - started)
+    started = time.perf_counter()
+    cell(ALGORITHMS["sweep"], "source-local", schedules=2000)
+    table = Table(title="Simulation: schedules run and judged per second, on one core")
+    table.add_column("all of one plan", justify="right")
+    table.add_column("random, of many plans", justify="right")
+    table.add_row(f"{exhaustive:,.0f}", f"{2000 / (time.perf_counter() - started):,.0f}")
+    console.print(table)
+
+
+def throughput(console: Console, orders: int, seconds: float) -> None:
+    """Transactions and commits per second with 1, 5 and 20 views over the same sources, while one writer does what it
+    can."""
+    table = Table(title=f"{orders:,} orders; a writer for {seconds:.0f} s, then until everything is visible")
+    for column in ("views", "transactions/s written", "transactions/s visible", "commits/s", "appends/s"):
+        table.add_column(column, justify="right")
+    for number in (1, 5, 20):
+        with tempfile.TemporaryDirectory(prefix="strobe-bench-") as name:
+            folder = Path(name)
+            make(folder, orders)
+            (folder / "strobe.yml").write_text(many_views(number))
+            service, thread = serve(folder)
+            coordinator = service.coordinator
+            if coordinator is None:
+                raise RuntimeError("the coordinator has ended")
+            first, begun, written = coordinator.committer.last.number, time.perf_counter(), 0
+            with closing(sqlite3.connect(folder / "sales.db")) as connection:
+                while time.perf_counter() < begun + seconds:
+                    with connection:
+                        connection.execute(
+                            "UPDATE orders SET state = ? WHERE id = ?", (f"n{written}", written % orders)
+                        )
+                    written += 1
+            wrote = time.perf_counter() - begun
+            while not coordinator.idle():
+                time.sleep(0.05)
+            took = time.perf_counter() - begun
+            commits, appends = coordinator.committer.last.number - first, coordinator.committer.appends
+            service.stop()
+            thread.join()
+        figures = (written / wrote, written / took, commits / took, appends / took)
+        table.add_row(str(number), *(f"{figure:,.1f}" for figure in figures))
+    console.print(table)
+
+
+def many_views(number: int) -> str:
+    head, body = PROJECT.split("  paid_orders:\n")
+    return head + "".join(f"  paid_{n}:\n{body.replace('cents > 0', f'cents > {n}')}" for n in range(number))
+
+
 def memory(orders: int) -> float:
     """The driver's peak memory in MB after loading and a hundred updates."""
     with tempfile.TemporaryDirectory(prefix="strobe-bench-") as name:
@@ -191,13 +254,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks")
     parser.add_argument("--orders", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--seconds", type=float, default=20, help="how long the writer writes"
+    )
     parser.add_argument("--memory", type=int, help="print the driver's peak memory for so many orders, and end")
     arguments = parser.parse_args()
     if arguments.memory:
         print(f"{memory(arguments.memory):.0f}")
         return
     console = Console()
+    simulation(console)
     latency(console, arguments.orders, arguments.rounds)
+    throughput(console, arguments.orders // 10, arguments.seconds)
     table = Table(title="Driver's peak memory (Python process), by size of the base tables")
     table.add_column("orders", justify="right")
     table.add_column("MB", justify="right")

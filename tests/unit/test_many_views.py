@@ -79,6 +79,11 @@ def test_with_the_order_of_views_a_later_transaction_may_be_seen_without_an_earl
 
 
 def together(world: World) -> str:
+    judge, key = judged(world)
+    return judge.level(key)
+
+
+def judged(world: World) -> tuple[Judge, tuple[int, ...]]:
     initial = {name: source.states[0] for name, source in world.sources.items()}
     history = [
         HistoryTransaction(f"{name}{number}", {name: dict(t.changes)})  # type: ignore[arg-type]  # bags
@@ -87,7 +92,7 @@ def together(world: World) -> str:
     ]
     views = {name: manager.view for name, manager in world.managers.items()}
     judge = Judge(initial, history, lambda at: {name: evaluate(v, at) for name, v in views.items()})
-    return judge.level(judge.key([state.views for state in world.history]))
+    return judge, judge.key([state.views for state in world.history])
 
 
 @pytest.mark.parametrize("order", ["source", "views"])
@@ -174,6 +179,26 @@ def test_a_global_transaction_is_in_all_views_or_in_none(order: str) -> None:
                 in_second = ((number - 1, number - 1) in dict(state.views["second"].items())) is True
                 assert in_first == in_second, f"seed {seed}: T{number - 1} is torn"
         assert wrong(world) == []
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_blocks_of_n_transactions_are_complete_n(n: int) -> None:
+    """Cuts that the integrator announces at every N-th transaction: exactly every N-th state is shown, in all views."""
+    found = set()
+    for seed in range(25):
+        world = random_world(seed, ["chain", "pairs", "single"], lambda v: Sweep(v, complete=False), transactions=6)
+        rng = random.Random(seed)
+        while True:
+            due = world.integrator.uncut == n
+            choices = [c for c in world.choices() if (c[0] == "cut") == due and not (due and c[0] == "report")]
+            if not choices:
+                break
+            world.step(*rng.choice(choices))
+        judge, key = judged(world)
+        level = judge.level(key)
+        assert level == "complete" or judge.complete_n(key) in range(2, n + 1), f"seed {seed}: {level}"
+        found.add(judge.complete_n(key) if level != "complete" else 1)
+    assert n in found
 
 
 def test_nothing_waits_that_could_be_applied() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from strobe.algebra.bag import Bag
 from strobe.merge.painting import Painting
 from strobe.messages import ActionList, Position, Rel, WarehouseTransaction
@@ -150,3 +152,120 @@ def _lists(rng: random.Random, view: str, numbers: list[int]) -> list[ActionList
         lists.append(actions(view, *numbers[:size]))
         numbers = numbers[size:]
     return lists
+
+
+# The table's colours at the printed steps.
+
+
+def test_example_2_colours() -> None:
+    """The table that two updates make, and what the first action list paints."""
+    merge = Painting({})
+    applied(merge, rel(1, "V1 V2", "S"), rel(2, "V2 V3", "Q"))
+    assert merge.colours() == {1: {"V1": W, "V2": W}, 2: {"V2": W, "V3": W}}
+    applied(merge, actions("V2", 1))
+    assert merge.colours() == {1: {"V1": W, "V2": ("r", 1)}, 2: {"V2": W, "V3": W}}
+
+
+def test_example_3_colours() -> None:
+    merge = Painting({})
+    applied(merge, rel(1, "V1 V2", "S"), actions("V2", 1), rel(2, "V3", "Q"), rel(3, "V2", "T"))
+    assert merge.colours() == {1: {"V1": W, "V2": ("r", 1)}, 2: {"V3": W}, 3: {"V2": W}}
+    assert applied(merge, actions("V3", 2)) == [[(2,)]]
+    assert merge.colours() == {1: {"V1": W, "V2": ("r", 1)}, 3: {"V2": W}}
+    applied(merge, actions("V2", 3))
+    assert merge.colours() == {1: {"V1": W, "V2": ("r", 1)}, 3: {"V2": ("r", 3)}}
+    assert applied(merge, actions("V1", 1)) == [[(1,), (3,)]]
+    assert merge.colours() == {}
+
+
+def test_example_5_colours() -> None:
+    """The printed list of arrivals and the tables disagree; these are the tables, of which t5 and t6 misprint V3's
+    state."""
+    merge = Painting({})
+    applied(merge, rel(1, "V1 V2"), rel(2, "V2 V3"), rel(3, "V2 V3"))
+    assert merge.colours() == {1: {"V1": W, "V2": W}, 2: {"V2": W, "V3": W}, 3: {"V2": W, "V3": W}}
+    applied(merge, actions("V2", 1), actions("V2", 2, 3))
+    assert merge.colours() == {
+        1: {"V1": W, "V2": ("r", 1)},
+        2: {"V2": ("r", 3), "V3": W},
+        3: {"V2": ("r", 3), "V3": W},
+    }
+    assert applied(merge, actions("V3", 2), actions("V1", 1)) == [[], [(1,)]]
+    assert merge.colours() == {2: {"V2": ("r", 3), "V3": ("r", 2)}, 3: {"V2": ("r", 3), "V3": W}}
+    assert applied(merge, actions("V3", 3)) == [[(2, 3)]]
+
+
+W = ("w", 0)
+
+
+class Printed:
+    """The Painting Algorithm as printed (Algorithm 2), line by line."""
+
+    def __init__(self) -> None:
+        self.colour: dict[tuple[int, str], str] = {}
+        self.state: dict[tuple[int, str], int] = {}
+        self.lists: dict[int, list[ActionList]] = {}
+        self.to_apply: list[int] = []
+        self.applied: list[tuple[int, ...]] = []
+
+    def receive(self, message: Rel | ActionList) -> None:
+        if isinstance(message, Rel):
+            self.lists[message.number] = []
+            for view in message.views:
+                self.colour[message.number, view], self.state[message.number, view] = "w", 0
+            return
+        for number in sorted(self.lists):
+            if number <= message.number and self.colour.get((number, message.view)) == "w":
+                self.colour[number, message.view], self.state[number, message.view] = "r", message.number
+        self.lists[message.number].append(message)
+        self.to_apply = []
+        self.process_row(message.number)
+
+    def process_row(self, row: int) -> bool:
+        if row in self.to_apply:
+            return True
+        entries = {view: colour for (number, view), colour in self.colour.items() if number == row}
+        if "w" in entries.values():
+            return False
+        self.to_apply.append(row)
+        for view in [v for v, colour in entries.items() if colour == "r"]:
+            for earlier in [n for n in sorted(self.lists) if n < row and self.colour.get((n, view)) == "r"]:
+                if not self.process_row(earlier):
+                    return False
+        for view in entries:
+            if self.state[row, view] > row and not self.process_row(self.state[row, view]):
+                return False
+        if not self.to_apply:
+            return True
+        gray = [(n, v) for (n, v), colour in self.colour.items() if n in self.to_apply and colour == "r"]
+        self.colour.update(dict.fromkeys(gray, "g"))
+        self.applied.append(tuple(sorted(self.to_apply)))
+        self.to_apply = []
+        for number, view in gray:
+            later = [n for n in sorted(self.lists) if n > number and self.colour.get((n, view)) == "r"]
+            if later:
+                self.process_row(later[0])
+        return True
+
+
+TORN = (
+    rel(1, "V0 V2"),
+    rel(2, "V0 V1 V2"),
+    rel(3, "V0 V1 V2"),
+    actions("V2", 1, 2),
+    actions("V1", 2, 3),
+    actions("V0", 1),
+    actions("V2", 3),
+    actions("V0", 2),
+)
+SMALLER = (rel(1, "V0"), rel(2, "V0 V1 V2"), rel(3, "V0"), actions("V1", 2), actions("V0", 1, 2, 3))
+
+
+@pytest.mark.parametrize("messages", [TORN, SMALLER], ids=["torn", "smaller"])
+def test_the_printed_algorithm_tears_an_update_and_ours_does_not(messages: tuple[Rel | ActionList, ...]) -> None:
+    """Rows go while a row that is tied to them by a list, or that their views need first, still waits."""
+    printed, ours = Printed(), Painting({})
+    for message in messages:
+        printed.receive(message)
+    assert printed.applied != []
+    assert applied(ours, *messages) == [[]] * len(messages)

@@ -161,6 +161,7 @@ def explain(document: Document) -> Iterable[RenderableType]:
     kept = f"{document['view']}: {document['algorithm']} at {document['level']}, because {_reasons(document)}"
     yield Text(kept)
     yield Text(f"rows: {_identified(document)}")
+    yield Text(f"commits together with: {shown([v for v in document['group'] if v != document['view']])}")
     yield table(
         ["occurrence", "relation", "columns used"],
         [[o["alias"], o["relation"], o["columns"]] for o in document["occurrences"]],

@@ -17,15 +17,20 @@ from strobe.messages import ActionList, Position, Rel, WarehouseTransaction
 
 def partition(views: Mapping[str, View], together: Iterable[Collection[str]] = ()) -> list[frozenset[str]]:
     """The names of the views, in groups that share no source; `together` are sources that must be in one group."""
-    groups: list[tuple[set[str], set[str]]] = [(set(), set(sources)) for sources in together]
-    for name, view in views.items():
-        names, sources = {name}, set(view.sources)
-        for group in [g for g in groups if g[1] & sources]:
-            groups.remove(group)
+    return groups({name: view.sources for name, view in views.items()}, together)
+
+
+def groups(sources: Mapping[str, Collection[str]], together: Iterable[Collection[str]] = ()) -> list[frozenset[str]]:
+    """The same, from the sources of each view."""
+    found: list[tuple[set[str], set[str]]] = [(set(), set(tied)) for tied in together]
+    for name, of in sources.items():
+        names, shared = {name}, set(of)
+        for group in [g for g in found if g[1] & shared]:
+            found.remove(group)
             names |= group[0]
-            sources |= group[1]
-        groups.append((names, sources))
-    return sorted((frozenset(names) for names, _ in groups if names), key=sorted)
+            shared |= group[1]
+        found.append((names, shared))
+    return sorted((frozenset(names) for names, _ in found if names), key=sorted)
 
 
 class Group:
