@@ -3,7 +3,7 @@
 PYTHON ?=
 BIN := .venv/bin
 
-.PHONY: demo test test-full lint bench clean
+.PHONY: demo test test-full lint bench costs clean
 
 demo: .venv/.ready
 	@$(BIN)/strobe demo
@@ -22,6 +22,9 @@ lint: .venv/.ready
 
 bench: .venv/.ready
 	@$(BIN)/python -m benchmarks
+
+costs: .venv/.ready
+	@$(BIN)/python -m benchmarks.costs
 
 clean:
 	rm -rf .venv build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
