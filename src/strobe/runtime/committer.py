@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 
@@ -44,14 +44,19 @@ class Committer(threading.Thread):
         views: Mapping[str, View],
         floors: Mapping[str, Mapping[str, Position]],
         *,
+        passing: Collection[str] = (),
         done: Callable[[Commit], None],
         fail: Callable[[BaseException], None],
     ) -> None:
-        """`floors` is what each view reflects at the start: one may be ahead of others until they have caught up."""
+        """`floors` is what each view reflects at the start: one may be ahead of others until they have caught up.
+
+        Views in `passing` keep no step with the others: they are where their own action lists say.
+        """
         super().__init__(name="committer", daemon=True)
         self._warehouse = warehouse
         self._views = dict(views)
         self._floors = floors
+        self._passing = frozenset(passing)
         self._last = self._durable = last
         self._done, self._fail = done, fail
         self._queue: deque[Waiting] = deque()
@@ -197,8 +202,10 @@ class Committer(threading.Thread):
         """Where the views stand whose sources took part; other groups' stay where they are."""
         found = {}
         for name, view in self._views.items():
-            if view.sources[0] in transaction.positions:
-                ahead, floors = transaction.ahead.get(name, {}), self._floors[name]
+            ahead, floors = transaction.ahead.get(name, {}), self._floors[name]
+            if name in self._passing:
+                found[name] = {**self._last.positions[name], **{s: p.text for s, p in ahead.items()}}
+            elif view.sources[0] in transaction.positions:
                 places = {s: (transaction.positions[s], floors[s], ahead.get(s, floors[s])) for s in view.sources}
                 found[name] = {s: max(of, key=lambda p: p.order).text for s, of in places.items()}
         return found

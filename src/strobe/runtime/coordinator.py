@@ -100,7 +100,9 @@ class Coordinator:
             name: Inbox(planned.manager(self.assembly.views.values()), self.vector)
             for name, planned in self.assembly.views.items()
         }
-        self.committer = Committer(self.warehouse, last, views, positions, done=lambda _: None, fail=self.fail)
+        self.committer = Committer(
+            self.warehouse, last, views, positions, passing=passing, done=lambda _: None, fail=self.fail
+        )
         self.answerer = Answerer(
             {s: self.assembly.sources[s] for s in self.vector},
             deliver=self._events.put,

@@ -42,7 +42,6 @@ from strobe.warehouse.layout import (
 from strobe.warehouse.lock import CoordinatorLock
 from strobe.warehouse.log import Member
 
-
 APPENDS = "strobe appends"
 """The group of Spark jobs under which appends run: one job each, if all goes well."""
 
