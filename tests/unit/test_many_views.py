@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from worlds import VIEWS, R, S, T, U, random_world, run, view
@@ -17,14 +18,17 @@ from strobe.algebra.bag import Bag
 from strobe.algebra.view import View
 from strobe.auditor.levels import HistoryTransaction, Judge
 from strobe.managers.base import ViewManager
+from strobe.managers.choice import EVERY
 from strobe.managers.conventional import Conventional
 from strobe.managers.nested_sweep import NestedSweep
+from strobe.managers.registry import ALGORITHMS, Setting, one_source
 from strobe.managers.rv import Rv
 from strobe.managers.sweep import Sweep
 from strobe.merge.groups import partition
 from strobe.merge.painting import Painting
 from strobe.messages import ActionList, GlobalTransaction, Position, Rel
-from strobe.simulator.world import MemorySource, World, evaluate
+from strobe.simulator.plans import Shape, random_plan
+from strobe.simulator.world import MemorySource, Planned, World, evaluate
 
 ALL = sorted(VIEWS)
 MIXED: list[Callable[[View], ViewManager]] = [
@@ -231,3 +235,29 @@ def _batches(rng: random.Random, name: str, numbers: list[int]) -> list[ActionLi
         found.append(ActionList(name, tuple(numbers[:size]), Bag(("a",))))
         numbers = numbers[size:]
     return found
+
+
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in ("conventional", "sc")])
+def test_every_algorithm_next_to_a_sweep(name: str) -> None:
+    """Through inbox, cuts at any moment and merge: two views of the same relations, one kept by sweeping."""
+    algorithm = ALGORITHMS[name]
+    for seed in range(80):
+        rng = random.Random(seed)
+        scenarios = ["transactions", "single source"] if one_source in algorithm.lacks else ["source-local"]
+        plan = random_plan(rng, rng.choice(scenarios), Shape(rng.choice([(0, 1), (0, 1, 2), (0, 1, 0)])), 6)
+        steps = {source: list(of) for source, of in plan.steps.items()}
+        planned: deque[Planned] = deque()
+        while any(steps.values()):
+            source = rng.choice([s for s in steps if steps[s]])
+            planned.append((source, steps[source].pop(0).net, ()))
+        every = rng.choice([None, 2]) if name in EVERY else None
+        managers = {
+            "v": algorithm.make(plan.view, Setting("strong", every, alone=False)),
+            "w": Sweep(replace(plan.view, name="w"), complete=False),
+        }
+        world = World({s: MemorySource(s, dict(c)) for s, c in plan.initial.items()}, managers, planned)
+        world.looks = rng.random() < 0.5
+        run(world, seed)
+        assert wrong(world) == [], f"seed {seed}"
+        for place in world.history[-1].places.values():
+            assert place == {s: world.sources[s].now for s in place}, f"seed {seed}"
