@@ -112,3 +112,19 @@ def test_a_snapshot_that_saw_a_later_update_without_an_earlier_one() -> None:
         inbox.update(update(n + 1, "y", n))
         inbox.progress("y", at(n))
     assert scribe.got == ["x1", "y1", "y2", "answer 0"]
+
+
+def test_a_stale_answer_is_recognised_behind_two_that_are_not() -> None:
+    """Three questions are open at once, evaluated in any order: what two answers have shown the third had not seen."""
+    scribe, inbox = fresh()
+    for number in (1, 2, 3):
+        inbox.update(update(number, "x", number))
+    inbox.update(update(4, "y", 1))
+    inbox.progress("y", at(1))
+    assert inbox.answer(answer(1, through=1)) == []
+    assert inbox.answer(answer(2, through=1)) == []
+    stale = inbox.answer(answer(0, through=0))
+    assert [query.id for query in stale if isinstance(query, Query)] == [0], "it is asked again"
+    assert scribe.got == ["x1", "x2", "x3", "y1", "answer 1", "answer 2"]
+    assert inbox.answer(answer(0, through=1)) == []
+    assert scribe.got[-1] == "answer 0"

@@ -37,8 +37,12 @@ class Inbox:
         self.manager = manager
         self._reached = dict(reached)
         self._held: dict[str, list[Update]] = defaultdict(list)
-        self._delivered: dict[str, list[Transaction]] = defaultdict(list)
-        """Transactions given to the manager (without their rows), until some answer has shown them."""
+        self._unshown: dict[str, list[Transaction]] = defaultdict(list)
+        """Transactions given to the manager (without their rows), until some answer has shown them: a snapshot that is
+        taken from then on shows them too."""
+        self._must_see: dict[int, list[Transaction]] = {}
+        """What the answer to an open question must have seen: unshown when it was asked, or given to the manager
+        since."""
         self._uncopied: dict[str, list[Transaction]] = defaultdict(list)
         """Transactions given to the manager, with their rows, until a copy has shown them."""
         self._copied = {o.source for o in manager.view.occurrences if o.copied or o.shown}
@@ -86,6 +90,7 @@ class Inbox:
 
     def answer(self, answer: Answer) -> list[Outbound]:
         if self._open[answer.id].at_home:
+            del self._must_see[answer.id]
             return self._hand_over([self._brought_up(self._open.pop(answer.id), answer)])
         if not answer.seen.through <= self._reached[answer.source]:
             self._early.append(answer)
@@ -95,9 +100,9 @@ class Inbox:
     def _deliver(self, answer: Answer) -> list[Outbound]:
         query = self._open[answer.id]
         source = answer.source
-        if not all(answer.seen.saw(transaction) for transaction in self._delivered[source]):
+        if not all(answer.seen.saw(transaction) for transaction in self._must_see[answer.id]):
             return [query]
-        del self._open[answer.id]
+        del self._open[answer.id], self._must_see[answer.id]
         seen = [u for u in self._held[source] if u.transaction.position <= answer.seen.through]
         rest = self._held[source][len(seen) :]
         messages: list[Inbound] = [*seen, answer]
@@ -106,7 +111,7 @@ class Inbox:
             messages += rest
         else:
             self._held[source] = rest
-        self._delivered[source] = []  # what one snapshot has shown, later ones show too
+        self._unshown[source] = [t for t in self._unshown[source] if not answer.seen.saw(t)]
         return self._hand_over(messages)
 
     def committed(self, positions: Mapping[str, Position]) -> None:
@@ -132,14 +137,22 @@ class Inbox:
     def _hand_over(self, messages: list[Inbound]) -> list[Outbound]:
         for message in messages:
             if isinstance(message, Update):
-                if message.source in self._copied:
-                    self._uncopied[message.source].append(message.transaction)
-                delivered = self._delivered[message.source]
-                delivered.append(replace(message.transaction, changes={}))
-                if len(delivered) > REMEMBERED and message.source not in self.waits_for:
-                    del delivered[0]
+                self._remember(message)
         out = self.manager.receive(messages)
         for sent in out:
             if isinstance(sent, Query):
                 self._open[sent.id] = sent
+                self._must_see[sent.id] = list(self._unshown[sent.source])
         return out
+
+    def _remember(self, update: Update) -> None:
+        if update.source in self._copied:
+            self._uncopied[update.source].append(update.transaction)
+        transaction = replace(update.transaction, changes={})
+        unshown = self._unshown[update.source]
+        unshown.append(transaction)
+        if len(unshown) > REMEMBERED:
+            del unshown[0]
+        for number, query in self._open.items():
+            if query.source == update.source:
+                self._must_see[number].append(transaction)
