@@ -9,10 +9,11 @@ from itertools import pairwise
 import pytest
 
 from strobe.managers.registry import ALGORITHMS, SCENARIOS
-from strobe.simulator.explorer import all_schedules, calm_schedule
+from strobe.simulator.explorer import all_schedules, calm_schedule, random_schedule
 from strobe.simulator.lab import Plan
+from strobe.simulator.one_site import OneSiteLab
 from strobe.simulator.plans import Shape, judge, random_plan
-from strobe.simulator.spectrum import LEVELS, cell, laboratory
+from strobe.simulator.spectrum import LEVELS, cell, laboratory, level_of
 
 KIN = ("conventional", "eca", "lca", "eca-key")
 
@@ -86,3 +87,16 @@ def test_strobe_in_all_schedules_of_two_and_two_updates_at_two_sources() -> None
     level, count = lowest("strobe", busy_plan("single updates", 4, 2))
     assert level == "strong"
     assert count > 100_000
+
+
+@pytest.mark.parametrize(("stamped", "level"), [(False, "convergent"), (True, "strong")])
+def test_g_strobe_where_one_site_reports_a_global_transaction(stamped: bool, level: str) -> None:
+    """Numbered updates are not enough: an answer that says what it had seen is, and makes it strong."""
+    found = "complete"
+    for seed in range(600):
+        rng = random.Random(seed)
+        plan = random_plan(rng, "global", Shape(rng.choice([(0, 1), (0, 1, 2)])), rng.randint(2, 5))
+        lab = OneSiteLab(plan, ALGORITHMS["g-strobe"].manager(plan.view), stamped=stamped)
+        random_schedule(lab, rng)
+        found = min(found, level_of(lab), key=LEVELS.index)
+    assert found == level

@@ -149,7 +149,11 @@ class Lab:
             for relation, change in message.changes.items():
                 copies[relation] = added(copies[relation], change)
             self._send(self.manager.receive([Update(self.received, message)]))
-        if self.received > self.cut and self.quiet:  # a block ends when nothing is on its way
+        self._cut_when_quiet()
+
+    def _cut_when_quiet(self) -> None:
+        """A block ends when nothing is on its way."""
+        if self.received > self.cut and self.quiet:
             self.cut = self.received
             self._send(self.manager.receive([Cut(self.cut)]))
 
