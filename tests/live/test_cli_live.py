@@ -117,6 +117,8 @@ def test_from_init_to_audit(shop: Path, spark: SparkSession, capsys: pytest.Capt
         )
 
         assert here(capsys, shop, "fold")["commit"] == status["commit"]
+        pinned = ask(shop, "pin", "--engine", "duckdb")
+        assert (pinned["commit"], list(pinned["tables"])) == (status["commit"], ["paid_orders"])
         rebuilt = here(capsys, shop, "rebuild", "paid_orders")
         assert rebuilt["commit"] > status["commit"]
         audited = here(capsys, shop, "audit")
