@@ -4,13 +4,14 @@ w = strobe.open("DIR")
 w.wait()
 w.table("open_orders")
 with w.pin() as p:
-    p.table("open_orders").join(p.sql("SELECT …"), "id")   # both at commit p.commit
+    p.table("open_orders").join(p.sql("SELECT …"), "id")   # both at commit p.commit, whatever is committed meanwhile
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
@@ -38,15 +39,31 @@ At = int | str | datetime | None
 
 
 class Pin:
-    """All views at one commit. Nothing has to be given back at the end; `with` only says for how long one means it."""
+    """All views at one commit, to read many DataFrames from, also from several threads.
 
-    def __init__(self, session: SparkSession, snapshot: Snapshot) -> None:
+    However late one is asked for or evaluated, and whatever is committed, folded or rebuilt meanwhile, it shows this
+    commit, for as long as `retention` keeps it. Nothing has to be given back at the end; `with` only says for how long
+    one means it.
+    """
+
+    def __init__(self, session: SparkSession, snapshot: Snapshot, naming: threading.Lock) -> None:
+        """`naming` guards the names of the session, which several pins share."""
         self._session = session
         self._snapshot = snapshot
+        self._naming = naming
 
     @property
     def commit(self) -> int:
         return self._snapshot.commit
+
+    @property
+    def committed_at(self) -> datetime:
+        return self._snapshot.header.committed_at
+
+    @property
+    def positions(self) -> Mapping[str, Mapping[str, str]]:
+        """For each view the position of each source that it reflects."""
+        return self._snapshot.header.positions
 
     @property
     def views(self) -> tuple[str, ...]:
@@ -59,13 +76,14 @@ class Pin:
     def sql(self, text: str) -> DataFrame:
         """A query over the views, which go by their names."""
         named = tables_of(text)
-        for view in self.views:
-            if view in named:
-                self.table(view).createOrReplaceTempView(view)
-            else:
-                self._session.catalog.dropTempView(view)
-        with spark_errors(self.views):
-            return self._session.sql(text)
+        with self._naming:
+            for view in self.views:
+                if view in named:
+                    self.table(view).createOrReplaceTempView(view)
+                else:
+                    self._session.catalog.dropTempView(view)
+            with spark_errors(self.views):
+                return self._session.sql(text)
 
     def __enter__(self) -> Pin:
         return self
@@ -85,6 +103,7 @@ class Warehouse:
         self._given = spark
         self._started: SparkSession | None = None
         self._session: SparkSession | None = None
+        self._naming = threading.Lock()
         self._say = say
 
     def sql(self, text: str, at: At = None) -> DataFrame:
@@ -105,7 +124,7 @@ class Warehouse:
 
         found = parse_at(at)
         commit = reader.commit_at(self.project.warehouse, found) if isinstance(found, datetime) else found
-        return Pin(session, reader.snapshot(session, self.project.warehouse, commit))
+        return Pin(session, reader.snapshot(session, self.project.warehouse, commit), self._naming)
 
     def wait(self, views: Sequence[str] = (), timeout: float = 60.0) -> None:
         """Return when everything that the sources had committed by now is visible; `NotNow` if that takes longer."""

@@ -6,10 +6,12 @@ import json
 import os
 import re
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -94,7 +96,9 @@ def write(shop: Path, database: str, sql: str) -> None:
 def test_from_init_to_audit(shop: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     """Run, write, wait, read, look, be refused, fold, rebuild, audit, stop: as a user does it, in one go."""
     recorded = shop / "messages.jsonl"
-    with running(shop, "--record", str(recorded)) as process:
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        port = taken.getsockname()[1]
+    with running(shop, "--record", str(recorded), "--metrics", str(port)) as process:
         ask(shop, "wait", "--timeout", "200")
         write(shop, "billing.db", "INSERT INTO payments VALUES (4, 104, 7.50, 'card', 'paid')")
         reached = ask(shop, "wait", "paid_orders")
@@ -104,6 +108,9 @@ def test_from_init_to_audit(shop: Path, spark: SparkSession, capsys: pytest.Capt
         assert status["coordinator"]["alive"]
         assert status["coordinator"]["pid"] == process.pid
         assert (status["views"]["paid_orders"]["rows"], status["sources"]["billing"]["lag_seconds"]) == (3, 0)
+        assert (status["waiting"]["rows"], status["sources"]["shop"]["asked"]["queries"] > 0) == (0, True)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as metrics:
+            assert f'strobe_commits_total{{project="example"}} {status["commit"]}.0' in metrics.read().decode()
         refused = ask(shop, "run", "--until-idle", code=3)["error"]
         assert f"process {process.pid}" in refused["message"]
 
@@ -117,6 +124,8 @@ def test_from_init_to_audit(shop: Path, spark: SparkSession, capsys: pytest.Capt
         )
 
         assert here(capsys, shop, "fold")["commit"] == status["commit"]
+        pinned = ask(shop, "pin", "--engine", "duckdb")
+        assert (pinned["commit"], list(pinned["tables"])) == (status["commit"], ["paid_orders"])
         rebuilt = here(capsys, shop, "rebuild", "paid_orders")
         assert rebuilt["commit"] > status["commit"]
         audited = here(capsys, shop, "audit")

@@ -75,7 +75,10 @@ def only_sqlite(shop: Path) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["status"], ["history"], ["algorithms"], ["explain", "paid_orders"], ["check"], ["wait", "--timeout", "0"]],
+    [
+        *(["status"], ["history"], ["algorithms"], ["explain", "paid_orders"], ["check"]),
+        *(["wait", "--timeout", "0"], ["pin", "--engine", "duckdb"]),
+    ],
     ids=lambda arguments: arguments[0],
 )
 def test_looking_imports_no_spark(shop: Path, arguments: list[str]) -> None:

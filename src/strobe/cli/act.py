@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from strobe.messages import Message
+    from strobe.runtime.service import Service
     from strobe.warehouse.lock import CoordinatorLock
 
 REBUILD_SECONDS = 3600.0
@@ -156,6 +157,12 @@ def run(
     record: Annotated[
         Path | None, typer.Option("--record", metavar="FILE", help="Write down every message, to replay them later.")
     ] = None,
+    metrics: Annotated[
+        int | None,
+        typer.Option(
+            "--metrics", min=1, max=65535, metavar="PORT", help="Serve Prometheus metrics there, on 127.0.0.1."
+        ),
+    ] = None,
     project: ProjectFolder = HERE,
     as_json: AsJson = False,
 ) -> None:
@@ -169,11 +176,23 @@ def run(
     with reporter(terminal) as telling, _recording(record) as write:
         service = Service(loaded, telling, record=write)
         work = partial(service.run, until_idle=until_idle, seconds=seconds, take_over=take_over)
-        interrupted = serve(service, telling, work)
+        with _metrics(metrics, loaded.name, service):
+            interrupted = serve(service, telling, work)
     if interrupted and until_idle:
         raise NotNow("stopped before the sources were idle", fix="Start `strobe run` again: it goes on from there.")
     if terminal.as_json:
         terminal.show({"commit": _last_commit(loaded)}, lambda _: ())
+
+
+@contextmanager
+def _metrics(port: int | None, project: str, service: Service) -> Iterator[None]:
+    if port is None:
+        yield
+        return
+    from strobe.runtime.metrics import serving
+
+    with serving(port, project, lambda: service.document):
+        yield
 
 
 @contextmanager

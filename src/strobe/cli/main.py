@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from strobe import __version__
-from strobe.cli import act, lab, look, project, query, spectrum
+from strobe.cli import act, lab, look, pin, project, query, spectrum
 from strobe.cli.terminal import Terminal
 from strobe.errors import StrobeError, UserError
 
@@ -26,7 +26,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for module in (project, look, act, query, lab, spectrum):
+for module in (project, look, act, query, pin, lab, spectrum):
     for command in module.COMMANDS:
         app.command(command.__name__)(command)
 

@@ -69,6 +69,20 @@ def status(document: Document) -> Iterable[RenderableType]:
     yield Text(f"{document['project']}: {where}; {_coordinator(coordinator)}")
     yield sources(document)
     yield views(document)
+    if document.get("waiting"):
+        yield Text(_waiting(document["waiting"]))
+    if document.get("appends"):
+        appends = document["appends"]
+        yield Text(f"appends: {appends['number']:,} in {appends['milliseconds'] / 1000:,.1f} s")
+
+
+def _waiting(waiting: Document) -> str:
+    """The view-update table: how long it is, and what its first row waits for."""
+    text = f"view-update table: {waiting['rows']:,} rows"
+    if oldest := waiting["oldest"]:
+        for_what = ", ".join(oldest["waits_for"]) or "rows that it is tied to"
+        text += f"; the oldest, update {oldest['update']}, waits for {for_what}"
+    return f"{text}; {waiting['commits']:,} warehouse transactions wait for an append"
 
 
 def _coordinator(coordinator: Document) -> str:
@@ -95,7 +109,7 @@ def sources(document: Document) -> Table:
 
 def views(document: Document) -> Table:
     return table(
-        ["view", "rows", "level", "freshness", "lag", "queue", "waits for"],
+        ["view", "rows", "level", "freshness", "lag", "queue", "waits for", "dropped", "compensated"],
         [
             [
                 name,
@@ -105,10 +119,12 @@ def views(document: Document) -> Table:
                 _seconds(v["lag_seconds"]),
                 v["queue"],
                 v["waits_for"],
+                v["dropped"],
+                v["compensations"],
             ]
             for name, v in document["views"].items()
         ],
-        right=["rows", "freshness", "lag", "queue"],
+        right=["rows", "freshness", "lag", "queue", "dropped", "compensated"],
     )
 
 

@@ -34,6 +34,8 @@ def status(project: Project) -> Document:
         "sources": sources,
         "views": {name: _view(project, name, heard, header, rows, sources) for name in names},
         "coordinator": heard.summary,
+        "waiting": heard.document.get("waiting") if heard.alive else None,
+        "appends": heard.document.get("appends") if heard.alive else None,
     }
 
 
@@ -101,6 +103,9 @@ def _view(
         "lag_seconds": None if not lags or None in lags else max(lags),
         "queue": said.get("queue", 0),
         "waits_for": said.get("waits_for", []),
+        "dropped": said.get("dropped", 0),
+        "compensations": said.get("compensations", 0),
+        "as_of": header.as_of.get(name, {}) if header else {},
         "stale": bool(said.get("stale")),
         "loaded": bool(vector),
     }

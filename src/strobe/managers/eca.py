@@ -58,6 +58,9 @@ class OpenTerm:
 
 
 class Eca:
+    compensations = 0
+    """How many compensating terms were asked for."""
+
     def __init__(self, view: View, *, complete: bool = False, local: bool = False) -> None:
         self.view = view
         self._complete, self._local = complete, local
@@ -91,6 +94,7 @@ class Eca:
             for open_ in query
             for compensating in substituted(self.view, open_.term, update)
         ]
+        self.compensations += len(terms)
         if self._local and self._is_local(update):
             touched = [o for o in self.view.occurrences if touches(update, o)]
             collect.deletes = tuple(key_delete(o, change(o, [update]).part(-1)) for o in touched)

@@ -36,6 +36,9 @@ DEPTH = 8
 
 
 class NestedSweep:
+    compensations = 0
+    """How often an answer had seen too much or too little, and was put right here."""
+
     def __init__(self, view: View, *, depth: int = DEPTH) -> None:
         self.view = view
         self._depth = depth
@@ -184,6 +187,7 @@ class NestedSweep:
         rest = [u for u in (*self._batch, *self._waiting) if u not in target]
         early = [u for u in rest if seen.saw(u.transaction)]
         difference = change(occurrence, missing).plus(change(occurrence, early).negate())
+        self.compensations += not difference.known_empty
         return None if difference.known_empty else difference
 
     def _end_inner(self, sweep: Evaluation) -> None:

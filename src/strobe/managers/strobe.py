@@ -57,6 +57,9 @@ class OpenQuery:
 
 
 class Strobe:
+    compensations = 0
+    """How many compensating queries were asked."""
+
     def __init__(self, view: View, *, bound: int | None = None, whole: bool = False) -> None:
         self.view = view
         self._bound, self._whole = bound, whole
@@ -196,6 +199,7 @@ class Strobe:
             if not deleted.known_empty:
                 rows = query.rows.join(deleted, join_pairs(self.view, query.known, occurrence.index))
                 if not rows.known_empty:
+                    self.compensations += 1
                     out += self._ask((*query.known, occurrence.index), rows, query.pending)
         for result in query.evaluation.results.values():
             self._insert(result, query.pending)

@@ -48,6 +48,9 @@ MOST = 200
 class Sweep:
     """One view, one batch at a time, one occurrence of the batch at a time."""
 
+    compensations = 0
+    """How often an answer had seen too much or too little, and was put right here."""
+
     def __init__(self, view: View, *, complete: bool) -> None:
         self.view = view
         self._complete = complete
@@ -141,4 +144,5 @@ class Sweep:
         unwanted = [*self._waiting, *(u for g in self._groups[wanted:] for u in g)]
         early = [u for u in unwanted if seen.saw(u.transaction)]
         difference = change(occurrence, missing).plus(change(occurrence, early).negate())
+        self.compensations += not difference.known_empty
         return None if difference.known_empty else difference

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 
 from strobe.algebra.bag import Bag
 from strobe.algebra.relation import Relation
@@ -24,6 +25,9 @@ from strobe.sources.base import Source, TooLarge, answer_on_driver
 DRIVER_ROWS = 100_000
 """Answers with more rows than this are read and joined by Spark."""
 
+SAMPLE = 50
+"""Rows of an answer whose size is looked at; the others are taken to be as large."""
+
 
 @dataclass
 class Asked:
@@ -34,6 +38,9 @@ class Asked:
     rows: int = 0
     milliseconds: float = 0.0
     through_spark: int = 0
+    """Answers that Spark read, whose rows and bytes are not counted."""
+    bytes: int = 0
+    """About how many: from a sample of the rows."""
 
 
 SparkAnswer = Callable[[Source, Query], tuple[tuple[Relation, ...], Seen]]
@@ -117,5 +124,13 @@ class Answerer:
         asked.queries += 1
         asked.keys += sum(len(lookup.keys) for lookup in query.lookups if isinstance(lookup.keys, Bag))
         asked.rows += sum(len(relation) for relation in relations if isinstance(relation, Bag))
+        asked.bytes += sum(_size(relation) for relation in relations if isinstance(relation, Bag))
         asked.milliseconds += seconds * 1000
         asked.through_spark += any(not isinstance(relation, Bag) for relation in relations)
+
+
+def _size(rows: Bag) -> int:
+    """About how many bytes these rows have: text and binary by their length, anything else as 8."""
+    sample = [row for row, _ in islice(rows.items(), SAMPLE)]
+    found = sum(len(value) if isinstance(value, (str, bytes)) else 8 for row in sample for value in row)
+    return found * len(rows) // len(sample) if sample else 0

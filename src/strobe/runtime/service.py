@@ -123,6 +123,11 @@ class Service:
             coordinator.stop_requested.set()
 
     @property
+    def document(self) -> dict[str, Any]:
+        """What the loop last said of itself; it has sources once the views are kept."""
+        return self._document
+
+    @property
     def rebuilding(self) -> Rebuild | None:
         """The view that will be loaded as soon as the loop has ended."""
         return self._rebuild

@@ -46,7 +46,7 @@ def _source(coordinator: Coordinator, name: str) -> dict[str, Any]:
         "read": monitor.position.text,
         "state": "retrying" if problem else "paused" if monitor.paused else "watched",
         "problem": str(problem) if problem else None,
-        "asked": asdict(coordinator.answerer.asked[name]),
+        "asked": {what: round(n) for what, n in asdict(coordinator.answerer.asked[name]).items()},
     }
 
 
@@ -54,6 +54,7 @@ def _view(coordinator: Coordinator, name: str) -> dict[str, Any]:
     planned = coordinator.assembly.views[name]
     inbox = coordinator.inboxes[name]
     down = [s for s in planned.view.sources if coordinator.problem(s)]
+    as_of = coordinator.committer.last.as_of.get(name, {})
     return {
         "stale": False,
         "level": planned.level,
@@ -61,4 +62,18 @@ def _view(coordinator: Coordinator, name: str) -> dict[str, Any]:
         "freshness": planned.freshness,
         "queue": coordinator.merge.waiting_for(name),
         "waits_for": down or list(inbox.waits_for),
+        "dropped": coordinator.integrator.dropped[name],
+        "compensations": getattr(inbox.manager, "compensations", 0),
+        "as_of": {source: time.isoformat() for source, time in as_of.items()},
+        "behind": {source: _behind(coordinator, name, source) for source in planned.view.sources},
     }
+
+
+def _behind(coordinator: Coordinator, view: str, source: str) -> float:
+    """0 when the view shows all that was read of a source which can be read; else how old the newest thing is that it
+    shows, by the source's own commit time where it tells one."""
+    monitor, last = coordinator.monitors[source], coordinator.committer.last
+    if not coordinator.problem(source) and monitor.position <= coordinator.visible(source):
+        return 0.0
+    newest = last.as_of.get(view, {}).get(source, last.committed_at)
+    return round(max(0.0, (datetime.now(timezone.utc) - newest).total_seconds()), 3)

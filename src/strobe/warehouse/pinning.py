@@ -1,0 +1,172 @@
+"""Pins the published tables of one commit in another engine: the statements that open each at the version that belongs
+to it. Needs no JVM.
+
+Columns are named one by one, since a version's columns never change and not every engine can leave one out: `_copy`,
+which only tells copies of a row apart.
+"""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from deltalake import DeltaTable
+
+from strobe.errors import UserError
+from strobe.warehouse import look
+from strobe.warehouse.header import Published
+from strobe.warehouse.layout import COPIES, COPY, Layout, quoted, sql_path
+
+
+@dataclass(frozen=True)
+class Table:
+    """A view's table at the version that holds a commit, and the columns that the view's SQL has."""
+
+    path: Path
+    version: int
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Pinned:
+    """A published commit, with the version of each view's table that holds it."""
+
+    commit: int
+    tables: Mapping[str, Table]
+
+
+@dataclass(frozen=True)
+class Statements:
+    """What to execute. `once` is for an engine that has to be told where the tables are before it can read them."""
+
+    statements: tuple[str, ...]
+    once: tuple[str, ...] = ()
+
+
+def pinned(path: Path, at: int | datetime | None = None) -> Pinned:
+    """The newest published commit that is not later than a commit or a time."""
+    layout = Layout(path)
+    log = look.open_log(layout)
+    oldest = look.oldest_readable(layout, log)
+    rows = [row for row in look.published(path) if row.commit >= oldest]
+    if not rows:
+        raise UserError(
+            "no commit has been published yet", where=str(path), fix="`strobe fold` publishes the last one."
+        )
+    row = rows[-1] if at is None else _newest_until(rows, log, at)
+    return Pinned(row.commit, {v: _table(layout, v, n) for v, n in sorted(row.views.items()) if _of_user(v)})
+
+
+def _newest_until(rows: Sequence[Published], log: DeltaTable, at: int | datetime) -> Published:
+    """Rows are in order, so that the last of several for one commit is the one whose versions live longest."""
+    if isinstance(at, datetime):
+        header, what = look.header_at(log, at), f"{at:%Y-%m-%d %H:%M:%S %Z}"
+        limit = header.number if header else 0
+    else:
+        last = look.last_header_of(log)
+        if last is None or at > last.number:
+            raise UserError(f"there is no commit {at}", fix=_nearest(rows, at))
+        limit, what = at, f"commit {at}"
+    found = [row for row in rows if row.commit <= limit]
+    if not found:
+        raise UserError(f"nothing that was published is as old as {what}", fix=_nearest(rows, limit))
+    return found[-1]
+
+
+def _nearest(rows: Sequence[Published], commit: int) -> str:
+    before = [row.commit for row in rows if row.commit <= commit][-1:]
+    after = [row.commit for row in rows if row.commit > commit][:1]
+    nearest = " and ".join(map(str, before + after))
+    return f"The nearest published commits are {nearest}." if before and after else f"The nearest one is {nearest}."
+
+
+def _table(layout: Layout, view: str, version: int) -> Table:
+    path = layout.view(view)
+    columns = tuple(field.name for field in look.open_table(path, version).schema().fields)
+    return Table(path, version, tuple(name for name in columns if name != COPY))
+
+
+def _of_user(view: str) -> bool:
+    return not view.startswith(COPIES)
+
+
+# Engines.
+
+
+def duckdb(found: Pinned, _project: str) -> Statements:
+    """DuckDB 1.5.4 or newer, whose delta extension it loads (and the first time fetches) by itself."""
+    return Statements(
+        tuple(
+            f"CREATE OR REPLACE VIEW {_name(view)} AS SELECT {_listed(table, _name)} "
+            f"FROM delta_scan({_text(str(table.path))}, version => {table.version})"
+            for view, table in found.tables.items()
+        )
+    )
+
+
+def spark(found: Pinned, _project: str) -> Statements:
+    """A Spark session that has Delta."""
+    return Statements(
+        tuple(
+            f"CREATE OR REPLACE TEMPORARY VIEW {quoted(view)} AS SELECT {_listed(table, quoted)} "
+            f"FROM {sql_path(table.path)} VERSION AS OF {table.version}"
+            for view, table in found.tables.items()
+        )
+    )
+
+
+def trino(found: Pinned, project: str) -> Statements:
+    """Trino with its Delta Lake connector as catalog `delta`; tables and views cannot share a schema there."""
+    tables, views = f"{project}_tables", project
+    once = [f"CREATE SCHEMA IF NOT EXISTS delta.{_name(schema)}" for schema in (tables, views)]
+    once += [
+        f"CALL delta.system.register_table(schema_name => {_text(tables)}, table_name => {_text(view)}, "
+        f"table_location => {_text(table.path.as_uri())})"
+        for view, table in found.tables.items()
+    ]
+    return Statements(
+        tuple(
+            f"CREATE OR REPLACE VIEW delta.{_name(views)}.{_name(view)} AS SELECT {_listed(table, _name)} "
+            f"FROM delta.{_name(tables)}.{_name(view)} FOR VERSION AS OF {table.version}"
+            for view, table in found.tables.items()
+        ),
+        tuple(once),
+    )
+
+
+def polars(found: Pinned, _project: str) -> Statements:
+    """Python, with `polars` and `deltalake`: a lazy frame for each view."""
+    return Statements(
+        (
+            "import polars",
+            *(
+                f"{view}{'_' if keyword.iskeyword(view) else ''} = polars.scan_delta({str(table.path)!r}, "
+                f"version={table.version}).select({_listed(table, repr)})"
+                for view, table in found.tables.items()
+            ),
+        )
+    )
+
+
+ENGINES: Mapping[str, Callable[[Pinned, str], Statements]] = {
+    "duckdb": duckdb,
+    "spark": spark,
+    "trino": trino,
+    "polars": polars,
+}
+"""Each is given the pinned tables and the project's name."""
+
+
+def _listed(table: Table, quote: Callable[[str], str]) -> str:
+    return ", ".join(map(quote, table.columns))
+
+
+def _name(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"

@@ -1,0 +1,152 @@
+"""What a coordinator says of itself while others write, in `status` and as Prometheus metrics on a loopback port."""
+
+from __future__ import annotations
+
+import json
+import socket
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import memory_live
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from strobe.cli import render
+from strobe.errors import UserError
+from strobe.runtime import status
+from strobe.runtime.coordinator import Coordinator
+from strobe.runtime.metrics import serving
+
+PROJECT = """
+version: 1
+project: shop
+sources:
+  sales: {type: sqlite, path: sales.db}
+  billing: {type: sqlite, path: billing.db}
+views:
+  paid:
+    sql: SELECT o.id, c.name, p.id AS payment, p.cents FROM sales.orders o JOIN sales.customers c ON c.id = o.customer
+         JOIN billing.payments p ON p.order_id = o.id
+    freshness: 20ms
+  pairs:
+    sql: SELECT a.state, b.id FROM sales.orders a JOIN sales.orders b ON a.customer = b.customer
+    freshness: 20ms
+  never:
+    sql: SELECT o.id FROM sales.orders o WHERE o.state = 'never'
+    freshness: 20ms
+"""
+
+
+def scraped(port: int) -> dict[tuple[str, ...], float]:
+    """Samples by name and the values of their labels, but for the project's, which every one has."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    assert samples and all(sample.labels["project"] == "shop" for sample in samples)
+    labels = ("view", "source")
+    return {(s.name, *(s.labels[name] for name in labels if name in s.labels)): s.value for s in samples}
+
+
+def test_a_coordinator_says_what_waits_and_what_it_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under load rows wait for views that are named; at rest nothing waits, and all that was asked has been counted."""
+    documents: list[dict[str, Any]] = []
+    read: list[dict[tuple[str, ...], float]] = []
+
+    class Watched(Coordinator):
+        def _turn(self) -> None:
+            super()._turn()
+            documents.append(status.document(self))
+            if len(documents) == 20:
+                read.append(scraped(port))
+
+        def run(self, done: Any = None) -> None:
+            super().run(done)
+            documents.append(json.loads(json.dumps(status.document(self))))
+
+    monkeypatch.setattr(memory_live, "Coordinator", Watched)
+    assembly = memory_live.opened(tmp_path, PROJECT)
+    with serving(0, "shop", lambda: documents[-1] if documents else {"state": "starting"}) as port:
+        assert scraped(port) == {("strobe_coordinator_up",): 0}
+        memory_live.run(assembly, tmp_path, seconds=1.5, commit_seconds=0.02)
+        found, last = scraped(port), documents[-1]
+    held = [d["waiting"] for d in documents if d["waiting"]["rows"]]
+    assert any(set(waiting["oldest"]["waits_for"]) & {"paid", "pairs"} for waiting in held)
+    assert any(d["views"]["paid"]["queue"] for d in documents)
+    assert (last["waiting"]["rows"], last["waiting"]["oldest"], last["views"]["paid"]["queue"]) == (0, None, 0)
+    assert last["views"]["paid"]["compensations"] > 0, "others wrote while it asked"
+    assert last["views"]["never"]["dropped"] > 0, "no order is ever in that state"
+    asked = last["sources"]["sales"]["asked"]
+    assert (
+        all(asked[what] > 0 for what in ("queries", "keys", "rows", "milliseconds", "bytes"))
+        and not asked["through_spark"]
+    )
+
+    assert read[0]["strobe_coordinator_up",] == 1
+    expected = {
+        ("strobe_coordinator_up",): 1,
+        ("strobe_commits_total",): last["commit"],
+        ("strobe_appends_total",): last["appends"]["number"],
+        ("strobe_append_seconds_total",): last["appends"]["milliseconds"] / 1000,
+        ("strobe_view_update_table_rows",): 0,
+        ("strobe_waiting_transactions",): 0,
+        ("strobe_source_up", "sales"): 1,
+        ("strobe_source_queries_total", "sales"): asked["queries"],
+        ("strobe_source_keys_total", "sales"): asked["keys"],
+        ("strobe_source_rows_total", "sales"): asked["rows"],
+        ("strobe_source_bytes_total", "sales"): asked["bytes"],
+        ("strobe_source_seconds_total", "sales"): asked["milliseconds"] / 1000,
+        ("strobe_source_spark_queries_total", "sales"): 0,
+        ("strobe_view_waiting_updates", "paid"): 0,
+        ("strobe_view_dropped_total", "never"): last["views"]["never"]["dropped"],
+        ("strobe_view_compensations_total", "paid"): last["views"]["paid"]["compensations"],
+        ("strobe_view_stale", "paid"): 0,
+        ("strobe_view_behind_seconds", "paid", "billing"): 0,
+    }
+    assert {name: found.get(name) for name in expected} == expected
+    assert ("strobe_view_behind_seconds", "pairs", "billing") not in found, "a source that the view does not use"
+
+
+def test_a_view_is_behind_by_the_sources_own_clock() -> None:
+    """Views that stand still have no numbers of their own; the others say how far behind each source they are."""
+    asked = {"queries": 1, "keys": 2, "rows": 3, "milliseconds": 4, "through_spark": 0, "bytes": 5}
+    kept = {"stale": False, "queue": 1, "dropped": 0, "compensations": 0}
+    document = {
+        "commit": 9,
+        "sources": {"sales": {"state": "retrying", "asked": asked}, "gone": {"state": "down", "problem": "x"}},
+        "views": {
+            "paid": {**kept, "as_of": {"sales": "2026-01-01T00:00:00+00:00"}, "behind": {"sales": 12.5}},
+            "lost": {"stale": True, "waits_for": ["gone"]},
+        },
+        "waiting": {"rows": 3, "oldest": {"update": 17, "waits_for": ["paid"]}, "commits": 2},
+        "appends": {"number": 0, "milliseconds": 0},
+    }
+    with serving(0, "shop", lambda: document) as port:
+        found = scraped(port)
+        with pytest.raises(UserError, match=f"port {port}"), serving(port, "shop", lambda: document):
+            pass
+        with pytest.raises(OSError), socket.create_connection(("127.0.0.2", port), timeout=1):
+            pass
+    assert found["strobe_view_behind_seconds", "paid", "sales"] == 12.5
+    assert found["strobe_view_as_of_timestamp_seconds", "paid", "sales"] == 1767225600
+    assert (found["strobe_source_up", "sales"], found["strobe_source_up", "gone"]) == (0, 0)
+    assert (found["strobe_view_stale", "lost"], found["strobe_view_stale", "paid"]) == (1, 0)
+    assert ("strobe_source_queries_total", "gone") not in found
+    assert ("strobe_view_waiting_updates", "lost") not in found
+
+
+@pytest.mark.parametrize(
+    ("oldest", "text"),
+    [
+        (None, "view-update table: 1,200 rows; 2 warehouse"),
+        ({"update": 17, "waits_for": ["paid", "pairs"]}, "the oldest, update 17, waits for paid, pairs; 2 warehouse"),
+        ({"update": 17, "waits_for": []}, "the oldest, update 17, waits for rows that it is tied to"),
+    ],
+)
+def test_the_view_update_table_in_words(oldest: dict[str, Any] | None, text: str) -> None:
+    """Its size, its oldest row, and which views that waits for."""
+    empty = {"project": "shop", "commit": None, "committed_at": None, "sources": {}, "views": {}}
+    nobody = {"last_heard_seconds": None}
+    waiting = {"rows": 1200, "oldest": oldest, "commits": 2}
+    shown = render.status({**empty, "coordinator": nobody, "waiting": waiting, "appends": None})
+    assert any(text in str(part) for part in shown)
