@@ -254,9 +254,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks")
     parser.add_argument("--orders", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument(
-        "--seconds", type=float, default=20, help="how long the writer writes"
-    )
+    parser.add_argument("--seconds", type=float, default=20, help="how long the writer writes")
     parser.add_argument("--memory", type=int, help="print the driver's peak memory for so many orders, and end")
     arguments = parser.parse_args()
     if arguments.memory:
