@@ -81,6 +81,7 @@ def page() -> str:
         grouping=_grouping(),
         order=_order(),
         copies=_copies(),
+        itself=_itself(),
     )
 
 
@@ -257,3 +258,12 @@ def _copies() -> str:
             copies: list[tuple[str, ...]] = [(), (f"{sources[0]}.r0",), (f"{sources[1]}.r1",)]
             rows.append([f"{name}, {where}", *(_big(name, replace(workload, copies=c)) for c in copies)])
     return table(("", "no copy", "of R0", "of R1"), rows)
+
+
+def _itself() -> str:
+    rows = []
+    for name in ("strobe", "c-strobe"):
+        for sources, where in (("xxx", "one source"), ("xyz", "three sources")):
+            joined = replace(BIG, sources=sources, by_key=True, values=BIG.rows)
+            rows.append([f"{name}, {where}", *(_big(name, replace(joined, asks_view=asks)) for asks in (False, True))])
+    return table(("", "the source only", "the view first"), rows)

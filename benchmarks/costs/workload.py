@@ -14,7 +14,7 @@ from strobe.algebra.substitution import Step as Found
 from strobe.algebra.substitution import next_fragment
 from strobe.algebra.view import Equality, View
 from strobe.managers import evaluation
-from strobe.managers.registry import ALGORITHMS, copied
+from strobe.managers.registry import ALGORITHMS, asking_itself, copied
 from strobe.simulator.explorer import calm_schedule, random_schedule, run
 from strobe.simulator.lab import Changes, Plan, Step
 from strobe.simulator.plans import relation, view
@@ -40,11 +40,16 @@ class Workload:
     insertions: float = 0.61
     copies: tuple[str, ...] = ()
     """Relations that the warehouse keeps copies of."""
+    by_key: bool = False
+    """Whether each relation is joined with the key of the next."""
+    asks_view: bool = False
+    """Whether the view itself is asked first."""
 
     def plan(self, seed: int) -> Plan:
         rng = random.Random(f"{seed} {self.sources}")
         schemas = [relation(source, f"r{i}", COLUMNS, ("k",)) for i, source in enumerate(self.sources)]
-        joined = view(schemas, [Equality(0, "r", 1, "l"), Equality(1, "r", 2, "l")])
+        joined = view(schemas, [Equality(i, "r", i + 1, "k" if self.by_key else "l") for i in (0, 1)])
+        joined = asking_itself(joined) if self.asks_view else joined
         tables = {s.name: [self._row(rng, key) for key in range(self.rows)] for s in schemas}
         initial: dict[str, Contents] = {}
         for schema in schemas:
