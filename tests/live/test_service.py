@@ -20,8 +20,10 @@ from strobe.auditor.replay import states
 from strobe.demo.history import Archive
 from strobe.demo.oracle import check_every_state
 from strobe.errors import LostGuarantee, UserError
+from strobe.runtime import mailbox
 from strobe.runtime import service as service_module
 from strobe.runtime.assembly import assemble
+from strobe.runtime.audit import coordinator_at_work
 from strobe.runtime.service import Service
 from strobe.warehouse import look, reader
 
@@ -71,6 +73,13 @@ class Shop:
             for statement in statements:
                 connection.execute(statement)
         connection.close()
+
+    def ask(self, kind: str, **more: Any) -> dict[str, Any]:
+        """What `strobe rebuild` and `strobe apply` do where no coordinator is running."""
+        service = Service(config.load(self.folder), self.notes, set_aside=True)
+        service._spark = self.spark
+        with coordinator_at_work(service.project, service, self.notes.say):
+            return mailbox.request(self.warehouse, {"kind": kind, **more}, timeout=120)
 
     @contextmanager
     def running(self) -> Iterator[Service]:
@@ -185,9 +194,11 @@ def test_a_source_that_is_down(tmp_path: Path, spark: SparkSession, monkeypatch:
         assert state.positions.keys() == {"orders", "paid"}
 
 
-def test_a_restored_source_stops_the_run_and_a_rebuild_helps(tmp_path: Path, spark: SparkSession) -> None:
-    """A backup that was put back has another past: nothing is guessed, the message says what to do, and that works."""
-    shop = Shop(tmp_path, spark, DOWN)
+def test_a_restored_source_stops_the_run_and_rebuilds_help(tmp_path: Path, spark: SparkSession) -> None:
+    """A backup that was put back has another past: nothing is guessed, the message says what to do, and that works, one
+    view after the other."""
+    sums = '  sums: {sql: "SELECT p.id, p.cents + 1 AS more FROM billing.payments p", freshness: 100ms}\n'
+    shop = Shop(tmp_path, spark, DOWN + sums)
     shop.service().run(until_idle=True)
     backup = sqlite3.connect(tmp_path / "backup.db")
     live = sqlite3.connect(tmp_path / "billing.db")
@@ -204,8 +215,52 @@ def test_a_restored_source_stops_the_run_and_a_rebuild_helps(tmp_path: Path, spa
     with pytest.raises(LostGuarantee, match=r"(?s)billing.*rebuild"):
         shop.service().run(until_idle=True)
     assert look.last_header(shop.warehouse) == before
-    shop.service().run(until_idle=True, load=["paid"])
+    shop.ask("rebuild", view="paid")
     assert shop.rows("paid") == [(10, 500), (11, 2), (12, 700)]
+    assert (60, 2) in shop.rows("sums")
+    with pytest.raises(LostGuarantee, match="billing"):
+        shop.service().run(until_idle=True)
+    shop.ask("rebuild", view="sums")
+    shop.service().run(until_idle=True)
+    assert shop.rows("sums") == [(1, 501), (2, 701), (61, 3)]
+
+
+def test_applying_edits(tmp_path: Path, spark: SparkSession) -> None:
+    """By itself, with no coordinator: views come, change and go; a mistake leaves everything as it was."""
+    shop = Shop(tmp_path, spark, DOWN)
+    shop.service().run(until_idle=True)
+    head, _, _ = DOWN.partition("views:")
+    orders = 'views:\n  orders: {sql: "SELECT o.id, o.state FROM sales.orders o", freshness: 100ms}\n'
+    states = '  states: {sql: "SELECT o.state FROM sales.orders o", freshness: 100ms}\n'
+    bad = '  bad: {sql: "SELECT 1 / (o.id - 11) AS x FROM sales.orders o", freshness: 100ms}\n'
+    (tmp_path / "strobe.yml").write_text(head + orders + states)
+    shop.write("sales", "INSERT INTO orders VALUES (20, 1, 'open')")
+    reply = shop.ask("apply")
+    assert (reply["add"], reply["drop"], reply["keep"]) == (["states"], ["paid"], ["orders"])
+    assert shop.rows("states") == [("open",), ("open",), ("open",), ("shut",)]
+    kept = DeltaTable(str(shop.warehouse / "views" / "paid")).to_pyarrow_table().num_rows
+    assert kept == 2
+
+    (tmp_path / "strobe.yml").write_text(head + orders + states + bad)
+    before = look.last_header(shop.warehouse)
+    with pytest.raises(UserError, match=r"(?s)view bad.*DIVIDE_BY_ZERO"):
+        shop.ask("apply")
+    after = look.last_header(shop.warehouse)
+    assert before is not None and after is not None
+    assert after.generations == before.generations
+    shop.service().run(until_idle=True)
+
+    changed = states.replace("o.state FROM", "o.state, o.id FROM")
+    (tmp_path / "strobe.yml").write_text(head + "views:\n" + changed)
+    reply = shop.ask("apply", drop_tables=True)
+    assert (reply["rebuild"], reply["drop"]) == (["states"], ["orders"])
+    assert DeltaTable(str(shop.warehouse / "views" / "orders")).to_pyarrow_table().num_rows == 0
+    shop.write("sales", "DELETE FROM orders WHERE id = 10")
+    shop.service().run(until_idle=True)
+    assert shop.rows("states") == [("open", 11), ("open", 20), ("shut", 12)]
+    old = reader.snapshot(spark, shop.warehouse, reply["commit"] - 1)
+    assert old.table("orders").count() == 4
+    assert shop.ask("apply")["commit"] == look.last_header(shop.warehouse).number  # type: ignore[union-attr]
 
 
 def test_an_expression_that_fails_on_a_row(tmp_path: Path, spark: SparkSession) -> None:

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from strobe.warehouse.lock import CoordinatorLock
 
 REBUILD_SECONDS = 3600.0
-CATCH_UP_SECONDS = 60
-"""How long a rebuild goes on at the most, so that the other views come to where the new one stands."""
+APPLY_SECONDS = 86_400.0
 
 FOLD_SECONDS = 600.0
 
@@ -303,34 +302,57 @@ def rebuild(
     as_json: AsJson = False,
 ) -> None:
     """Load one view anew, as strobe.yml defines it now, beside the old one, and swap."""
-    from strobe.runtime import mailbox
-
     terminal = Terminal.of(context)
     loaded = terminal.open(project, as_json)
     _known([view], loaded.views, "view")
-    with _lock(loaded) as free:
-        pass
-    if free:
-        commit = _rebuild_here(terminal, loaded, view)
-    else:
-        terminal.say("asking the running coordinator")
-        asked = {"kind": "rebuild", "view": view}
-        commit = mailbox.request(loaded.warehouse, asked, timeout=REBUILD_SECONDS)["commit"]
-    document = {"view": view, "commit": commit}
+    reply = _changed(terminal, loaded, {"kind": "rebuild", "view": view}, REBUILD_SECONDS)
+    document = {"view": view, "commit": reply["commit"]}
     terminal.show(document, lambda found: [Text(f"{found['view']} was loaded anew at commit {found['commit']}")])
 
 
-def _rebuild_here(terminal: Terminal, project: Project, view: str) -> int | None:
+def apply(
+    context: typer.Context,
+    drop_tables: Annotated[
+        bool, typer.Option("--drop-tables", help="Empty the tables of views that are dropped; they are kept otherwise.")
+    ] = False,
+    project: ProjectFolder = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Make the views those of the edited strobe.yml, in one commit, in a running system too."""
+    from strobe.runtime import edits
+
+    terminal = Terminal.of(context)
+    loaded = terminal.open(project, as_json)
+    try:
+        edit, _ = edits.plan(loaded)
+        terminal.say(str(edit))
+        wanted = {"kind": "apply", "drop_tables": drop_tables}
+        reply = {"commit": _last_commit(loaded)} if edit.nothing else _changed(terminal, loaded, wanted, APPLY_SECONDS)
+    except UserError as error:
+        edits.note(loaded, error)
+        raise
+    edits.note(loaded, None)
+    terminal.show({"commit": reply["commit"], **edit.document()}, render.applied)
+
+
+def _changed(terminal: Terminal, project: Project, wanted: Document, seconds: float) -> Document:
+    """Have a coordinator change the views: the one that runs, or one in this process for as long as it takes."""
     from strobe.cli.reporter import LogReporter
-    from strobe.cli.running import serve
+    from strobe.runtime import mailbox
+    from strobe.runtime.audit import coordinator_at_work
     from strobe.runtime.service import Service
 
-    telling = LogReporter(terminal.redact, terminal.err)
-    service = Service(project, telling)
-    work = partial(service.run, load=[view], until_idle=True, seconds=CATCH_UP_SECONDS)
-    if serve(service, telling, work):
-        raise NotNow("stopped before the view was loaded", where=f"view {view}", fix="Try again.")
-    return _last_commit(project)
+    first = _last_commit(project) is None
+    with _lock(project) as free:
+        pass
+    if not free:
+        terminal.say("asking the running coordinator")
+        return mailbox.request(project.warehouse, wanted, timeout=seconds, say=terminal.say)
+    service = Service(project, LogReporter(terminal.redact, terminal.err), set_aside=True)
+    with coordinator_at_work(project, service, terminal.say):
+        if first:  # everything is loaded already
+            return {"commit": _last_commit(project)}
+        return mailbox.request(project.warehouse, wanted, timeout=seconds)
 
 
 def audit(
@@ -362,4 +384,4 @@ def _known(names: Sequence[str], known: Iterable[str], what: str) -> list[str]:
     return list(names)
 
 
-COMMANDS = (prepare, run, wait, fold, rebuild, audit)
+COMMANDS = (prepare, apply, run, wait, fold, rebuild, audit)

@@ -15,6 +15,8 @@ from strobe.sources.base import Finding, Source
 from strobe.warehouse import look, tables
 from strobe.warehouse.layout import Layout
 
+_LEAVES = "`strobe apply` drops it."
+
 
 def check(project: Project) -> Document:
     """The public document: `ok` unless some finding is an error."""
@@ -119,12 +121,12 @@ def _of_warehouse(project: Project) -> Iterator[Finding]:
     applied = {d.view: d.sql for d in stored if header.generations.get(d.view) == d.generation}
     for name, config in project.views.items():
         if name not in applied:
-            yield Finding("warning", f"view {name}", "it is new and not loaded yet", f"Run `strobe rebuild {name}`.")
+            yield Finding("warning", f"view {name}", "it is new and not loaded yet", "Run `strobe apply`.")
         elif applied[name].strip() != config.sql.strip():
             message = "it was edited after it was loaded, and is kept as it was"
-            yield Finding("warning", f"view {name}", message, f"`strobe rebuild {name}` loads the new definition.")
+            yield Finding("warning", f"view {name}", message, "`strobe apply` loads the new definition.")
     for name in applied.keys() - project.views.keys():
-        yield Finding("warning", f"view {name}", "it is in the warehouse, but no longer in strobe.yml")
+        yield Finding("warning", f"view {name}", "it is in the warehouse, but no longer in strobe.yml", _LEAVES)
 
 
 def _view(planned: PlannedView) -> Document:

@@ -25,6 +25,15 @@ def check(context: typer.Context, project: ProjectFolder = HERE, as_json: AsJson
         raise typer.Exit(UserError.exit_code)
 
 
+def plan(context: typer.Context, project: ProjectFolder = HERE, as_json: AsJson = False) -> None:
+    """Say what `strobe apply` would add, rebuild, drop and keep, and how many rows it would read."""
+    from strobe.runtime import edits
+
+    terminal = Terminal.of(context)
+    edit, reads = edits.plan(terminal.open(project, as_json))
+    terminal.show({**edit.document(), "reads": reads}, render.plan)
+
+
 def status(context: typer.Context, project: ProjectFolder = HERE, as_json: AsJson = False) -> None:
     """Say where every source and every view stands, and whether a coordinator keeps them."""
     from strobe.cli.status import status
@@ -105,4 +114,4 @@ def algorithms(context: typer.Context, project: ProjectFolder = HERE, as_json: A
     terminal.show({"algorithms": listed}, render.algorithms)
 
 
-COMMANDS = (check, status, history, explain, algorithms)
+COMMANDS = (check, plan, status, history, explain, algorithms)

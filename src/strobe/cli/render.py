@@ -74,6 +74,11 @@ def status(document: Document) -> Iterable[RenderableType]:
     if document.get("appends"):
         appends = document["appends"]
         yield Text(f"appends: {appends['number']:,} in {appends['milliseconds'] / 1000:,.1f} s")
+    for name, view in document["views"].items():
+        if view["failed"]:
+            yield Text(f"view {name}: `strobe apply` failed: {view['failed']}", style="bold red")
+        elif view["pending"]:
+            yield Text(f"view {name}: `strobe apply` will {view['pending']} it")
 
 
 def _waiting(waiting: Document) -> str:
@@ -83,6 +88,33 @@ def _waiting(waiting: Document) -> str:
         for_what = ", ".join(oldest["waits_for"]) or "rows that it is tied to"
         text += f"; the oldest, update {oldest['update']}, waits for {for_what}"
     return f"{text}; {waiting['commits']:,} warehouse transactions wait for an append"
+
+
+_BECOMES = {"add": "loaded", "rebuild": "loaded anew", "drop": "dropped", "keep": "kept as it is"}
+_BECAME = {**_BECOMES, "keep": "kept as it was"}
+
+
+def plan(document: Document) -> Iterable[RenderableType]:
+    yield table(["view", "will be"], [[name, what] for key, what in _BECOMES.items() for name in document[key]])
+    if document["reads"]:
+        read = [
+            [f"{source}.{relation}", "unknown" if rows is None else rows]
+            for source, relations in document["reads"].items()
+            for relation, rows in relations.items()
+        ]
+        yield table(["reads", "rows"], read, right=["rows"])
+    if any(document[key] for key in ("add", "rebuild", "drop")):
+        yield Text("`strobe apply` does it.")
+    else:
+        yield Text("Nothing to do: the views are as strobe.yml has them.")
+
+
+def applied(document: Document) -> Iterable[RenderableType]:
+    if not any(document[key] for key in ("add", "rebuild", "drop")):
+        yield Text("Nothing to do: the views are as strobe.yml has them.")
+        return
+    yield table(["view", "was"], [[name, what] for key, what in _BECAME.items() for name in document[key]])
+    yield Text(f"applied at commit {document['commit']}")
 
 
 def _coordinator(coordinator: Document) -> str:

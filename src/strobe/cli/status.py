@@ -13,6 +13,7 @@ from strobe.cli.terminal import Document
 from strobe.config import Project
 from strobe.errors import StrobeError
 from strobe.messages import Position
+from strobe.runtime import edits
 from strobe.runtime.assembly import open_sources
 from strobe.runtime.waiting import Heard, hear, last_header
 from strobe.sources.base import Source
@@ -27,12 +28,21 @@ def status(project: Project) -> Document:
     sources = _sources(project, heard, header)
     rows = _rows(Layout(project.warehouse), header) if header else {}
     names = dict.fromkeys([*project.views, *(header.generations if header else ())])
+    applied = edits.applied(project.warehouse)
+    pending, failed = edits.pending(project, applied), edits.failed(project, applied)
     return {
         "project": project.name,
         "commit": header.number if header else None,
         "committed_at": header.committed_at if header else None,
         "sources": sources,
-        "views": {name: _view(project, name, heard, header, rows, sources) for name in names},
+        "views": {
+            name: {
+                **_view(project, name, heard, header, rows, sources),
+                "pending": pending.get(name),
+                "failed": failed.get(name),
+            }
+            for name in names
+        },
         "coordinator": heard.summary,
         "waiting": heard.document.get("waiting") if heard.alive else None,
         "appends": heard.document.get("appends") if heard.alive else None,

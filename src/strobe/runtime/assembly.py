@@ -197,13 +197,13 @@ def as_applied(assembly: Assembly, definitions: Mapping[str, str], say: Callable
     for name, sql in definitions.items():
         config = project.views.get(name)
         if config is None and not name.startswith(COPIES):
-            say(f"view {name} is no longer in strobe.yml: it is kept as it was last loaded")
+            say(f"view {name} is no longer in strobe.yml: it is kept until `strobe apply`")
         elif config is not None and sql.strip() != config.sql.strip():
-            say(f"view {name} was edited: `strobe rebuild {name}` loads the new definition")
+            say(f"view {name} was edited: `strobe apply` loads the new definition")
         views[name] = plan_view(name, sql, config or ViewConfig(sql=sql), relations, f"view {name}")
     for name in assembly.views:
         if name not in definitions:
-            say(f"view {name} is new: `strobe rebuild {name}` loads it")
+            say(f"view {name} is new: `strobe apply` loads it")
     views = {name: replace(planned, view=_as_loaded(planned.view, definitions)) for name, planned in views.items()}
     return replace(assembly, views=raise_levels(views), schemas=relations)
 

@@ -32,6 +32,8 @@ class Caretaker(threading.Thread):
         self._folded = coordinator.committer.last.number
         self._folded_at = self._maintained_at = self._discarded_at = time.monotonic()
         self._discarded: dict[str, str] = {}
+        self.logs_needed: Callable[[], bool] = lambda: False
+        """Whether views that will join read the sources from earlier on: nothing is discarded or rewritten."""
 
     def run(self) -> None:
         while not self._ended.wait(0.5):
@@ -41,7 +43,7 @@ class Caretaker(threading.Thread):
                     self._discard()
                 if self._fold_due(now):
                     self._fold()
-                if now - self._maintained_at >= MAINTAIN_EVERY:
+                if now - self._maintained_at >= MAINTAIN_EVERY and not self.logs_needed():
                     self._warehouse.maintain()
                     self._maintained_at = time.monotonic()
             except (SourceUnavailable, UserError) as error:
@@ -65,6 +67,8 @@ class Caretaker(threading.Thread):
 
     def _discard(self) -> None:
         """Durable positions only: what is not in the log yet may have to be read again."""
+        if self.logs_needed():
+            return
         last = self._coordinator.committer.last
         for name in self._coordinator.vector:
             source = self._coordinator.assembly.sources[name]

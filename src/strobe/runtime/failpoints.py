@@ -26,6 +26,9 @@ NAMES = (
     "load.joined",
 )
 
+APPLYING = ("apply.loaded", "apply.met")
+"""Passed only while an edit is applied: the new views are loaded, all stand at one vector."""
+
 _lock = threading.Lock()
 _passed: dict[str, int] = {}
 

@@ -11,7 +11,7 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +39,15 @@ def post(warehouse: Path, document: Document) -> str:
     return number
 
 
-def request(warehouse: Path, document: Document, timeout: float) -> Document:
-    """Ask the running coordinator for something and wait for its reply, which may be an error."""
+def request(
+    warehouse: Path, document: Document, timeout: float, say: Callable[[str], None] = lambda _: None
+) -> Document:
+    """Ask the running coordinator for something and wait for its reply, which may be an error.
+
+    `say` is told how far it is.
+    """
     number = post(warehouse, document)
+    progress, told = _folder(warehouse) / f"{number}.progress.json", ""
     asked = _folder(warehouse) / f"{number}.request.json"
     reply = _folder(warehouse) / f"{number}.reply.json"
     deadline = time.monotonic() + timeout
@@ -51,6 +57,11 @@ def request(warehouse: Path, document: Document, timeout: float) -> Document:
             if reply.exists():
                 found: Document = json.loads(reply.read_text())
                 return _answered(found)
+            if progress.exists():
+                text = str(json.loads(progress.read_text())["text"])
+                if text != told:
+                    say(text)
+                told = text
             if time.monotonic() >= next_look:
                 next_look = time.monotonic() + 1.0
                 if not hear(warehouse).alive and not reply.exists():
@@ -59,6 +70,7 @@ def request(warehouse: Path, document: Document, timeout: float) -> Document:
     finally:
         asked.unlink(missing_ok=True)
         reply.unlink(missing_ok=True)
+        progress.unlink(missing_ok=True)
     raise NotNow(
         f"the coordinator did not answer within {timeout:.0f} s",
         where=str(warehouse),
@@ -92,6 +104,11 @@ def requests(warehouse: Path) -> Iterator[tuple[str, Document]]:
 
 def reply(warehouse: Path, number: str, document: Document) -> None:
     _write(_folder(warehouse) / f"{number}.reply.json", document)
+
+
+def tell(warehouse: Path, number: str, text: str) -> None:
+    """Say how far a request is."""
+    _write(_folder(warehouse) / f"{number}.progress.json", {"text": text})
 
 
 def clear(warehouse: Path) -> None:

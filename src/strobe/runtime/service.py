@@ -11,30 +11,30 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Protocol
 
 from strobe import config
 from strobe.algebra.relation import Relation
-from strobe.algebra.view import View
 from strobe.config import Project
 from strobe.dataplane import staging
 from strobe.errors import CommitUnknown, Fenced, LostGuarantee, NotNow, SourceUnavailable, StrobeError, UserError
 from strobe.messages import Message, Query, Seen
-from strobe.runtime import mailbox, status
+from strobe.runtime import beside, edits, mailbox, status
 from strobe.runtime.answerer import SparkAnswer
-from strobe.runtime.assembly import Assembly, as_applied, assemble
+from strobe.runtime.assembly import Assembly, as_applied, assemble, open_sources
+from strobe.runtime.beside import Beside
 from strobe.runtime.caretaker import Caretaker
 from strobe.runtime.coordinator import Coordinator, Errand
+from strobe.runtime.edits import Edit
 from strobe.runtime.failpoints import reach
-from strobe.runtime.loading import Snapshot, snapshot
+from strobe.runtime.loading import NOTHING, load, next_commit
 from strobe.sources.base import Source
 from strobe.warehouse import tables
-from strobe.warehouse.header import Commit, Header
+from strobe.warehouse.header import Commit, Definition, Header
 from strobe.warehouse.layout import Layout
 from strobe.warehouse.lock import CoordinatorLock, read_heartbeat, write_heartbeat
 from strobe.warehouse.warehouse import Warehouse
@@ -52,6 +52,12 @@ BRING = 100.0
 FREEZE = 60.0
 """Seconds for which a coordinator stands still for an auditor that has gone silent."""
 
+
+ROUNDS = 5
+"""How often views that are about to join come to where the others are, before they join however far behind they are."""
+
+CLOSE_BEHIND = 3.0
+"""Seconds of catching up that the others can wait for."""
 
 DETACH = 10.0
 """Seconds for which a source may be down before the views that do not need it go on without the others."""
@@ -76,22 +82,38 @@ class Reporter(Protocol):
     def status(self, document: dict[str, Any]) -> None: ...
 
 
-@dataclass(frozen=True)
-class Rebuild:
-    """A view that is to be loaded anew: who asked, the sources as they were read, and how to let go of that."""
+@dataclass
+class Change:
+    """An edit that is being applied: who asked for it, the project as it is to be, and the views that are to join."""
 
-    view: str
     request: str
+    edit: Edit
     assembly: Assembly
-    taken: Snapshot
-    release: ExitStack
+    drop_tables: bool = False
+    beside: Beside | None = None
+    ready: bool = False
+    """Everything stands at one vector: the loop ends, and the views join."""
+    answered: bool = False
+
+    def close(self) -> None:
+        if self.beside is not None:
+            self.beside.close()
 
 
 class Service:
     def __init__(
-        self, project: Project, reporter: Reporter, *, record: Callable[[Message], None] = lambda _: None
+        self,
+        project: Project,
+        reporter: Reporter,
+        *,
+        record: Callable[[Message], None] = lambda _: None,
+        set_aside: bool = False,
     ) -> None:
+        """With `set_aside`, views that cannot be kept (their source was replaced, a column is gone) stand still instead
+        of ending the run: for whoever wants to load or drop views."""
         self.project = project
+        self._set_aside = set_aside
+        self._aside: set[str] = set()
         self._reporter = reporter
         self._record = record
         self._layout = Layout(project.warehouse)
@@ -102,7 +124,7 @@ class Service:
         self._workers = ThreadPoolExecutor(2, thread_name_prefix="worker")
         self._stop = threading.Event()
         self.coordinator: Coordinator | None = None
-        self._rebuild: Rebuild | None = None
+        self._change: Change | None = None
         self._ended = threading.Event()
         self._epoch = 0
         self._document: dict[str, Any] = {"state": "starting"}
@@ -128,9 +150,9 @@ class Service:
         return self._document
 
     @property
-    def rebuilding(self) -> Rebuild | None:
-        """The view that will be loaded as soon as the loop has ended."""
-        return self._rebuild
+    def joining(self) -> bool:
+        """Whether views will join as soon as the loop has ended; then whoever asked is told."""
+        return self._change is not None and self._change.ready
 
     # Starting.
 
@@ -140,19 +162,17 @@ class Service:
         until_idle: bool = False,
         seconds: float | None = None,
         take_over: bool = False,
-        load: Collection[str] = (),
     ) -> None:
-        """Keep the views; those named in `load` are loaded anew first, as strobe.yml has them now."""
-        assembly = assemble(self.project, self.spark)
+        """Keep the views as they were last applied; the first run applies them."""
+        assembly = self._assembled()
         try:
-            preflight(assembly)
             tables.check_before_use(self._layout, self.project.name)
             self._lock.acquire(take_over)
             mailbox.clear(self.project.warehouse)
             heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
             heart.start()
             try:
-                warehouse, last = self._open(assembly, take_over, load)
+                warehouse, last = self._open(assembly, take_over)
                 self._serve(assembly, warehouse, last, until_idle, seconds)
             except Fenced:
                 raise
@@ -168,6 +188,18 @@ class Service:
             assembly.close()
             self._workers.shutdown(wait=False, cancel_futures=True)
 
+    def _assembled(self) -> Assembly:
+        """The project as strobe.yml has it. A mistake in it must not keep the views that are there from being kept."""
+        try:
+            assembly = assemble(self.project, self.spark)
+            preflight(assembly)
+            return assembly
+        except UserError as error:
+            if not edits.applied(self.project.warehouse):
+                raise
+            self._reporter.say(f"the views are kept as they were last applied: {error}")
+            return Assembly(self.project, open_sources(self.project, self.spark), {}, {})
+
     def _say_goodbye(self, heart: threading.Thread) -> None:
         self._ended.set()
         heart.join(timeout=5)
@@ -180,8 +212,8 @@ class Service:
             self._spark = start(self.project.spark)
         return self._spark
 
-    def _open(self, assembly: Assembly, take_over: bool, load: Collection[str]) -> tuple[Warehouse, Commit]:
-        """Claim the warehouse, read where it stands, and load what has to be."""
+    def _open(self, assembly: Assembly, take_over: bool) -> tuple[Warehouse, Commit]:
+        """Claim the warehouse, read where it stands; the first time, load all views."""
         self._reporter.say("starting Spark")
         warehouse = Warehouse.create_or_open(
             self.spark(), self.project.warehouse, self.project.retention, self.project.name, at=reach
@@ -190,17 +222,21 @@ class Service:
         header = warehouse.fence(take_over)
         self._epoch = warehouse.epoch
         staging.sweep_leftovers(self._staging)
-        last = Commit(0, datetime.fromtimestamp(0, timezone.utc), {}) if header is None else _commit_of(header)
-        names = assembly.views if header is None else [name for name in assembly.views if name in load]
-        return warehouse, self._load(assembly, warehouse, last, list(names)) if names else last
+        beside.sweep_leftovers(self._staging)
+        if header is not None:
+            return warehouse, _commit_of(header)
+        self._reporter.say(f"loading {', '.join(assembly.views)}")
+        views = [planned.view for planned in assembly.views.values()]
+        last = load(self.spark(), assembly.sources, warehouse, views, self._reporter.loading)
+        self._reporter.say(f"loaded {', '.join(assembly.views)} at commit {last.number}")
+        return warehouse, last
 
     def _serve(
         self, assembly: Assembly, warehouse: Warehouse, last: Commit, until_idle: bool, seconds: float | None
     ) -> None:
         deadline = None if seconds is None else time.monotonic() + seconds
         while True:
-            applied = {name: definition.sql for name, definition in warehouse.definitions.items()}
-            assembly = as_applied(assembly, applied, self._reporter.say)
+            assembly = self._as_applied(assembly, warehouse.definitions, last)
             unguarded = [name for name, planned in assembly.views.items() if planned.level == "none"]
             warehouse.use([planned.view for planned in assembly.views.values()], lenient=unguarded)
             present = self._without_detached(assembly)
@@ -208,19 +244,37 @@ class Service:
             if unreachable:
                 self._detached |= unreachable
                 continue
-            self._rebuild = self._regroup = None
+            self._change = self._regroup = None
+            stopped = True
             try:
                 last = self._keep(present, warehouse, last, until_idle, deadline)
+                if self._change is not None:
+                    last = self._join(warehouse, last, self._change)
             except CommitUnknown as error:
-                last = self._recover(warehouse, last, error)
-                continue
-            if self._rebuild is not None:
-                last = self._swap(warehouse, last, self._rebuild)
-                assembly = self._rebuild.assembly
+                last, stopped = self._recover(warehouse, last, error), False
+            if self._change is not None:
+                assembly = self._joined(warehouse, assembly, self._change)
             elif self._regroup is not None:
                 self._detached = self._regroup
-            else:
+            elif stopped:
                 return
+
+    def _as_applied(self, assembly: Assembly, definitions: Mapping[str, Definition], last: Commit) -> Assembly:
+        """The views as they were last loaded, without those that are set aside."""
+        applied = {name: definition.sql for name, definition in definitions.items()}
+        if not self._set_aside:
+            return as_applied(assembly, applied, self._reporter.say)
+        self._aside = set()
+        for name, sql in applied.items():
+            try:
+                alone = as_applied(assembly, {name: sql}, lambda _: None)
+                for source in alone.views[name].view.sources:
+                    with suppress(SourceUnavailable):
+                        _verify_source(alone.sources[source], last, [name])
+            except UserError as error:
+                self._aside.add(name)
+                self._reporter.say(f"view {name} stands still: {error}")
+        return as_applied(assembly, {n: q for n, q in applied.items() if n not in self._aside}, self._reporter.say)
 
     # Sources that are down.
 
@@ -260,32 +314,6 @@ class Service:
                 unreachable.add(name)
         return unreachable
 
-    # Loading.
-
-    def _load(self, assembly: Assembly, warehouse: Warehouse, last: Commit, names: list[str]) -> Commit:
-        """Load views from one snapshot of each source."""
-        views = [assembly.views[name].view for name in names]
-        self._reporter.say(f"loading {', '.join(names)}")
-        with snapshot(self.spark(), assembly.sources, views, self.project.warehouse, self._reporter.loading) as taken:
-            return self._join(assembly, warehouse, last, views, taken)
-
-    def _join(
-        self, assembly: Assembly, warehouse: Warehouse, last: Commit, views: list[View], taken: Snapshot
-    ) -> Commit:
-        """Write the views' tables and bring them in with one commit."""
-        vectors = {view.name: {s: taken.positions[s].text for s in view.sources} for view in views}
-        commit = Commit(
-            number=last.number + 1,
-            committed_at=max(datetime.now(timezone.utc), last.committed_at + timedelta(microseconds=1)),
-            positions={**last.positions, **vectors},
-            as_of={view: times for view, times in last.as_of.items() if view not in vectors},
-            identity={**last.identity, **{s: assembly.sources[s].identity() for s in taken.positions}},
-        )
-        loaded = [warehouse.load(view, taken.compute(self.spark(), view)) for view in views]
-        warehouse.join(loaded, commit)
-        self._reporter.say(f"loaded {', '.join(vectors)} at commit {commit.number}")
-        return commit
-
     def _recover(self, warehouse: Warehouse, last: Commit, error: CommitUnknown) -> Commit:
         """An append with an unknown outcome counts as a crash: fence, read the last header, go on from there."""
         self._reporter.say(str(error))
@@ -307,6 +335,7 @@ class Service:
         )
         self.coordinator = coordinator
         caretaker = Caretaker(coordinator, warehouse, self._reporter.say)
+        caretaker.logs_needed = lambda: self._change is not None
         errands = _Errands(self, coordinator)
         quiet = _Quiet(coordinator)
         self._document, self._next_document = status.document(coordinator, self._detached), 0.0
@@ -321,7 +350,7 @@ class Service:
                 self._mind_sources(coordinator)
             if self._stop.is_set() or (deadline is not None and time.monotonic() >= deadline):
                 return True
-            if self._rebuild is not None or self._regroup is not None:
+            if self.joining or self._regroup is not None:
                 return True
             return until_idle and not self._detached and quiet.for_a_moment()
 
@@ -329,12 +358,17 @@ class Service:
             caretaker.start()
             self._reporter.say(f"keeping {', '.join(assembly.views)} from commit {last.number}")
             coordinator.run(done)
-            if self._regroup is None:
+            if not self.joining:
+                self._give_up(warehouse)
+            if self._regroup is None and not self.joining:
                 self._reporter.say(f"stopping at commit {coordinator.committer.last.number}")
                 caretaker.finish()
         finally:
             caretaker.stop()
             errands.abandon()
+            if self._change is not None and not self._change.ready:
+                self._change.close()
+                self._change = None
             self.coordinator = None
             self._document = status.document(coordinator, self._detached)
         return coordinator.committer.last
@@ -395,45 +429,137 @@ class Service:
         mailbox.reply(self.project.warehouse, request, {"commit": coordinator.committer.last.number})
 
     def rebuild(self, coordinator: Coordinator, request: str, view: str) -> Errand:
-        """Read the sources, bring everything else to exactly that vector, and leave the loop to load the view there."""
-        release = ExitStack()
+        """Load one view anew, as strobe.yml defines it now."""
+        return self._change_views(coordinator, request, lambda fresh, there: edits.rebuilt(fresh, there, view))
+
+    def apply(self, coordinator: Coordinator, request: str, drop_tables: bool) -> Errand:
+        """Make the views those of strobe.yml."""
+        return self._change_views(coordinator, request, edits.edit, drop_tables)
+
+    def _change_views(
+        self,
+        coordinator: Coordinator,
+        request: str,
+        wanted: Callable[[Assembly, Mapping[str, Definition]], Edit],
+        drop_tables: bool = False,
+    ) -> Errand:
+        """Load views beside the others while these go on, bring all to one vector, and leave the loop to join them."""
+        warehouse = coordinator.warehouse
+        fresh = assemble(config.load(self.project.directory), self.spark)
+        change = Change(request, wanted(fresh, warehouse.definitions), fresh, drop_tables)
         try:
-            self.project = config.load(self.project.directory)
-            fresh = assemble(self.project, self.spark)
-            if view not in fresh.views:
-                known = ", ".join(fresh.views)
-                raise UserError(f"there is no view {view!r}", where="strobe.yml", fix=f"It has {known}.")
             preflight(fresh)
-            yield from coordinator.pause(PAUSE)
-            reading = self._workers.submit(self._read, fresh, view, release)
-            while not reading.done():
-                yield
-            taken = reading.result()
-            held = {s: p for s, p in taken.positions.items() if s in coordinator.monitors}
-            yield from coordinator.bring_to(held, BRING)
-        except BaseException:
-            release.close()
+            if change.edit.nothing:
+                self._answer(change, coordinator.committer.last)
+                fresh.close()
+                return
+            self._change = change
+            if change.edit.load:
+                yield from self._load_beside(coordinator, change)
+        except Exception as error:
+            self._give_up(warehouse)
+            fresh.close()
+            if isinstance(error, SourceUnavailable):
+                raise UserError(
+                    error.message, where=error.where, fix=error.fix or "Apply it when it is back."
+                ) from error
             raise
-        self._rebuild = Rebuild(view, request, fresh, taken, release)
+        change.ready = True
 
-    def _read(self, assembly: Assembly, view: str, release: ExitStack) -> Snapshot:
-        views = [assembly.views[view].view]
-        return release.enter_context(
-            snapshot(self.spark(), assembly.sources, views, self.project.warehouse, self._reporter.loading)
-        )
+    def _load_beside(self, coordinator: Coordinator, change: Change) -> Errand:
+        names = ", ".join(change.edit.load)
+        self._tell(change, f"loading {names}")
+        own = change.beside = Beside(coordinator.warehouse, self.spark(), change.assembly, change.edit.load)
+        told: dict[str, int] = {}
+        while own.coordinator is None:
+            own.check()
+            if own.rows != told and (told := dict(own.rows)):
+                self._tell_rows(change, told)
+            yield
+        self._tell(change, f"{names}: catching up")
+        yield from self._catch_up(coordinator, own)
+        self._tell(change, f"{names}: joining")
+        yield from own.pause(coordinator, PAUSE)
+        own.stand(BRING)
+        yield from coordinator.bring_to({s: p for s, p in own.vector.items() if s in coordinator.monitors}, BRING)
+        while not own.stands:
+            yield
+        reach("apply.met")
 
-    def _swap(self, warehouse: Warehouse, last: Commit, rebuild: Rebuild) -> Commit:
-        """Load the view at the vector at which all the others now stand. If that fails the old one stays."""
-        views = [rebuild.assembly.views[rebuild.view].view]
+    def _tell_rows(self, change: Change, rows: Mapping[str, int]) -> None:
+        for source, number in rows.items():
+            self._reporter.loading(source, number)
+        read = ", ".join(f"{number:,} rows of {source}" for source, number in rows.items())
+        mailbox.tell(self.project.warehouse, change.request, f"read {read}")
+
+    @staticmethod
+    def _catch_up(coordinator: Coordinator, own: Beside) -> Errand:
+        before = float("inf")
+        for _ in range(ROUNDS):
+            began = time.monotonic()
+            yield from own.meet(coordinator)
+            took = time.monotonic() - began
+            if took < CLOSE_BEHIND or took > before / 2:  # it will not come much closer
+                return
+            before = took
+
+    def _give_up(self, warehouse: Warehouse) -> None:
+        """Views that were to join will not: their tables are again what they were."""
+        change, self._change = self._change, None
+        if change is not None:
+            change.close()
+            if change.beside is not None:
+                warehouse.take_back()
+
+    def _join(self, warehouse: Warehouse, last: Commit, change: Change) -> Commit:
+        """Bring views in and let others go, in one commit, at the vector at which all the others stand."""
+        edit, own = change.edit, change.beside
         try:
-            with rebuild.release:
-                last = self._join(rebuild.assembly, warehouse, last, views, rebuild.taken)
-            reply: dict[str, Any] = {"commit": last.number}
-        except UserError as error:
-            self._reporter.say(str(error))
-            reply = error.document()
-        mailbox.reply(self.project.warehouse, rebuild.request, reply)
+            loaded, stands = own.finish() if own is not None else ([], NOTHING)
+        except (Fenced, CommitUnknown):
+            raise
+        except Exception as error:  # nothing was committed: the others go on
+            warehouse.take_back()
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            self._fail(change, error if isinstance(error, UserError) else NotNow(lines[0], fix="Try again."))
+            return last
+        if not change.drop_tables:
+            warehouse.settle(edit.drop)
+        last = next_commit(last, stands.positions, stands.identity, stands.as_of, edit.drop)
+        warehouse.join(loaded, last, edit.drop)
+        if change.drop_tables:
+            warehouse.empty(edit.drop)
+        self._reporter.say(f"applied at commit {last.number}: {edit}")
+        self._answer(change, last)
         return last
+
+    def _joined(self, warehouse: Warehouse, assembly: Assembly, change: Change) -> Assembly:
+        """The project to go on with: the new one if the views have joined, which the last header says."""
+        change.close()
+        unknown = "it was interrupted, and may have been applied"
+        self._fail(change, NotNow(unknown, fix="Look at `strobe plan`, and try again."))
+        there = warehouse.definitions.keys()
+        if set(change.edit.load) <= there and not set(change.edit.drop) & there:
+            assembly.close()
+            self.project = change.assembly.project
+            return change.assembly
+        change.assembly.close()
+        return assembly
+
+    def _fail(self, change: Change, error: StrobeError) -> None:
+        """Tell whoever asked, unless they know already."""
+        if not change.answered:
+            self._reporter.say(str(error))
+            mailbox.reply(self.project.warehouse, change.request, error.document())
+        change.answered = True
+
+    def _answer(self, change: Change, last: Commit) -> None:
+        change.answered = True
+        mailbox.reply(self.project.warehouse, change.request, {"commit": last.number, **change.edit.document()})
+
+    def _tell(self, change: Change, text: str) -> None:
+        self._reporter.say(text)
+        mailbox.tell(self.project.warehouse, change.request, text)
 
 
 class _Errands:
@@ -472,6 +598,9 @@ class _Errands:
             self._start(number, self._service.fold(self._coordinator, number))
         elif kind == "rebuild":
             self._start(number, self._service.rebuild(self._coordinator, number, str(document["view"])))
+        elif kind == "apply":
+            drop_tables = bool(document.get("drop_tables"))
+            self._start(number, self._service.apply(self._coordinator, number, drop_tables))
 
     def _start(self, number: str, errand: Errand) -> None:
         self._open, self._brought = number, None
@@ -488,7 +617,7 @@ class _Errands:
 
     def abandon(self) -> None:
         """The coordinator ends or starts anew: whoever still waits for an answer is told."""
-        if self._open is not None and self._service.rebuilding is None:
+        if self._open is not None and not self._service.joining:
             self._refuse((self._brought or {}).get("request", self._open), "the coordinator was interrupted")
 
     def _refuse(self, number: str, why: str) -> None:

@@ -60,6 +60,10 @@ class Reader(ABC):
     def scan(self, relation: str, columns: Sequence[str]) -> Iterator[Row]:
         """All rows of a relation, for bulk loads."""
 
+    def rows(self, relation: str) -> int | None:
+        """How many rows a relation has, about; None where only reading it would tell."""
+        return None
+
     @abstractmethod
     def close(self) -> None: ...
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -73,6 +74,10 @@ class Config(Protocol):
     def columns(self) -> dict[str, str] | None: ...
 
 
+_one_at_a_time = threading.Lock()
+"""Two streams of a source in one process must not both stage a drop."""
+
+
 def _position(identity: str, version: int) -> Position:
     """A version and, since versions of different tables look alike, which table it is of."""
     return Position(f"{version}@{identity[-8:]}", (version,))
@@ -111,6 +116,9 @@ class FilesReader(Reader):
 
     def scan(self, relation: str, columns: Sequence[str]) -> Iterator[Row]:
         return self._rows(columns, None)
+
+    def rows(self, relation: str) -> int | None:
+        return None if self._data is None else int(self._data.count_rows())
 
     def close(self) -> None:
         self._data = None
@@ -278,7 +286,9 @@ class FilesSource(Source):
             if drops and self._refused and self._refused[0] == drops[0]:
                 raise self._refused[1]
             if drops and self._settled(drops[0]):
-                self._stage(drops[0])
+                with _one_at_a_time:  # views that are about to join have a stream of their own
+                    if self._waiting()[:1] == drops[:1]:
+                        self._stage(drops[0])
             else:
                 time.sleep(POLL)
 

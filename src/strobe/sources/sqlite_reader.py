@@ -198,6 +198,11 @@ class SqliteReader(Reader):
         selected = ", ".join(map(quote, columns))
         yield from self._read(rows, f"SELECT {selected} FROM {quote(relation)}", [])
 
+    def rows(self, relation: str) -> int | None:
+        with self._place.errors():
+            (count,) = self._open_connection().execute(f"SELECT count(*) FROM {quote(relation)}").fetchone()
+        return int(count)
+
     def _read(self, rows: Rows, sql: str, parameters: Sequence[Any]) -> Iterator[Row]:
         with self._place.errors():
             cursor = self._open_connection().execute(sql, parameters)

@@ -61,6 +61,21 @@ def fold(
     return row
 
 
+def settle(
+    spark: SparkSession, layout: Layout, definitions: Iterable[Definition], at: Hook, lenient: Collection[str] = ()
+) -> None:
+    """Fold views that will leave to the last commit, each by itself; nothing is published, for they are gone then."""
+    log = look.open_log(layout)
+    last = look.last_header_of(log)
+    for each in definitions:
+        standings = _standings(layout, [each])
+        if last is None or standings is None:
+            continue
+        for definition, after in _pending(log, last, newest_published(layout), standings):
+            views.fold(spark, layout, log, definition, after, last.number, definition.view in lenient)
+            at("fold.view")
+
+
 def publish(spark: SparkSession, layout: Layout, definitions: Iterable[Definition], commit: int) -> Published | None:
     """Say that the view tables, as they are now, hold a commit. None if a view is being loaded anew."""
     standings = _standings(layout, definitions)

@@ -161,6 +161,20 @@ def fold(
 
     A log that takes away rows which are not there is a broken invariant; `lenient` is for views without any guarantee.
     """
+    with _transaction(spark, fold_app(definition.view, definition.generation), through):
+        catch_up(spark, layout, log, definition, after, through, lenient)
+
+
+def catch_up(
+    spark: SparkSession,
+    layout: Layout,
+    log: DeltaTable,
+    definition: Definition,
+    after: int,
+    through: int,
+    lenient: bool = False,
+) -> None:
+    """The same from a log that need not be this warehouse's own: how a loaded table comes to where it joins."""
     path = layout.view(definition.view)
     table = spark.read.format("delta").load(str(path))
     columns = [c for c in table.columns if c != COPY]
@@ -170,8 +184,7 @@ def fold(
     else:
         source, merge = _by_copy(table, change, columns, definition.view, lenient)
     source.createOrReplaceTempView("strobe_fold")
-    with _transaction(spark, fold_app(definition.view, definition.generation), through):
-        spark.sql(f"MERGE INTO {sql_path(path)} AS t USING strobe_fold AS s {merge}")
+    spark.sql(f"MERGE INTO {sql_path(path)} AS t USING strobe_fold AS s {merge}")
 
 
 def _by_key(

@@ -68,7 +68,7 @@ class Warehouse:
         self.lock = CoordinatorLock(self.layout.control)
         self.id = look.properties(look.open_log(self.layout)).get(ID_PROPERTY, "")
         self._spark = spark
-        self._background = _own_session(spark)
+        self._background = own_session(spark)
         self._retention = retention
         self._at = at
         self._epoch = 0
@@ -243,6 +243,30 @@ class Warehouse:
             self._at("load.joined")
             self.fold()
 
+    def take_back(self) -> None:
+        """Loads that will not join after all: the tables hold the generations in force again."""
+        with self._folding:
+            fence.ensure_ours(self.layout, self._epoch)
+            for definition in self.definitions.values():
+                views.undo_load(self._background, self.layout, definition)
+
+    def settle(self, names: Collection[str]) -> None:
+        """Bring the tables of views that will leave up to the last commit, also while others are being loaded."""
+        with self._folding:
+            leaving = [d for name, d in self.definitions.items() if name in names]
+            folding.settle(self._background, self.layout, leaving, self._at, self._lenient)
+
+    def empty(self, names: Collection[str]) -> None:
+        """Take the rows out of the tables of views that have left.
+
+        The tables stay, and with them the versions that past commits name; their files go when nothing needs them.
+        """
+        with self._folding:
+            fence.ensure_ours(self.layout, self._epoch)
+            for name in names:
+                if name not in self.definitions and look.exists(self.layout.view(name)):
+                    self._background.sql(f"DELETE FROM {sql_path(self.layout.view(name))}")
+
     def _next_generation(self, view: str) -> int:
         defined = [d.generation for d in self._definitions if d.view == view]
         path = self.layout.view(view)
@@ -305,7 +329,8 @@ class Warehouse:
             names = tuple(self.definitions)
             if retention.compact(self._background, self.layout, names) and newest is not None:
                 folding.publish(self._background, self.layout, tuple(self.definitions.values()), newest.commit)
-            retention.vacuum(self._background, self.layout, names)
+            left = dict.fromkeys(d.view for d in self._definitions if look.exists(self.layout.view(d.view)))
+            retention.vacuum(self._background, self.layout, tuple(left))
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -345,7 +370,7 @@ _ONE_JOB = {
 }
 
 
-def _own_session(spark: SparkSession) -> SparkSession:
+def own_session(spark: SparkSession) -> SparkSession:
     """Another session of the same application; both write timestamps as every engine reads them."""
     spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     session = spark.newSession()

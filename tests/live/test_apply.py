@@ -1,0 +1,166 @@
+"""Views come, change and go under load: every committed state of every view is right, and all views move together."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from shopfloor import Shop
+
+from strobe.auditor.replay import states
+from strobe.demo.oracle import Oracle
+from strobe.warehouse import look
+
+pytestmark = [pytest.mark.spark, pytest.mark.live]
+
+KILLED = -signal.SIGKILL
+PAID = (
+    "SELECT o.id, o.state, c.name, p.id AS payment, p.cents FROM sales.orders o "
+    "JOIN sales.customers c ON c.id = o.customer JOIN billing.payments p ON p.order_id = o.id WHERE p.cents > 120"
+)
+PAIRS = "SELECT a.state, b.state AS other FROM sales.orders a JOIN sales.orders b ON a.customer = b.customer"
+NAMED = "SELECT a.id, c.name FROM sales.orders a JOIN sales.customers c ON c.id = a.customer"
+FRESH = "SELECT p.cents, o.state FROM billing.payments p JOIN sales.orders o ON o.id = p.order_id"
+HEAD = """
+version: 1
+project: shop
+spark: {spark.master: "local[2]", spark.driver.memory: 1g}
+sources:
+  sales: {type: sqlite, path: sales.db}
+  billing: {type: sqlite, path: billing.db}
+views:
+"""
+
+
+def project(**views: str) -> str:
+    """A project with these views: SQL, and after a `;` further settings."""
+    lines = []
+    for name, text in views.items():
+        sql, _, settings = text.partition(";")
+        lines.append(f'  {name}: {{sql: "{sql}", freshness: 1s{settings}}}\n')
+    return HEAD + "".join(lines)
+
+
+BEFORE = project(paid=PAID, pairs=f"{PAIRS};, consistency: complete", gone=NAMED)
+AFTER = project(
+    paid=PAID, pairs=f"{PAIRS} WHERE a.id < b.id;, consistency: complete", fresh=f"{FRESH};, cache: [sales.orders]"
+)
+EDIT: dict[str, Any] = {
+    "add": ["copy__sales__orders", "fresh"],
+    "rebuild": ["pairs"],
+    "drop": ["gone"],
+    "keep": ["paid"],
+}
+
+
+def edit(shop: Shop, text: str) -> None:
+    (shop.folder / "strobe.yml").write_text(text)
+
+
+@contextmanager
+def running(shop: Shop, commits: int = 3) -> Iterator[Popen[str]]:
+    """`strobe run`, ended cleanly; some commits have been made before."""
+    process = shop.start("run")
+    try:
+        wait_for(shop, commits)
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+
+
+def last(shop: Shop) -> Any:
+    warehouse = shop.folder / "warehouse"
+    return look.last_header(warehouse) if look.exists(warehouse / "log") else None
+
+
+def wait_for(shop: Shop, commit: int) -> None:
+    end = time.monotonic() + 120
+    while (header := last(shop)) is None or header.number < commit:
+        assert time.monotonic() < end, f"there was no commit {commit}"
+        time.sleep(0.2)
+
+
+def ask(shop: Shop, *arguments: str, code: int = 0) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(shop.strobe(*arguments, "--json", code=code, timeout=400))
+    return found
+
+
+def judged(shop: Shop) -> dict[str, list[int]]:
+    """Every committed state of every view by its definition then; all views at one vector. The commits of each."""
+    shop.archive.stop()
+    warehouse = shop.folder / "warehouse"
+    definitions = {(d.view, d.generation): d.sql for d in look.definitions(warehouse)}
+    generations = {p.header.number: p.header.generations for p in look.history(warehouse, 1_000_000)}
+    seen: dict[str, list[int]] = {}
+    with closing(Oracle(shop.archive)) as oracle:
+        for state in states(warehouse):
+            assert state.views.keys() == generations[state.commit].keys()
+            vector: dict[str, set[str]] = {}
+            for view, rows in state.views.items():
+                positions = state.positions[view]
+                sql = definitions[view, generations[state.commit][view]]
+                assert rows == oracle.recompute(sql, positions), f"{view} is wrong at commit {state.commit}"
+                seen.setdefault(view, []).append(state.commit)
+                for source, position in positions.items():
+                    vector.setdefault(source, set()).add(position)
+            assert all(len(found) == 1 for found in vector.values()), f"commit {state.commit} is torn: {vector}"
+    return seen
+
+
+@pytest.mark.timeout(600)
+def test_an_edit_is_applied_to_a_running_system(tmp_path: Path) -> None:
+    """One view is added (with a copy that it needs), one changed, one dropped, in one commit, under writers."""
+    shop = Shop(tmp_path, BEFORE)
+    shop.archive.start()
+    with shop.load(writers=1), running(shop):
+        edit(shop, AFTER)
+        planned = ask(shop, "plan")
+        assert {name: planned[name] for name in EDIT} == EDIT
+        before = last(shop).number
+        applied = ask(shop, "apply")
+        assert {name: applied[name] for name in EDIT} == EDIT
+        wait_for(shop, applied["commit"] + 3)
+        assert ask(shop, "plan")["keep"] == ["copy__sales__orders", "paid", "pairs", "fresh"]
+    commit = applied["commit"]
+    seen = judged(shop)
+    assert seen["gone"] == list(range(1, commit))
+    assert seen["fresh"] == seen["copy__sales__orders"] == list(range(commit, seen["paid"][-1] + 1))
+    assert seen["paid"] == seen["pairs"] == list(range(1, seen["paid"][-1] + 1))
+    times = {p.header.number: p.header.committed_at for p in look.history(tmp_path / "warehouse", 1_000_000)}
+    meanwhile = (times[commit - 1] - times[before]).total_seconds()
+    pause = max((times[n] - times[n - 1]).total_seconds() for n in range(before + 1, commit + 1))
+    assert commit - before > 10, "the others stood still while the views were loaded"
+    assert pause < max(meanwhile / 2, 10), f"the others stood still for {pause} of {meanwhile} s"
+    table = DeltaTable(tmp_path / "warehouse" / "views" / "gone").to_pyarrow_table().to_pylist()
+    final = next(state for state in states(tmp_path / "warehouse") if state.commit == commit - 1)
+    assert sorted(tuple(row.values()) for row in table) == sorted(row for row, _ in final.views["gone"].items())
+
+
+@pytest.mark.timeout(900)
+def test_killed_while_an_edit_is_applied(tmp_path: Path) -> None:
+    """With -9, before and after the joining commit: all of the edit is there or nothing, and every state is right."""
+    shop = Shop(tmp_path, BEFORE)
+    shop.archive.start()
+    shop.strobe("run", "--until-idle")
+    edit(shop, AFTER)
+    with shop.load(writers=1):
+        for failpoint in ("load.definitions", "load.joined"):
+            assert last(shop).generations.keys() == {"paid", "pairs", "gone"}
+            shop.strobe("apply", code=KILLED, failpoint=failpoint)
+        assert last(shop).generations.keys() == {"paid", "pairs", "fresh", "copy__sales__orders"}
+        assert last(shop).generations["pairs"] > 1
+    shop.strobe("run", "--until-idle")
+    assert ask(shop, "plan")["add"] == []
+    seen = judged(shop)
+    assert seen["gone"][-1] == seen["fresh"][0] - 1
+    assert not list((tmp_path / "warehouse" / "staging").glob("joining/*"))
