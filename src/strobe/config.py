@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import unquote
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError, WithJsonSchema
 from pydantic_core import ErrorDetails, PydanticCustomError
@@ -28,7 +29,7 @@ _NAME = "[a-z][a-z0-9_]*"
 _DURATION = r"(\d{1,9})(ms|s|m|h|d)"
 _UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _FORMATS = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
-_LATER = ("postgres", "mariadb", "delta")
+_LATER = ("mariadb", "delta")
 _SHORTEST_SECRET = 4
 """A shorter value hides nothing, and blotting it out would spoil every message that happens to contain it."""
 
@@ -98,7 +99,25 @@ class FilesSource(_Model):
     )
 
 
-SourceConfig = SqliteSource | FilesSource
+class Limits(_Model):
+    """What a database is not asked beyond."""
+
+    connections: Annotated[int, Field(ge=1)] = Field(
+        default=4, description="Connections for questions; one more reads the log."
+    )
+    statement_timeout: Duration = Field(default=timedelta(seconds=5), json_schema_extra={"default": "5s"})
+
+
+class PostgresSource(_Model):
+    """A PostgreSQL database, version 14 or newer."""
+
+    type: Literal["postgres"]
+    dsn: Text = Field(description="A URL, or keys and values, as libpq takes them.", repr=False)
+    schema_name: Text = Field(alias="schema", default="public", description="Where tables without a schema are.")
+    limits: Limits = Limits()
+
+
+SourceConfig = SqliteSource | FilesSource | PostgresSource
 
 
 class ViewConfig(_Model):
@@ -206,12 +225,27 @@ def load(directory: Path) -> Project:
         order=document.order,
         views=_views(source, document, directory),
         sources={
-            name: config.model_copy(update={"path": str(_absolute(directory, config.path))})
+            name: config
+            if isinstance(config, PostgresSource)
+            else config.model_copy(update={"path": str(_absolute(directory, config.path))})
             for name, config in document.sources.items()
         },
         spark=dict(document.spark),
-        secrets=frozenset(secret for secret in secrets if len(secret) >= _SHORTEST_SECRET),
+        secrets=frozenset(secret for secret in (*secrets, *_passwords(document)) if len(secret) >= _SHORTEST_SECRET),
     )
+
+
+def _passwords(document: Document) -> Iterable[str]:
+    """Parts of dsns that are secrets by themselves."""
+    dsns = (config.dsn for config in document.sources.values() if isinstance(config, PostgresSource))
+    return [found for dsn in dsns for found in _password(dsn)]
+
+
+def _password(dsn: str) -> list[str]:
+    in_url = re.findall(r"://[^/?#]*?:([^/?#]*)@", dsn) + re.findall(r"[?&]password=([^&]*)", dsn)
+    in_keys = [a or b for a, b in re.findall(r"\bpassword\s*=\s*(?:'((?:[^'\\]|\\.)*)'|([^\s']+))", dsn)]
+    found = [text for text in (in_url if "://" in dsn else in_keys) if text]
+    return [*found, *(unquote(text) for text in found)]
 
 
 def _absolute(directory: Path, path: str) -> Path:
@@ -307,9 +341,19 @@ def _check_sources(source: YamlFile, sources: Any) -> None:
             continue
         if config.get("type") in _LATER:
             message = f"sources of type {config['type']} are not supported yet"
-            raise mistake(message, source.line((*path, "type")), "Supported are sqlite and files.")
+            raise mistake(message, source.line((*path, "type")), "Supported are sqlite, files and postgres.")
         if config.get("type") == "files":
             _check_files(source, path, config)
+        if config.get("type") == "postgres":
+            _check_postgres(source, path)
+
+
+def _check_postgres(source: YamlFile, path: NodePath) -> None:
+    """A password may come from outside only, where it is known to be a secret."""
+    written = source.get((*path, "dsn"))
+    if isinstance(written, str) and _password(re.sub(r"\$\{[^}]*\}", "", written)):
+        fix = f"Write dsn: ${{{str(path[1]).upper()}_DSN}} and set that variable, or use ${{file:…}}."
+        raise mistake("the dsn holds a password", source.line((*path, "dsn")), fix)
 
 
 def _check_files(source: YamlFile, path: NodePath, config: dict[str, Any]) -> None:
@@ -383,11 +427,14 @@ def _path_in_file(loc: Iterable[str | int]) -> NodePath:
 
 
 def _keys_at(source: YamlFile, path: NodePath) -> list[str]:
-    models: dict[str, type[_Model]] = {"sqlite": SqliteSource, "files": FilesSource}
+    models: dict[str, type[_Model]] = {"sqlite": SqliteSource, "files": FilesSource, "postgres": PostgresSource}
+    if path[:1] == ("sources",) and path[2:] == ("limits",):
+        return list(Limits.model_fields)
     if path[:1] == ("views",):
         return list(ViewConfig.model_fields)
     if path[:1] == ("sources",):
-        return list(models[source.get((*path, "type"))].model_fields)
+        fields = models[source.get((*path, "type"))].model_fields
+        return [field.alias or name for name, field in fields.items()]
     return list(Document.model_fields)
 
 

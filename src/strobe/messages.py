@@ -67,6 +67,14 @@ class Transaction(Immutable):
     committed_at: datetime | None = None
     part_of: tuple[GlobalTransaction, ...] = ()
     """The global transactions of which this is the part at its source, where the source tells."""
+    gone: Mapping[str, Relation] = field(default_factory=dict)
+    """For relations without old row images: the keys of rows that go, over the key's columns. A modification is a key
+    that goes and a row, in `changes`, that comes."""
+    xid: int | None = None
+    """The source's own identifier of it, where snapshots tell by such what they have seen."""
+
+    def touched(self, relation: str) -> bool:
+        return relation in self.changes or relation in self.gone
 
 
 @dataclass(frozen=True)
@@ -81,6 +89,23 @@ class Seen(Immutable):
 
     def saw(self, transaction: Transaction) -> bool:
         return transaction.position <= self.through
+
+
+@dataclass(frozen=True)
+class SeenByXid(Seen):
+    """What a snapshot had seen where log order is not visibility order: decided by transaction identifiers.
+
+    It had seen those below `xmax`, but for the ones in `running`. It may have seen a later transaction without an
+    earlier one.
+    """
+
+    xmax: int
+    running: frozenset[int] = frozenset()
+
+    def saw(self, transaction: Transaction) -> bool:
+        if transaction.xid is None:
+            return super().saw(transaction)
+        return transaction.xid < self.xmax and transaction.xid not in self.running
 
 
 @dataclass(frozen=True)

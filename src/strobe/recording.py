@@ -22,6 +22,7 @@ _CLASSES = {
     for cls in (
         messages.Position,
         messages.Seen,
+        messages.SeenByXid,
         messages.Lookup,
         messages.GlobalTransaction,
         messages.Transaction,

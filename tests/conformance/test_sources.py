@@ -46,6 +46,11 @@ def order(n: int, customer: int | None = 1, note: str | None = "") -> Row:
     return (n, customer, note)
 
 
+def changed(transactions: Sequence[Transaction]) -> list[Transaction]:
+    """Without those that only say how far the log was read: when they come, and where, is nobody's promise."""
+    return [t for t in transactions if t.changes or t.gone]
+
+
 def ask(
     source: Source, relation: str, columns: Sequence[str], on: Sequence[str] = (), keys: Iterable[Row] | None = None
 ) -> tuple[Bag, Seen]:
@@ -75,7 +80,7 @@ def test_a_transaction_comes_out_whole(under_test: SourceUnderTest, both: Source
     """Changes of two relations in one transaction are in one message, also when it is read while it is written."""
     start = both.now()
     under_test.apply([("orders", None, order(1)), ("items", None, (1, "duck")), ("items", None, (1, "duck"))])
-    (transaction,) = read(both, start, both.now())
+    (transaction,) = changed(read(both, start, both.now()))
     assert transaction.source == both.name
     assert transaction.changes["orders"] == Bag.of(tuple(ORDERS[0]), [order(1)])
     assert transaction.changes["items"] == Bag(tuple(ITEMS[0]), {(1, "duck"): 2})
@@ -92,7 +97,7 @@ def test_no_message_tears_a_transaction(
     in_background(lambda n: under_test.apply([("orders", None, order(n)), ("items", None, (n, "duck"))]))
     for _ in range(10):
         time.sleep(0.03)
-        for transaction in reading.until(both.now()):
+        for transaction in changed(reading.until(both.now())):
             ids = {row[0] for row, _ in transaction.changes["orders"].items()}
             assert ids == {row[0] for row, _ in transaction.changes["items"].items()}
     assert len(reading.seen) > 1
@@ -110,17 +115,19 @@ def test_rereading_from_any_position_repeats(
     for _ in range(25):
         if changes := random_change(rng, now):
             under_test.apply(changes)
-            states[source.now().text] = (source.now(), under_test.contents("orders"))
+            end = source.now()
+            states[end.text] = (end, under_test.contents("orders"))
     positions = list(states.values())
     stops = [p for p, _ in positions]
     again = under_test.open()
     for place, (position, state) in enumerate(positions[:-1]):
         for other, later in positions[place + 1 :: 5]:
             assert total(read(again, again.position(position.text), other, stops), "orders", state) == later
-    once = read(source, start, stops[-1], stops)
-    assert once == read(again, start, stops[-1], stops)
-    for transaction in once:
-        assert states[transaction.position.text][1] == total(once[: once.index(transaction) + 1], "orders", empty())
+    once = changed(read(source, start, stops[-1], stops))
+    assert once == changed(read(again, start, stops[-1], stops))
+    for place, transaction in enumerate(once):
+        state = next(state for position, state in positions if transaction.position <= position)
+        assert state == total(once[: place + 1], "orders", empty())
 
 
 def test_no_transaction_spans_a_stop(under_test: SourceUnderTest, source: Source, read: Read) -> None:
@@ -141,24 +148,27 @@ def test_a_group_without_net_change_still_advances(under_test: SourceUnderTest, 
     start = source.now()
     under_test.apply([("orders", None, order(1))])
     under_test.apply([("orders", order(1), None)])
-    found = read(source, start, source.now())
-    assert found[-1].position == source.now()
+    end = source.now()
+    found = read(source, start, end, [end])
+    assert end <= found[-1].position
     assert sum(bool(t.changes) for t in found) in (0, 2)
 
 
 def test_the_stream_stops_when_told(source: Source) -> None:
     """A stream with nothing to report ends soon after it is told to."""
     until = time.monotonic() + 0.2
-    assert list(source.transactions(source.now(), [], lambda: time.monotonic() > until)) == []
+    assert changed(list(source.transactions(source.now(), [], lambda: time.monotonic() > until))) == []
     assert time.monotonic() < until + 2
 
 
 @pytest.mark.needs("many transactions")
+@pytest.mark.parametrize("exact", [False, True])
 def test_an_answer_is_the_state_that_it_has_seen(
-    under_test: SourceUnderTest, source: Source, stream: Any, total: Total, in_background: Background
+    under_test: SourceUnderTest, source: Source, stream: Any, total: Total, in_background: Background, exact: bool
 ) -> None:
     """Under a concurrent writer: the transactions that a snapshot had seen sum to what the snapshot holds, both in the
-    stream that was running when it was taken and in one read later that stops there."""
+    stream that was running when it was taken and in one read later that stops there. A snapshot at a position had seen
+    everything before it."""
     start = source.now()
     reading = stream(source, start)
     rng, now = random.Random(3), dict[int, Row]()
@@ -169,7 +179,7 @@ def test_an_answer_is_the_state_that_it_has_seen(
 
     in_background(write)
     for _ in range(15):
-        reader = source.reader()
+        reader = source.reader(at_a_position=exact)
         seen = reader.open()
         time.sleep(0.01)
         columns = tuple(ORDERS[0])
@@ -181,8 +191,9 @@ def test_an_answer_is_the_state_that_it_has_seen(
         upto = again.until(seen.through)
         again.stop()
         reading.until(source.now())
-        assert all(seen.saw(t) for t in upto) and upto[-1:] == [t for t in upto if t.position == seen.through]
-        assert scanned == asked == total(upto, "orders", empty())
+        assert upto[-1:] == [t for t in upto if t.position == seen.through]
+        assert not exact or all(seen.saw(t) for t in upto)
+        assert scanned == asked == total([t for t in upto if seen.saw(t)], "orders", empty())
         assert scanned == total([t for t in reading.seen if seen.saw(t)], "orders", empty())
     reading.stop()
     assert len(reading.seen) > 3
@@ -198,7 +209,7 @@ def test_values_are_the_same_from_everywhere(under_test: SourceUnderTest, read: 
     padded = [[*values, *[None] * (longest - len(values))] for values in under_test.values.values()]
     expected = {n: (n, *row) for n, row in enumerate(zip(*padded, strict=True))}
     under_test.apply([("wide", None, row) for row in expected.values()])
-    (transaction,) = read(source, start, source.now())
+    (transaction,) = changed(read(source, start, source.now()))
     streamed = {row[0]: row for row, _ in transaction.changes["wide"].items()}
     scanned = {row[0]: row for row, _ in ask(source, "wide", tuple(columns))[0].items()}
     found, _ = ask(source, "wide", tuple(columns), ["id"], [(n,) for n in expected])
@@ -262,7 +273,7 @@ def test_a_key_that_changes_is_one_event(under_test: SourceUnderTest, source: So
     under_test.apply([("orders", None, order(1))])
     start = source.now()
     under_test.apply([("orders", order(1), order(9))])
-    (transaction,) = read(source, start, source.now())
+    (transaction,) = changed(read(source, start, source.now()))
     assert transaction.changes["orders"] == Bag(tuple(ORDERS[0]), {order(1): -1, order(9): 1})
 
 
@@ -282,7 +293,8 @@ def test_identity_and_position_survive(under_test: SourceUnderTest, source: Sour
     assert again.position(position.text) == position
     again.verify(position)
     source.prepare(["orders"])
-    assert again.identity() == source.identity() and again.now() == position
+    assert again.identity() == source.identity() and position <= again.now()
+    again.verify(position)
     with pytest.raises(UserError):
         again.position("no position")
 
@@ -368,7 +380,9 @@ def test_a_reader_pickles(under_test: SourceUnderTest, source: Source) -> None:
     """Executors get the reader by pickle and see what the driver sees."""
     under_test.apply([("orders", None, order(1))])
     reader = pickle.loads(pickle.dumps(source.reader()))
-    assert reader.open().through == source.now()
+    before = source.now()
+    through = reader.open().through
+    assert before <= through <= source.now()
     assert list(reader.scan("orders", ["id"])) == [(1,)]
     reader.close()
 
@@ -380,7 +394,7 @@ def test_an_outage_is_worth_another_try(under_test: SourceUnderTest, source: Sou
     under_test.apply([("orders", None, order(1))])
     reading.until(source.now())
     under_test.outage()
-    for attempt in (source.now, source.identity, lambda: source.reader().open(), lambda: next(reading._iterator)):
+    for attempt in (source.now, source.identity, lambda: source.reader().open(), lambda: list(reading._iterator)):
         with pytest.raises(SourceUnavailable):
             attempt()
     assert [f.severity for f in source.check(["orders"])] == ["error"]

@@ -102,7 +102,7 @@ def opened(folder: Path, text: str) -> Assembly:
 
 def contents(assembly: Assembly, source: str) -> tuple[str, Contents]:
     """A source's relations and its position, in one snapshot."""
-    reader = assembly.sources[source].reader()
+    reader = assembly.sources[source].reader(at_a_position=True)
     seen = reader.open()
     found: Contents = {}
     for relation in assembly.relations(source):

@@ -38,10 +38,18 @@ def test_auto_takes_a_keyed_algorithm_where_only_keys_are_reported() -> None:
     assert choice.higher.startswith("for complete, use sweep: it needs whole rows")
 
 
-def test_auto_recomputes_where_nothing_else_is_left() -> None:
-    choice = choose(without_images(joined(T, R)), "auto", "strong")
-    assert choice.algorithm.name == "rv"
-    assert "x.t has none" in choice.because
+def test_auto_refuses_without_images_and_without_keys() -> None:
+    """Recomputing needs whole old rows too: answers of several moments have to be brought to one."""
+    with pytest.raises(UserError, match=r"sweep: it needs whole rows .* g-strobe: it needs keys, and x\.t has none"):
+        choose(without_images(joined(T, R)), "auto", "strong")
+    with pytest.raises(UserError, match="it needs whole rows"):
+        choose(without_images(joined(R, S)), "rv", "strong")
+
+
+@pytest.mark.parametrize("name", ["c-strobe", "c-tstrobe", "c-gstrobe"])
+def test_compensating_for_deletions_needs_whole_rows(name: str) -> None:
+    with pytest.raises(UserError, match="it needs whole rows"):
+        choose(without_images(joined(R, S)), name, "strong")
 
 
 def test_auto_refuses_a_level_that_nothing_reaches() -> None:

@@ -16,6 +16,8 @@ from strobe.messages import Answer, Position, Query, Seen, Transaction, Update
 class Scribe:
     """A manager that writes down what it gets, and asks `y` a question about every update of `x`."""
 
+    compensates = True
+
     def __init__(self) -> None:
         self.view = VIEWS["chain"]
         self.got: list[str] = []

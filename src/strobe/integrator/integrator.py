@@ -74,7 +74,8 @@ class Integrator:
             return False
         if transaction.part_of and transaction.source in view.sources:
             return True
-        changed = {relation for relation, change in transaction.changes.items() if not change.known_empty}
+        changes = (*transaction.changes.items(), *transaction.gone.items())
+        changed = {relation for relation, change in changes if not change.known_empty}
         touched = [o for o in view.occurrences if o.source == transaction.source and o.relation.name in changed]
         if any(self._matters(name, occurrence, transaction) for occurrence in touched):
             return True
@@ -82,7 +83,7 @@ class Integrator:
         return False
 
     def _matters(self, name: str, occurrence: Occurrence, transaction: Transaction) -> bool:
-        change = transaction.changes[occurrence.relation.name]
+        change = transaction.changes.get(occurrence.relation.name)
         if not isinstance(change, Bag) or not occurrence.relation.images:
             return True  # a change that is not here, or of which only the key is known
         used = substitute(occurrence, change)

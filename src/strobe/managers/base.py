@@ -32,6 +32,8 @@ class Asked(Immutable):
 
 class ViewManager(Protocol):
     view: View
+    compensates: bool
+    """Whether it takes answers that saw a later update without an earlier one, and sets each right by itself."""
 
     def receive(self, messages: Sequence[Inbound]) -> list[Outbound]: ...
 

@@ -12,16 +12,32 @@ from strobe.messages import KeyDelete, Update
 
 
 def touches(update: Update, occurrence: Occurrence) -> bool:
-    return update.source == occurrence.source and occurrence.relation.name in update.transaction.changes
+    return update.source == occurrence.source and update.transaction.touched(occurrence.relation.name)
 
 
 def change(occurrence: Occurrence, updates: Iterable[Update]) -> Relation:
     """ΔR over these updates, under the occurrence's attributes."""
     total: Relation = Bag(occurrence.attributes)
     for update in updates:
-        if touches(update, occurrence):
-            total = total.plus(substitute(occurrence, update.transaction.changes[occurrence.relation.name]))
+        rows = update.transaction.changes.get(occurrence.relation.name)
+        if rows is not None and update.source == occurrence.source:
+            total = total.plus(substitute(occurrence, rows))
     return total
+
+
+def deletions(occurrence: Occurrence, update: Update) -> list[KeyDelete]:
+    """What an update takes out of the view, by the keys of what it deletes; old rows may be known by their keys
+    only."""
+    found = []
+    deleted = change(occurrence, [update]).part(-1)
+    if not deleted.known_empty:
+        found.append(key_delete(occurrence, deleted))
+    gone = update.transaction.gone.get(occurrence.relation.name) if update.source == occurrence.source else None
+    if gone is not None and not gone.known_empty:
+        key = occurrence.relation.key
+        named = gone.project(key).rename({column: occurrence.attribute(column) for column in key})
+        found.append(KeyDelete(occurrence.index, named))
+    return found
 
 
 def key_delete(occurrence: Occurrence, deleted: Relation) -> KeyDelete:

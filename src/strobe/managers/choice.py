@@ -8,7 +8,7 @@ from strobe.algebra.view import View
 from strobe.errors import UserError
 from strobe.managers.registry import ALGORITHMS, LEVELS, Algorithm
 
-AUTO = ("sweep", "g-strobe", "rv")
+AUTO = ("sweep", "g-strobe")
 """In this order: the first that can serve the view."""
 
 EVERY = {"rv", "strobe", "t-strobe", "g-strobe", "c-strobe", "c-tstrobe", "c-gstrobe"}
@@ -81,9 +81,7 @@ def _auto(view: View, level: str, where: str) -> Choice:
 def _reason(name: str, level: str, refused: list[str]) -> str:
     if name == "sweep":
         return f"sweep keeps any view at {level}, without keys and without waiting for quiet times"
-    if name == "g-strobe":
-        return f"the view shows all keys, so that deletions are found in it; {refused[0]}"
-    return f"only recomputing is left; {'; '.join(refused)}"
+    return f"the view shows all keys, so that deletions are found in it; {refused[0]}"
 
 
 def _higher(view: View, reached: str) -> str:

@@ -34,6 +34,8 @@ class OpenUpdate:
 class Conventional:
     """One view, believing every answer."""
 
+    compensates = False
+
     def __init__(self, view: View) -> None:
         self.view = view
         self._open: list[OpenUpdate] = []

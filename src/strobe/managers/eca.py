@@ -60,6 +60,7 @@ class OpenTerm:
 class Eca:
     compensations = 0
     """How many compensating terms were asked for."""
+    compensates = False
 
     def __init__(self, view: View, *, complete: bool = False, local: bool = False) -> None:
         self.view = view

@@ -10,6 +10,8 @@ snapshot behind an answer says that it had seen:
   updates it had seen, then the answer, then the rest.
 * An answer that has *not* seen an update which its asker has been given is thrown away, and asked for again. (A log may
   deliver a commit before snapshots show it; and of two questions the one evaluated first may be answered last.)
+* An answer that has seen a later update without an earlier one equals no state of the source. A manager that
+  `compensates` update by update, by what the answer says it saw, gets it; for all others it is asked again.
 
 One view's slow answer holds up no other view: every manager has an inbox of its own.
 
@@ -102,8 +104,10 @@ class Inbox:
         source = answer.source
         if not all(answer.seen.saw(transaction) for transaction in self._must_see[answer.id]):
             return [query]
-        del self._open[answer.id], self._must_see[answer.id]
         seen = [u for u in self._held[source] if u.transaction.position <= answer.seen.through]
+        if not self.manager.compensates and not all(answer.seen.saw(u.transaction) for u in seen):
+            return [query]
+        del self._open[answer.id], self._must_see[answer.id]
         rest = self._held[source][len(seen) :]
         messages: list[Inbound] = [*seen, answer]
         if source not in self.waits_for:
@@ -148,7 +152,7 @@ class Inbox:
     def _remember(self, update: Update) -> None:
         if update.source in self._copied:
             self._uncopied[update.source].append(update.transaction)
-        transaction = replace(update.transaction, changes={})
+        transaction = replace(update.transaction, changes={}, gone={})
         unshown = self._unshown[update.source]
         unshown.append(transaction)
         if len(unshown) > REMEMBERED:

@@ -38,6 +38,7 @@ DEPTH = 8
 class NestedSweep:
     compensations = 0
     """How often an answer had seen too much or too little, and was put right here."""
+    compensates = True
 
     def __init__(self, view: View, *, depth: int = DEPTH) -> None:
         self.view = view

@@ -114,7 +114,8 @@ def _key_columns(occurrence: Occurrence) -> str:
 def old_images(view: View) -> str | None:
     for relation in view.relations:
         if not relation.images:
-            return f"it needs whole rows of what is deleted, and {relation.id} reports only their keys"
+            reason = f"it needs whole rows of what is deleted, and {relation.id} reports only their keys"
+            return f"{reason} (PostgreSQL: ALTER TABLE … REPLICA IDENTITY FULL)"
     return None
 
 
@@ -160,10 +161,11 @@ ALGORITHMS = {
             "rv",
             _S,
             (_C, _C, _C, _C, _C, _S),
-            needs="nothing",
+            needs="old row images in the change stream",
             costs="all rows of all relations, for every batch (or every `every` updates)",
             origin="ECA paper, 1.2 and D.1; brought to one target vector for several sources",
             make=lambda view, setting: Rv(view, every=setting.every or 1),
+            lacks=(old_images,),
         ),
         Algorithm(
             "sc",
@@ -258,7 +260,7 @@ ALGORITHMS = {
             "install after k updates, at strong",
             origin="Strobe paper, 6, with queries grouped by relation",
             make=lambda view, setting: Strobe(view, bound=setting.every or 1),
-            lacks=(keys,),
+            lacks=(keys, old_images),
             single=True,
         ),
         Algorithm(
@@ -269,7 +271,7 @@ ALGORITHMS = {
             costs="as c-strobe, once for a whole transaction",
             origin="Strobe paper, 6 (sketched there)",
             make=lambda view, setting: Strobe(view, bound=setting.every or 1),
-            lacks=(keys,),
+            lacks=(keys, old_images),
         ),
         Algorithm(
             "c-gstrobe",
@@ -279,7 +281,7 @@ ALGORITHMS = {
             costs="as c-tstrobe; takes up a global transaction when all its parts are there",
             origin="Strobe paper, 5.4 and 6 together",
             make=lambda view, setting: Strobe(view, bound=setting.every or 1, whole=True),
-            lacks=(keys,),
+            lacks=(keys, old_images),
         ),
     )
 }

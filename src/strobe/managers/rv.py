@@ -26,6 +26,8 @@ from strobe.messages import ActionList, Answer, Lookup, Query, Update
 
 
 class Rv:
+    compensates = True
+
     def __init__(self, view: View, *, every: int = 1) -> None:
         self.view = view
         self._every = every

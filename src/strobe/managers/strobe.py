@@ -24,6 +24,8 @@ Departures from the paper:
 * "The same tuple" compares whole rows, and Δ keeps every attribute until it is installed; by keys alone C-Strobe is
   wrong. Since every free occurrence is compensated, self-joins are covered.
 * A transaction is netted before it is processed: a row that it inserts and deletes again is no event.
+* Where a source reports deletions by their keys only, everything that comes while a query is open is processed at once,
+  beyond cuts and bounds: compensating for an unprocessed deletion needs the whole row.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from strobe.algebra.substitution import join_pairs
 from strobe.algebra.view import Occurrence, View
 from strobe.errors import BrokenInvariant
 from strobe.managers.base import Inbound, Outbound
-from strobe.managers.changes import change, delete, key_delete, together, touches
+from strobe.managers.changes import change, delete, deletions, together, touches
 from strobe.managers.describing import asked
 from strobe.managers.evaluation import Evaluation, nothing
 from strobe.managers.units import Received
@@ -59,10 +61,12 @@ class OpenQuery:
 class Strobe:
     compensations = 0
     """How many compensating queries were asked."""
+    compensates = False
 
     def __init__(self, view: View, *, bound: int | None = None, whole: bool = False) -> None:
         self.view = view
         self._bound, self._whole = bound, whole
+        self._by_key = not all(relation.images for relation in view.relations)
         self._received = Received(view.sources)
         """Received and unprocessed."""
         self._taken: list[Update] = []
@@ -80,7 +84,7 @@ class Strobe:
                 out += self._answered(message)
             else:
                 self._received.add(message)
-            if self._bound is None:
+            if self._bound is None or self._must_go_on:
                 out += self._take()
         while True:
             out += self._take()
@@ -108,7 +112,7 @@ class Strobe:
     def _take(self) -> list[Outbound]:
         """Process units as long as the bound and the block allow."""
         out: list[Outbound] = []
-        while self._bound is None or self._units < self._bound:
+        while self._bound is None or self._units < self._bound or self._must_go_on:
             if not self._taken:
                 self._received.next_block()
             unit = self._next()
@@ -118,9 +122,15 @@ class Strobe:
             out += self._process(unit)
         return out
 
+    @property
+    def _must_go_on(self) -> bool:
+        """Whether what comes is to be processed beyond the cut and the bound. A deletion that is known by its key only
+        cannot be taken back out of an answer that had seen it: it has to be processed before the answer."""
+        return self._by_key and bool(self._open)
+
     def _next(self) -> list[Update]:
-        cut = self._received.cut
-        if self._whole and self._bound is not None:
+        cut = None if self._must_go_on else self._received.cut
+        if self._whole and self._bound is not None and not self._by_key:
             return self._received.unit(cut if self._taken else None)
         return [u for u in self._received if cut is None or u.number <= cut][:1]
 
@@ -147,24 +157,22 @@ class Strobe:
         return [message for update in unit for message in self._process_one(update)]
 
     def _process_one(self, update: Update) -> list[Outbound]:
-        changes = [(o, change(o, [update])) for o in self.view.occurrences if touches(update, o)]
-        for occurrence, rows in changes:
-            self._delete(occurrence, rows.part(-1))
+        touched = [o for o in self.view.occurrences if touches(update, o)]
+        for occurrence in touched:
+            for action in deletions(occurrence, update):
+                self._delete(action)
         out: list[Outbound] = []
-        for occurrence, rows in changes:
-            inserted = rows.part(1)
+        for occurrence in touched:
+            inserted = change(occurrence, [update]).part(1)
             if not inserted.known_empty:
                 out += self._ask((occurrence.index,), inserted, [])
         return out
 
-    def _delete(self, occurrence: Occurrence, deleted: Relation) -> None:
-        if deleted.known_empty:
-            return
-        action = key_delete(occurrence, deleted)
+    def _delete(self, action: KeyDelete) -> None:
         for query in self._open:
             query.pending.append(action)
-        before = self._deletes.get(occurrence.index)
-        self._deletes[occurrence.index] = action if before is None else together(before, action)
+        before = self._deletes.get(action.occurrence)
+        self._deletes[action.occurrence] = action if before is None else together(before, action)
         self._inserts = delete(self._inserts, action)
 
     def _ask(self, known: tuple[int, ...], rows: Relation, pending: Iterable[KeyDelete]) -> list[Outbound]:

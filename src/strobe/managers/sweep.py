@@ -50,6 +50,7 @@ class Sweep:
 
     compensations = 0
     """How often an answer had seen too much or too little, and was put right here."""
+    compensates = True
 
     def __init__(self, view: View, *, complete: bool) -> None:
         self.view = view

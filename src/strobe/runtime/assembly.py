@@ -75,7 +75,10 @@ def no_spark() -> SparkSession:
 
 
 def open_sources(project: Project, spark: Callable[[], SparkSession] = no_spark) -> dict[str, Source]:
-    return {name: open_source(name, config, project.warehouse, spark) for name, config in project.sources.items()}
+    return {
+        name: open_source(name, config, project.warehouse, spark, project.name)
+        for name, config in project.sources.items()
+    }
 
 
 def schemas(sources: Mapping[str, Source], names: set[str]) -> dict[str, RelationSchema]:
@@ -118,7 +121,16 @@ def with_copies(view: View, algorithm: Algorithm, cache: Sequence[str]) -> View:
     if cache and algorithm.name in UNCACHED:
         reason = f"{algorithm.name} asks a source for everything in one snapshot, and a copy is of another moment"
         raise UserError(f"`cache` is no use here: {reason}", where=where, fix="Leave it out, or use another algorithm.")
+    for used in view.relations:
+        if used.id in cache and not used.images:
+            raise _not_at_home(view, f"`cache` of {used.id}")
     return copied(view) if algorithm.copies else copied(view, tuple(cache))
+
+
+def _not_at_home(view: View, what: str) -> UserError:
+    reason = "what comes from home is brought up to date with whole old rows, and the source reports only their keys"
+    fix = "Leave it out, or let the source report whole rows (PostgreSQL: REPLICA IDENTITY FULL)."
+    return UserError(f"{what} is no use here: {reason}", where=f"view {view.name}", fix=fix)
 
 
 def with_itself(view: View, algorithm: Algorithm) -> View:
@@ -126,6 +138,8 @@ def with_itself(view: View, algorithm: Algorithm) -> View:
     if keys not in algorithm.lacks:
         reason = f"it is for the algorithms that find deletions in the view, and {algorithm.name} does not"
         raise UserError(f"`ask_view` is no use here: {reason}", where=f"view {view.name}", fix="Leave it out.")
+    if not all(relation.images for relation in view.relations):
+        raise _not_at_home(view, "`ask_view`")
     return asking_itself(view)
 
 

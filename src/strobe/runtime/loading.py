@@ -94,7 +94,8 @@ def snapshot(
             def report(rows: int, source: str = source) -> None:
                 progress(source, rows)
 
-            staged[source] = staging.snapshot(spark, sources[source].reader(), chosen, warehouse / "staging", report)
+            reader = sources[source].reader(at_a_position=True)
+            staged[source] = staging.snapshot(spark, reader, chosen, warehouse / "staging", report)
         yield Snapshot(staged)
     finally:
         for one in staged.values():

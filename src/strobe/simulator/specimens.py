@@ -56,6 +56,8 @@ class _Open:
 class PrintedEcaKey:
     """COLLECT is a working copy of the view: deletions are applied to it at once, answers added but for duplicates."""
 
+    compensates = False
+
     def __init__(self, view: View, rows: Relation) -> None:
         self.view = view
         self._collect = rows
@@ -108,6 +110,8 @@ class PrintedEcaKey:
 
 class PrintedRv:
     """Every s-th update the view is asked for; whatever comes replaces it."""
+
+    compensates = False
 
     def __init__(self, view: View, *, every: int = 1) -> None:
         self.view = view

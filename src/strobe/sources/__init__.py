@@ -12,8 +12,12 @@ if TYPE_CHECKING:
     from strobe.sources.base import Source
 
 
-def open_source(name: str, config: Any, warehouse: Path, spark: Callable[[], Any] | None) -> Source:
-    """The source that `strobe.yml` describes under this name. Only sources that read through Spark call `spark`."""
+def open_source(
+    name: str, config: Any, warehouse: Path, spark: Callable[[], Any] | None, project: str = "strobe"
+) -> Source:
+    """The source that `strobe.yml` describes under this name. Only sources that read through Spark call `spark`.
+
+    What is put into a database carries the name of the project."""
     if config.type == "sqlite":
         from strobe.sources.sqlite import SqliteSource
 
@@ -22,4 +26,15 @@ def open_source(name: str, config: Any, warehouse: Path, spark: Callable[[], Any
         from strobe.sources.files import FilesSource
 
         return FilesSource(name, config, warehouse, spark)
-    raise UserError(f"there is no source type {config.type}", where=f"source {name}", fix="Known types: sqlite, files.")
+    if config.type == "postgres":
+        from strobe.sources.postgres import PostgresSource
+        from strobe.sources.postgres_place import Place, object_name
+
+        limits = config.limits
+        seconds = limits.statement_timeout.total_seconds()
+        return PostgresSource(
+            Place(name, config.dsn, config.schema_name, object_name(project, name), limits.connections, seconds)
+        )
+    raise UserError(
+        f"there is no source type {config.type}", where=f"source {name}", fix="Known types: sqlite, files, postgres."
+    )

@@ -120,8 +120,12 @@ class Source(ABC):
         after `stopped()` turns true. No transaction spans a position in `stops`."""
 
     @abstractmethod
-    def reader(self) -> Reader:
-        """A new reader, not yet open."""
+    def reader(self, *, at_a_position: bool = False) -> Reader:
+        """A new reader, not yet open.
+
+        With `at_a_position` its snapshot is exactly what the log had brought by `seen.through`: what a load needs.
+        Without, it may have missed a transaction before that position, where log order is not visibility order.
+        """
 
     @contextmanager
     def elsewhere(self) -> Iterator[Callable[[Seen], None]]:

@@ -292,7 +292,7 @@ class FilesSource(Source):
             else:
                 time.sleep(POLL)
 
-    def reader(self) -> Reader:
+    def reader(self, *, at_a_position: bool = False) -> Reader:
         """While drops are being reported, the version reported last is read: nobody has to wait until the difference to
         a newer one has been computed. No view stands beyond it."""
         newest = self._open().version()

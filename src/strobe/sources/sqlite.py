@@ -199,7 +199,7 @@ class SqliteSource(Source):
             self.name, position_at(through, mark), group.changes(), datetime.fromtimestamp(at, timezone.utc)
         )
 
-    def reader(self) -> Reader:
+    def reader(self, *, at_a_position: bool = False) -> Reader:
         return SqliteReader(self._place, self._gate)
 
     @contextmanager

@@ -1,0 +1,192 @@
+"""Which PostgreSQL database, and the connections to it: few, each with the same settings, and errors that are Strobe's.
+
+Connections are bounded by a limit and kept between questions. Every session fixes what the text form of values depends
+on, and turns row security *off*: a policy that would hide rows then stops the query instead.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import psycopg
+from psycopg import errors, sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from strobe.errors import LostGuarantee, SourceUnavailable, StrobeError, UserError
+
+SETTINGS = {
+    "row_security": "off",
+    "datestyle": "ISO",
+    "timezone": "UTC",
+    "intervalstyle": "postgres",
+    "extra_float_digits": "1",
+    "bytea_output": "hex",
+    "lc_monetary": "C",
+}
+CONNECT_SECONDS = 10
+WAIT_SECONDS = 30.0
+LONGEST_NAME = 63
+
+Connection = psycopg.Connection[tuple[object, ...]]
+
+
+def object_name(project: str, source: str) -> str:
+    """The name of the slot and of the publication."""
+    name = f"strobe_{project}_{source}"
+    if len(name) <= LONGEST_NAME:
+        return name
+    return f"{name[: LONGEST_NAME - 9]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Everything that is needed to get there; pickles, and shows no secret."""
+
+    source: str
+    dsn: str = field(repr=False)
+    schema: str
+    name: str
+    """Of the slot and of the publication."""
+    connections: int = 4
+    statement_timeout: float = 5.0
+
+    @property
+    def where(self) -> str:
+        return f"source {self.source}"
+
+    def connect(self, *, replication: bool = False, timeout: float | None = None) -> Connection:
+        """A new connection. With `replication` it is a walsender's, for the stream."""
+        limit = self.statement_timeout if timeout is None else timeout
+        given = self._given()
+        settings = dict(SETTINGS)
+        if not replication:
+            settings |= {"statement_timeout": f"{limit * 1000:.0f}", "idle_in_transaction_session_timeout": "0"}
+        options = " ".join(f"-c {name}={value}" for name, value in settings.items())
+        parameters = {
+            "connect_timeout": CONNECT_SECONDS,
+            "application_name": self.name,
+            "keepalives_idle": 30,
+            **given,
+            "client_encoding": "UTF8",
+            "options": f"{given.get('options') or ''} {options}".strip(),
+        }
+        if replication:
+            parameters["replication"] = "database"
+        with self.errors():
+            return psycopg.connect(make_conninfo("", **parameters), autocommit=True)
+
+    def _given(self) -> dict[str, str | int | None]:
+        try:
+            return dict(conninfo_to_dict(self.dsn))
+        except psycopg.ProgrammingError:
+            fix = "Write a URL, postgresql://user@host:port/database, or keys and values, host=… dbname=…"
+            raise UserError("the dsn cannot be read", where=self.where, fix=fix) from None
+
+    @contextmanager
+    def errors(self, table: str = "") -> Iterator[None]:
+        where = f"{self.where}, table {table}" if table else self.where
+        try:
+            yield
+        except StrobeError:
+            raise
+        except psycopg.Error as error:
+            raise self.translated(error, where) from None  # a driver's error may hold what was asked for
+
+    def translated(self, error: psycopg.Error, where: str) -> StrobeError:
+        text = self._clean(error)
+        if isinstance(error, (errors.UndefinedTable, errors.UndefinedColumn, errors.UndefinedObject)):
+            fix = f"See `strobe check`, then `strobe prepare {self.source}`."
+            return UserError(text, where=where, fix=fix)
+        if isinstance(error, errors.InsufficientPrivilege):
+            return UserError(text, where=where, fix="`strobe check` says what the role lacks; or ask the owner.")
+        if isinstance(error, errors.QueryCanceled):
+            seconds = f"{self.statement_timeout:g} s"
+            fix = "It is tried again; an index may be missing, or limits.statement_timeout is too short."
+            return SourceUnavailable(f"a statement took longer than {seconds}: {text}", where=where, fix=fix)
+        if isinstance(error, (psycopg.OperationalError, psycopg.InternalError)) or error.sqlstate is None:
+            return SourceUnavailable(text, where=where)
+        if error.sqlstate[:2] in ("08", "25", "40", "53", "55", "57", "58"):
+            return SourceUnavailable(text, where=where)
+        return UserError(text, where=where, fix="See the server's log.")
+
+    def _clean(self, error: psycopg.Error) -> str:
+        text = " ".join(str(error).split()) or type(error).__name__
+        password = self._given().get("password")
+        return text.replace(str(password), "***") if password else text
+
+    def lost(self, message: str) -> LostGuarantee:
+        fix = "Rebuild the views that use this source: `strobe rebuild VIEW`."
+        return LostGuarantee(message, where=self.where, fix=fix)
+
+    def not_prepared(self, what: str) -> UserError:
+        return UserError(what, where=self.where, fix=f"Run `strobe prepare {self.source}`.")
+
+
+class Pool:
+    """The connections for questions: as many as the limit says, kept open between them."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self._free = threading.BoundedSemaphore(place.connections)
+        self._idle: list[Connection] = []
+        self._lock = threading.Lock()
+
+    def take(self) -> Connection:
+        if not self._free.acquire(timeout=WAIT_SECONDS):
+            message = f"all {self.place.connections} connections have been in use for {WAIT_SECONDS:g} s"
+            raise SourceUnavailable(message, where=self.place.where)
+        try:
+            with self._lock:
+                while self._idle:
+                    connection = self._idle.pop()
+                    if not connection.closed:
+                        return connection
+            return self.place.connect()
+        except BaseException:
+            self._free.release()
+            raise
+
+    def give_back(self, connection: Connection) -> None:
+        """Whatever it was doing ends here."""
+        try:
+            if not connection.closed and connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+                connection.execute("ROLLBACK")
+            sound = not connection.closed
+        except psycopg.Error:
+            connection.close()
+            sound = False
+        with self._lock:
+            if sound:
+                self._idle.append(connection)
+            else:  # the others were made by the same server that is gone
+                idle, self._idle = self._idle, []
+                for other in idle:
+                    other.close()
+        self._free.release()
+
+    @contextmanager
+    def session(self, table: str = "") -> Iterator[Connection]:
+        connection = self.take()
+        try:
+            with self.place.errors(table):
+                yield connection
+        finally:
+            self.give_back(connection)
+
+    def close(self) -> None:
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+
+def literal(text: str, connection: Connection) -> str:
+    return sql.Literal(text).as_string(connection)
+
+
+def identifier(*parts: str) -> str:
+    return sql.Identifier(*parts).as_string(None)

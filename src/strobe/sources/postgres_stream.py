@@ -1,0 +1,492 @@
+"""The change stream of a PostgreSQL database, over a walsender connection.
+
+A thread of its own reads the connection, so that keep-alives are answered while whoever wants the transactions is busy;
+it holds a bounded number of them. The slot is told what is durable here, and nothing else: what was only received may
+be needed again. Positions are places between records of the log, as numbers.
+
+A slot serves one connection at a time. A second stream of the same process reads a temporary copy of it.
+"""
+
+from __future__ import annotations
+
+import queue
+import select
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+
+import psycopg
+from psycopg.pq import ExecStatus
+
+from strobe.algebra.bag import Bag, Row
+from strobe.errors import BrokenInvariant, LostGuarantee, SourceUnavailable, StrobeError, UserError
+from strobe.sources import postgres_pgoutput as pgoutput
+from strobe.sources.postgres_pgoutput import UNCHANGED, RelationInfo, Tuple, lsn_text
+from strobe.sources.postgres_place import Connection, Place, identifier
+from strobe.sources.postgres_values import Decode, PgType, Unfit, decoder
+
+WAITING = 200
+"""Transactions that wait to be taken; while there are as many, the server keeps the rest."""
+FEEDBACK_SECONDS = 5.0
+SILENCE_SECONDS = 60.0
+"""After so long without a sign of life the connection is given up. The server is asked for one now and then."""
+PROGRESS_SECONDS = 0.02
+"""How often the passing of irrelevant log is reported, at the most."""
+BUSY_SECONDS = 10.0
+"""How long a slot may still belong to a connection that has just ended."""
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What is wanted of a table, as it was when the views were made."""
+
+    name: str
+    types: Mapping[str, PgType]
+    """The columns that are reported."""
+    key: tuple[str, ...]
+    images: bool
+    sql: str
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """A whole transaction, or (without xid) the news that everything up to `end` has come."""
+
+    end: int
+    xid: int | None = None
+    committed_at: datetime | None = None
+    changes: Mapping[str, Bag] = field(default_factory=dict)
+    gone: Mapping[str, Bag] = field(default_factory=dict)
+
+
+class Slots:
+    """Which slots streams of this process read at the moment."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._taken = False
+
+    def take(self) -> bool:
+        with self._lock:
+            free, self._taken = not self._taken, True
+            return free
+
+    def leave(self) -> None:
+        with self._lock:
+            self._taken = False
+
+    @property
+    def taken(self) -> bool:
+        return self._taken
+
+
+class Stream(threading.Thread):
+    def __init__(
+        self,
+        place: Place,
+        after: int,
+        watched: Mapping[tuple[str, str], Watched],
+        types: Callable[[set[tuple[int, int]]], Mapping[tuple[int, int], PgType]],
+        durable: Callable[[], int],
+        slots: Slots,
+    ) -> None:
+        """`watched` is by (schema, table); `durable` says up to where the log is no longer needed."""
+        super().__init__(name=f"stream-{place.source}", daemon=True)
+        self._place = place
+        self._after = after
+        self._assembly = Assembly(place, watched, types)
+        self._durable = durable
+        self._slots = slots
+        self._own = False
+        self._arrived: queue.Queue[Arrived | StrobeError | BaseException] = queue.Queue(WAITING)
+        self._ending = threading.Event()
+        self._received = after
+        self._passed: int | None = None
+        self._passed_at = 0.0
+        self._told = (0, 0)
+        self._told_at = 0.0
+        self._heard_at = time.monotonic()
+
+    def __enter__(self) -> Stream:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.set()
+        self.join(timeout=5)
+
+    def take(self, seconds: float) -> Arrived | None:
+        """The next that has arrived; None if nothing does in time."""
+        try:
+            found = self._arrived.get(timeout=seconds)
+        except queue.Empty:
+            return None
+        if isinstance(found, BaseException):
+            self._arrived.put(found)  # for whoever asks again
+            raise found
+        return found
+
+    def run(self) -> None:
+        connection: Connection | None = None
+        self._own = self._slots.take()
+        try:
+            connection = self._place.connect(replication=True)
+            with self._place.errors():
+                self._begin(connection)
+                self._read(connection)
+        except BaseException as error:  # raised where the transactions are taken
+            self._put(connection, error)
+        finally:
+            if connection is not None:
+                connection.close()
+            if self._own:
+                self._slots.leave()
+
+    def _begin(self, connection: Connection) -> None:
+        name = self._place.name
+        if not self._own:
+            name = copy_slot(connection, self._place)
+        statement = (
+            f"START_REPLICATION SLOT {identifier(name)} LOGICAL {lsn_text(self._after)} "
+            f"(proto_version '1', publication_names '{identifier(self._place.name)}', messages 'true')"
+        )
+        until = time.monotonic() + BUSY_SECONDS
+        while True:
+            result = connection.pgconn.exec_(statement.encode())
+            if result.status == ExecStatus.COPY_BOTH:
+                return
+            error = psycopg.errors.error_from_result(result)
+            if not isinstance(error, psycopg.errors.ObjectInUse) or time.monotonic() > until:
+                raise self._refused(error)
+            if self._ending.wait(0.05):
+                raise error
+
+    def _refused(self, error: psycopg.Error) -> BaseException:
+        if isinstance(error, psycopg.errors.ObjectInUse):
+            fix = "Another coordinator may be reading it; the slot belongs to one project."
+            return SourceUnavailable(f"the slot {self._place.name} is in use", where=self._place.where, fix=fix)
+        if isinstance(error, psycopg.errors.UndefinedObject):
+            return self._place.lost(f"the slot {self._place.name} is gone")
+        if isinstance(error, psycopg.errors.ObjectNotInPrerequisiteState):
+            return self._place.lost(f"the slot {self._place.name} cannot be read any more: {error}")
+        return error
+
+    def _read(self, connection: Connection) -> None:
+        pgconn = connection.pgconn
+        self._heard_at = time.monotonic()
+        while not self._ending.is_set():
+            count, data = pgconn.get_copy_data(1)
+            if count > 0:
+                self._heard_at = time.monotonic()
+                self._frame(connection, bytes(data))
+                if self._feedback_due():
+                    self._tell(connection)
+                continue
+            if count < 0:
+                raise self._ended(connection)
+            self._pass_on(connection)
+            if self._feedback_due():
+                self._tell(connection)
+            if time.monotonic() > self._heard_at + SILENCE_SECONDS:
+                message = f"the server has been silent for {SILENCE_SECONDS:.0f} s"
+                raise SourceUnavailable(message, where=self._place.where)
+            wait = PROGRESS_SECONDS if self._passed is not None else 0.1
+            if select.select([pgconn.socket], [], [], wait)[0]:
+                pgconn.consume_input()
+
+    def _ended(self, connection: Connection) -> BaseException:
+        result = connection.pgconn.get_result()
+        if result is not None and result.status == ExecStatus.FATAL_ERROR:
+            error = psycopg.errors.error_from_result(result)
+            if isinstance(error, (psycopg.errors.UndefinedObject, psycopg.errors.UndefinedFile)):
+                return self._place.lost(f"the log cannot be read any more: {error}")
+            return error
+        return SourceUnavailable("the server ended the change stream", where=self._place.where)
+
+    def _frame(self, connection: Connection, data: bytes) -> None:
+        frame = pgoutput.frame(data)
+        if isinstance(frame, pgoutput.KeepAlive):
+            if not self._assembly.open:
+                self._reached(frame.end)
+            if frame.reply:
+                self._tell(connection)
+            return
+        arrived = self._assembly.receive(pgoutput.decode(frame.payload))
+        if arrived is None:
+            return
+        if arrived.changes or arrived.gone:
+            self._passed = None
+            self._received = max(self._received, arrived.end)
+            self._put(connection, arrived)
+        else:
+            self._reached(arrived.end)
+
+    def _reached(self, end: int) -> None:
+        if end > self._received:
+            self._received = end
+            self._passed = end
+
+    def _pass_on(self, connection: Connection) -> None:
+        """Report how far irrelevant log has been passed, now and then."""
+        if self._passed is not None and time.monotonic() >= self._passed_at + PROGRESS_SECONDS:
+            passed, self._passed, self._passed_at = self._passed, None, time.monotonic()
+            self._put(connection, Arrived(passed))
+
+    def _put(self, connection: Connection | None, item: Arrived | BaseException) -> None:
+        while not self._ending.is_set():
+            try:
+                self._arrived.put(item, timeout=0.5)
+                return
+            except queue.Full:
+                if connection is not None and not isinstance(item, BaseException):
+                    self._tell(connection)
+
+    def _feedback_due(self) -> bool:
+        now = time.monotonic()
+        if now >= self._told_at + FEEDBACK_SECONDS:
+            return True
+        return now >= self._told_at + 0.1 and self._told != (self._received, self._confirmed())
+
+    def _confirmed(self) -> int:
+        """0 for a copy, which confirms nothing, and as long as nothing is known to be durable."""
+        return min(self._durable(), self._received) if self._own else 0
+
+    def _tell(self, connection: Connection) -> None:
+        self._told = (self._received, self._confirmed())
+        self._told_at = time.monotonic()
+        pgconn = connection.pgconn
+        silent = self._told_at > self._heard_at + FEEDBACK_SECONDS
+        pgconn.put_copy_data(pgoutput.feedback(*self._told, datetime.now(timezone.utc), reply=silent))
+        until = time.monotonic() + 5
+        while pgconn.flush() and time.monotonic() < until:
+            select.select([pgconn.socket], [pgconn.socket], [], 0.1)
+            pgconn.consume_input()
+
+
+def copy_slot(connection: Connection, place: Place) -> str:
+    """A temporary copy of the slot, which goes with the connection; returns its name."""
+    name = f"{place.name[:40]}_copy_{connection.info.backend_pid}"
+    with connection.cursor() as cursor:
+        text = psycopg.sql.SQL("SELECT pg_copy_logical_replication_slot({}, {}, true)")
+        statement = text.format(psycopg.sql.Literal(place.name), psycopg.sql.Literal(name)).as_string(connection)
+        result = connection.pgconn.exec_(statement.encode())
+        if result.status != ExecStatus.TUPLES_OK:
+            raise psycopg.errors.error_from_result(result)
+        cursor.close()
+    return name
+
+
+class Assembly:
+    """Puts transactions together from messages."""
+
+    def __init__(
+        self,
+        place: Place,
+        watched: Mapping[tuple[str, str], Watched],
+        types: Callable[[set[tuple[int, int]]], Mapping[tuple[int, int], PgType]],
+    ) -> None:
+        self._place, self._watched, self._types = place, watched, types
+        self._relations: dict[int, Rows | None] = {}
+        self._begin: pgoutput.Begin | None = None
+        self._nets: dict[str, Net] = {}
+
+    @property
+    def open(self) -> bool:
+        """Whether a transaction has come in part."""
+        return self._begin is not None
+
+    def receive(self, message: pgoutput.Message) -> Arrived | None:
+        if isinstance(message, pgoutput.Begin):
+            self._begin, self._nets = message, {}
+        elif isinstance(message, pgoutput.Commit):
+            return self._commit(message)
+        elif isinstance(message, RelationInfo):
+            self._relations[message.id] = self._rows(message)
+        elif isinstance(message, (pgoutput.Insert, pgoutput.Update, pgoutput.Delete)):
+            rows = self._relations[message.relation]
+            if rows is not None:
+                rows.apply(message, self._nets.setdefault(rows.watched.name, rows.net()))
+        elif isinstance(message, pgoutput.Truncate):
+            self._truncate(message)
+        return None
+
+    def _commit(self, message: pgoutput.Commit) -> Arrived:
+        begin, self._begin = self._begin, None
+        if begin is None:
+            raise BrokenInvariant("a commit came without its beginning", where=self._place.where)
+        changes = {name: bag for name, net in self._nets.items() if len(bag := net.changes())}
+        gone = {name: bag for name, net in self._nets.items() if len(bag := net.gone())}
+        return Arrived(message.end_lsn, begin.xid, message.committed_at, changes, gone)
+
+    def _truncate(self, message: pgoutput.Truncate) -> None:
+        for number in message.relations:
+            rows = self._relations.get(number)
+            if rows is not None:
+                raise self._place.lost(f"table {rows.watched.name} was emptied by TRUNCATE, which Strobe cannot follow")
+
+    def _rows(self, info: RelationInfo) -> Rows | None:
+        watched = self._watched.get((info.schema, info.name))
+        if watched is None:
+            return None
+        types = self._types({(c.type, c.modifier) for c in info.columns})
+        there = {c.name: types[c.type, c.modifier] for c in info.columns}
+        for column, wanted in watched.types.items():
+            if column not in there:
+                raise self._altered(watched, f"its column {column} was dropped or renamed")
+            if (there[column].spark, there[column].name) != (wanted.spark, wanted.name):
+                raise self._altered(watched, f"its column {column} has another type")
+        if watched.images and info.identity != "f":
+            raise self._altered(watched, "its REPLICA IDENTITY is no longer FULL")
+        if not watched.images and info.identity != "f":
+            named = {c.name for c in info.columns if c.key}
+            if not set(watched.key) <= named:
+                raise self._altered(watched, f"old rows are no longer named by its key ({', '.join(watched.key)})")
+        return Rows(self._place, watched, info)
+
+    def _altered(self, watched: Watched, what: str) -> LostGuarantee:
+        return LostGuarantee(
+            f"table {watched.name} was altered: {what}",
+            where=self._place.where,
+            fix=f"Change the views that use it, `strobe prepare {self._place.source}`, and `strobe rebuild VIEW`.",
+        )
+
+
+class Net:
+    """What a transaction did to one table, net."""
+
+    def __init__(self, columns: tuple[str, ...]) -> None:
+        self._columns = columns
+        self._counts: dict[Row, int] = {}
+
+    def change(self, old: Row | None, new: Row | None) -> None:
+        for row, sign in ((old, -1), (new, 1)):
+            if row is not None:
+                count = self._counts.get(row, 0) + sign
+                if count:
+                    self._counts[row] = count
+                else:
+                    del self._counts[row]
+
+    def changes(self) -> Bag:
+        return Bag(self._columns, self._counts)
+
+    def gone(self) -> Bag:
+        return Bag(())
+
+
+class KeyedNet(Net):
+    """The same, where old rows are known by their keys: which of them were there before, and what is there after."""
+
+    def __init__(self, columns: tuple[str, ...], key: tuple[str, ...]) -> None:
+        super().__init__(columns)
+        self._key = key
+        self._places = [columns.index(c) for c in key]
+        self._before: dict[Row, bool] = {}
+        self._after: dict[Row, Row | None] = {}
+
+    def key_of(self, row: Row) -> Row:
+        return tuple(row[i] for i in self._places)
+
+    def change(self, old: Row | None, new: Row | None) -> None:
+        """`old` is a key."""
+        if old is not None:
+            self._before.setdefault(old, True)
+            self._after[old] = None
+        if new is not None:
+            key = self.key_of(new)
+            self._before.setdefault(key, False)
+            self._after[key] = new
+
+    def changes(self) -> Bag:
+        return Bag(self._columns, {row: 1 for row in self._after.values() if row is not None})
+
+    def gone(self) -> Bag:
+        return Bag(self._key, {key: 1 for key, there in self._before.items() if there})
+
+
+class Rows:
+    """Decodes the changes of one table, as it was described last."""
+
+    def __init__(self, place: Place, watched: Watched, info: RelationInfo) -> None:
+        self.watched = watched
+        self._place = place
+        names = [c.name for c in info.columns]
+        self._columns = tuple(watched.types)
+        self._places = [names.index(c) for c in self._columns]
+        self._decoders: list[Decode] = [decoder(t) for t in watched.types.values()]
+        self._key = [names.index(c) for c in watched.key] if not watched.images else []
+        self._key_decoders = [self._decoders[self._columns.index(c)] for c in watched.key] if self._key else []
+
+    def net(self) -> Net:
+        return Net(self._columns) if self.watched.images else KeyedNet(self._columns, self.watched.key)
+
+    def apply(self, message: pgoutput.Insert | pgoutput.Update | pgoutput.Delete, net: Net) -> None:
+        if isinstance(message, pgoutput.Insert):
+            net.change(None, self._row(message.new))
+        elif not self.watched.images:
+            new = message.new if isinstance(message, pgoutput.Update) else None
+            named = message.key or message.old or new
+            net.change(self._key_of(named or ()), None if new is None else self._row(new))
+        elif message.old is None:
+            raise BrokenInvariant("an old row is missing", where=self._where)
+        elif isinstance(message, pgoutput.Update):
+            net.change(self._row(message.old), self._row(message.new, message.old))
+        else:
+            net.change(self._row(message.old), None)
+
+    @property
+    def _where(self) -> str:
+        return f"{self._place.where}, table {self.watched.name}"
+
+    def _row(self, values: Tuple, old: Tuple | None = None) -> Row:
+        found: list[Any] = []
+        for place, decode in zip(self._places, self._decoders, strict=True):
+            value = values[place]
+            if value is UNCHANGED and old is not None:
+                value = old[place]
+            if value is None:
+                found.append(None)
+                continue
+            if not isinstance(value, bytes):
+                raise self._out_of_line(self._columns[len(found)])
+            try:
+                found.append(decode(value))
+            except Unfit as unfit:
+                raise self.unfit(self._columns[len(found)], value, str(unfit)) from None
+        return tuple(found)
+
+    def _key_of(self, values: Tuple) -> Row:
+        return tuple(
+            decode(value) if isinstance(value := values[place], bytes) else None
+            for place, decode in zip(self._key, self._key_decoders, strict=True)
+        )
+
+    def unfit(self, column: str, value: bytes, reason: str) -> UserError:
+        return unfit(self._where, column, self.watched.types[column], value, reason)
+
+    def _out_of_line(self, column: str) -> LostGuarantee:
+        return LostGuarantee(
+            f"a long value of column {column} was left alone by an update, and is not in the log",
+            where=self._where,
+            fix=f"Run: ALTER TABLE {self.watched.sql} REPLICA IDENTITY FULL; then `strobe rebuild` the views that use "
+            "the column.",
+        )
+
+
+def unfit(where: str, column: str, type_: PgType, value: bytes, reason: str) -> UserError:
+    shown = value[:60].decode(errors="replace")
+    return UserError(
+        f"{shown!r} cannot be read as {type_.spark}: {reason}",
+        where=f"{where}, column {column}",
+        fix="Change the value, or leave the column out of the views.",
+    )
+
+
+def arrivals(stream: Stream, stopped: Callable[[], bool]) -> Iterator[Arrived]:
+    while not stopped():
+        arrived = stream.take(0.05)
+        if arrived is not None:
+            yield arrived

@@ -1,0 +1,210 @@
+"""PostgreSQL's values as Spark's: one decoder of the server's text form, for the change stream, look-ups and scans.
+
+The text form depends on settings of the session (date style, time zone, digits of floats), which every connection
+fixes alike: see `postgres_place`. A value that Spark's type cannot hold is refused and never bent. Encoding a key may
+select too much, never too little; a key that no value of the column can equal is left out.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date, datetime, timezone
+from decimal import Context, Decimal, Inexact, InvalidOperation
+from typing import Any
+
+from strobe.algebra.bag import canonical
+
+Decode = Callable[[bytes], Any]
+Encode = Callable[[Any], Any]
+
+UNBOUNDED = "decimal(38,18)"
+"""What `numeric` without precision is read as; a value that does not fit exactly is refused."""
+
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
+_TIMESTAMP = re.compile(r"(\d{4}-\d{2}-\d{2}) (\d{2}:\d{2}:\d{2})(?:\.(\d{1,6}))?(\+00)?", re.ASCII)
+
+
+class Unfit(Exception):
+    """A value that Spark's type cannot hold, and why."""
+
+
+@dataclass(frozen=True)
+class PgType:
+    """A type of PostgreSQL, resolved: of a domain the type beneath it."""
+
+    name: str
+    """`int4`, `numeric`, … as in `pg_type`; of extensions and users by what it is: `citext`, or `enum`."""
+    modifier: int = -1
+    oid: int = 0
+    """Of the type beneath domains."""
+    sql: str = ""
+    """Its name in SQL, for types of users."""
+
+    @property
+    def spark(self) -> str | None:
+        """The Spark type; None where there is none."""
+        if self.name == "numeric":
+            return _decimal_type(self.modifier)
+        return _SPARK.get(self.name)
+
+    @property
+    def searchable(self) -> bool:
+        """Whether equality here and in Spark agree, or equality here is the wider one."""
+        return self.name not in ("json", "jsonb", "citext")
+
+
+def _decimal_type(modifier: int) -> str | None:
+    if modifier < 4:
+        return UNBOUNDED
+    precision = ((modifier - 4) >> 16) & 0xFFFF
+    scale = (((modifier - 4) & 0x7FF) ^ 1024) - 1024
+    return f"decimal({precision},{scale})" if 1 <= precision <= 38 and 0 <= scale <= precision else None
+
+
+_SPARK = {
+    "int2": "smallint",
+    "int4": "int",
+    "int8": "bigint",
+    "bool": "boolean",
+    "float4": "float",
+    "float8": "double",
+    "text": "string",
+    "varchar": "string",
+    "bpchar": "string",
+    "citext": "string",
+    "uuid": "string",
+    "json": "string",
+    "jsonb": "string",
+    "enum": "string",
+    "bytea": "binary",
+    "date": "date",
+    "timestamp": "timestamp_ntz",
+    "timestamptz": "timestamp",
+}
+
+
+def decoder(type_: PgType) -> Decode:
+    """The server's text (never NULL) to a canonical value; raises `Unfit`."""
+    if type_.name == "numeric":
+        precision, scale = map(int, (type_.spark or UNBOUNDED)[8:-1].split(","))
+        return _decimals(precision, scale)
+    return _DECODERS.get(type_.name, _string)
+
+
+def _string(text: bytes) -> str:
+    return text.decode()
+
+
+def _decimals(precision: int, scale: int) -> Decode:
+    exact = Context(prec=precision, traps=[Inexact, InvalidOperation])
+    unit = Decimal((0, (1,), -scale))
+
+    def decode(text: bytes) -> Decimal:
+        value = Decimal(text.decode())
+        if not value.is_finite():
+            raise Unfit("it is not a finite number")
+        try:
+            number = exact.quantize(value, unit)
+        except Inexact:
+            raise Unfit(f"it has more than {scale} digits after the point") from None
+        except InvalidOperation:
+            raise Unfit(f"it has more than {precision - scale} digits before the point") from None
+        return number if number else abs(number)
+
+    return decode
+
+
+def _boolean(text: bytes) -> bool:
+    return text == b"t"
+
+
+def _double(text: bytes) -> float:
+    return float(canonical(float(text)))
+
+
+def _float(text: bytes) -> float:
+    """The 32-bit number that is meant, as the 64-bit one that equals it."""
+    return float(canonical(struct.unpack("f", struct.pack("f", float(text)))[0]))
+
+
+def _binary(text: bytes) -> bytes:
+    return bytes.fromhex(text[2:].decode())
+
+
+def _date(text: bytes) -> date:
+    if not _DATE.fullmatch(text.decode()):
+        raise Unfit("it is not a date between the years 1 and 9999")
+    return date.fromisoformat(text.decode())
+
+
+def _moment(text: bytes) -> datetime:
+    match = _TIMESTAMP.fullmatch(text.decode())
+    if match is None:
+        raise Unfit("it is not a moment between the years 1 and 9999")
+    return datetime.fromisoformat(f"{match[1]}T{match[2]}.{match[3] or '':0<6}")
+
+
+def _instant(text: bytes) -> datetime:
+    return _moment(text).replace(tzinfo=timezone.utc)
+
+
+_DECODERS: dict[str, Decode] = {
+    "int2": int,
+    "int4": int,
+    "int8": int,
+    "bool": _boolean,
+    "float4": _float,
+    "float8": _double,
+    "bytea": _binary,
+    "date": _date,
+    "timestamp": _moment,
+    "timestamptz": _instant,
+}
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How keys of a column are handed to the server: as text, in an array of this type."""
+
+    array: str
+    encode: Encode
+    """A canonical key (never None) as text; None when no value of the column can equal it."""
+
+
+def encoding(type_: PgType) -> Encoding:
+    if type_.name in ("int2", "int4", "int8"):
+        return Encoding("bigint[]", _encode_integer)
+    return _ENCODINGS.get(type_.name) or Encoding("text[]", _encode_text)
+
+
+def _encode_integer(key: Any) -> str | None:
+    number = Decimal(key)
+    if number != number.to_integral_value() or not -(2**63) <= number < 2**63:
+        return None
+    return str(int(number))
+
+
+def _encode_text(key: Any) -> str | None:
+    return None if "\0" in key else str(key)  # PostgreSQL's text holds no such character
+
+
+def _encode_uuid(key: Any) -> str | None:
+    return key if _UUID.fullmatch(key) else None
+
+
+_ENCODINGS = {
+    "numeric": Encoding("numeric[]", lambda key: f"{Decimal(key):f}"),
+    "bool": Encoding("boolean[]", lambda key: "t" if key else "f"),
+    "float4": Encoding("real[]", repr),
+    "float8": Encoding("double precision[]", repr),
+    "bpchar": Encoding("bpchar[]", _encode_text),
+    "uuid": Encoding("uuid[]", _encode_uuid),
+    "bytea": Encoding("bytea[]", lambda key: "\\x" + key.hex()),
+    "date": Encoding("date[]", date.isoformat),
+    "timestamp": Encoding("timestamp[]", lambda key: key.isoformat(" ")),
+    "timestamptz": Encoding("timestamptz[]", lambda key: key.isoformat(" ")),
+}
