@@ -18,7 +18,6 @@ from worlds import random_world, run
 from strobe.algebra.bag import Bag
 from strobe.auditor.levels import HistoryTransaction, Judge
 from strobe.managers import changes, eca, evaluation, sweep
-from strobe.managers import strobe as strobe_module
 from strobe.managers.eca import Eca
 from strobe.managers.inbox import Inbox
 from strobe.managers.nested_sweep import NestedSweep
@@ -52,15 +51,15 @@ class Bug:
     keyed: bool = True
 
 
-def _without_pending(self: Strobe, occurrence: Any, deleted: Any) -> None:
+def _without_pending(self: Strobe, action: KeyDelete) -> None:
     queries, self._open = self._open, []
-    _delete(self, occurrence, deleted)
+    _delete(self, action)
     self._open = queries
 
 
-def _only_pending(self: Strobe, occurrence: Any, deleted: Any) -> None:
+def _only_pending(self: Strobe, action: KeyDelete) -> None:
     before = self._inserts
-    _delete(self, occurrence, deleted)
+    _delete(self, action)
     self._inserts = before
 
 
@@ -89,8 +88,9 @@ def _with_duplicates(self: Strobe, result: Any, pending: Any) -> None:
 def _half_a_transaction(self: Strobe, update: Any) -> list[Any]:
     """The deletions are installed before the insertions have been asked for."""
     touched = [(o, changes.change(o, [update])) for o in self.view.occurrences if changes.touches(update, o)]
-    for occurrence, rows in touched:
-        self._delete(occurrence, rows.part(-1))
+    for occurrence, _ in touched:
+        for action in changes.deletions(occurrence, update):
+            self._delete(action)
     out: list[Any] = [replace(self._install(), covers=())] if self._deletes else []
     for occurrence, rows in touched:
         if not rows.part(1).known_empty:
@@ -157,7 +157,7 @@ _lab_evaluate = Lab._evaluate
 BUGS = [
     Bug("pending forgotten", Strobe, "_delete", _without_pending, "strobe"),
     Bug("action list keeps what was deleted", Strobe, "_delete", _only_pending, "strobe"),
-    Bug("key compared in part", strobe_module, "key_delete", _part_of_the_key, "strobe"),
+    Bug("key compared in part", changes, "key_delete", _part_of_the_key, "strobe"),
     Bug("duplicate not suppressed", Strobe, "_insert", _with_duplicates, "t-strobe"),
     Bug("insertions seen early are kept", Strobe, "_insert", _with_duplicates, "c-strobe"),
     Bug("the same tuple by key only", Strobe, "_insert", _by_key_only, "c-strobe"),
