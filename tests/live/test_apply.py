@@ -19,7 +19,7 @@ from strobe.auditor.replay import states
 from strobe.demo.oracle import Oracle
 from strobe.warehouse import look
 
-pytestmark = [pytest.mark.spark, pytest.mark.live]
+pytestmark = [pytest.mark.spark, pytest.mark.live, pytest.mark.slow]
 
 KILLED = -signal.SIGKILL
 PAID = (
