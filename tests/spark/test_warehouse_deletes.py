@@ -25,7 +25,7 @@ from strobe.messages import ActionList, KeyDelete
 from strobe.warehouse import log, look, views
 from strobe.warehouse.header import Commit
 from strobe.warehouse.removals import combined
-from strobe.warehouse.warehouse import Warehouse
+from strobe.warehouse.warehouse import APPENDS, Warehouse
 
 pytestmark = pytest.mark.spark
 
@@ -160,12 +160,10 @@ class Bench:
 
     def jobs(self, *commits: Sequence[ActionList]) -> int:
         """How many Spark jobs an append takes."""
-        group = f"commit {self.last + 1}"
-        self.spark.sparkContext.setJobGroup(group, group)
+        tracker = self.spark.sparkContext.statusTracker()
+        before = len(tracker.getJobIdsForGroup(APPENDS))
         self.append(*commits)
-        found = self.spark.sparkContext.statusTracker().getJobIdsForGroup(group)
-        self.spark.sparkContext.setJobGroup("", "")
-        return len(found)
+        return len(tracker.getJobIdsForGroup(APPENDS)) - before
 
 
 ODD = "it's \\ ${env:HOME}"
