@@ -229,6 +229,35 @@ def test_the_slot_is_confirmed_only_up_to_what_is_durable(db: Database) -> None:
         next(db.open().transactions(start, [], lambda: False))
 
 
+def test_a_second_stream_beside_the_first(db: Database) -> None:
+    """Views that are about to join read a copy of the slot; the source goes on with the slot itself afterwards."""
+    source = db.make(ORDERS, "orders")
+    start = source.now()
+    stream = source.transactions(start, [], lambda: False)
+    db.run("INSERT INTO orders VALUES (1, 1, 'a')")
+    assert next(t for t in stream if t.changes)
+    other = db.open()
+    other.beside(source)
+    (found,) = read(other, start)
+    assert found.changes["orders"] == Bag.of(COLUMNS, [(1, 1, "a")])
+    stream.close()
+    db.run("INSERT INTO orders VALUES (2, 1, 'b')")
+    assert len(read(other, found.position)) == 1
+    other.close()
+
+
+def test_the_number_of_rows_is_the_servers_estimate(db: Database) -> None:
+    """Unknown before the table was first analysed."""
+    reader = db.make(f"{ORDERS}; INSERT INTO orders SELECT n, n FROM generate_series(1, 50) n", "orders").reader()
+    reader.open()
+    assert reader.rows("orders") is None
+    reader.close()
+    db.run("ANALYZE orders")
+    reader.open()
+    assert reader.rows("orders") == 50
+    reader.close()
+
+
 def test_a_quiet_table_on_a_busy_server_moves_on(db: Database) -> None:
     """Changes of tables that nobody watches advance the position, and the slot with it."""
     source = db.make(f"{ORDERS}; CREATE TABLE other (a int)", "orders")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -39,6 +40,9 @@ JOINING = "joining"
 
 FIRST = 1
 """The commit that holds what was loaded."""
+
+DOWN = 60.0
+"""Seconds for which a source may be down before views that need it do not join."""
 
 CLOSE = 60.0
 """Seconds to wait for the end of views that will not join."""
@@ -136,13 +140,17 @@ class Beside:
             raise NotNow(f"the views could not be loaded: {lines[0]}", fix="Try again.")
 
     def meet(self, other: Coordinator) -> Errand:
-        """Come to where the others were when this was called."""
-        own = self._at_work()
+        """Come to where the others were when this was called; `SourceUnavailable` if a source is down for long."""
+        own, well = self._at_work(), time.monotonic()
         goals = {
             s: other.monitors[s].position if s in other.monitors else self.assembly.sources[s].now() for s in own.vector
         }
         while not all(goal <= own.visible(s) for s, goal in goals.items()):
             self.check()
+            problem = next(filter(None, map(own.problem, own.vector)), None)
+            well = well if problem is not None else time.monotonic()
+            if problem is not None and time.monotonic() - well > DOWN:
+                raise SourceUnavailable(problem.message, where=problem.where, fix=problem.fix)
             yield
 
     def pause(self, other: Coordinator, seconds: float) -> Errand:

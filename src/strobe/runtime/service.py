@@ -469,6 +469,8 @@ class Service:
     def _load_beside(self, coordinator: Coordinator, change: Change) -> Errand:
         names = ", ".join(change.edit.load)
         self._tell(change, f"loading {names}")
+        for name in change.assembly.sources.keys() & coordinator.assembly.sources.keys():
+            change.assembly.sources[name].beside(coordinator.assembly.sources[name])
         own = change.beside = Beside(coordinator.warehouse, self.spark(), change.assembly, change.edit.load)
         told: dict[str, int] = {}
         while own.coordinator is None:

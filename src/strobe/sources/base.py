@@ -80,6 +80,9 @@ class Source(ABC):
     def focus(self, columns: Mapping[str, Collection[str]]) -> None:  # noqa: B027  # optional: saves work only
         """The relations and columns that views use: others need neither be decoded nor reported in transactions."""
 
+    def beside(self, other: Source) -> None:  # noqa: B027  # optional: most sources can be read twice
+        """`other` is the same source, which this process reads already: both will be read for some time."""
+
     @abstractmethod
     def check(self, relations: Sequence[str]) -> list[Finding]:
         """Preflight: what is missing before these relations can be watched and asked."""

@@ -56,6 +56,11 @@ class PostgresSource(Source):
     def focus(self, columns: Mapping[str, Collection[str]]) -> None:
         self._focus = columns
 
+    def beside(self, other: Source) -> None:
+        """A slot serves one connection: whoever comes second reads a copy of it."""
+        if isinstance(other, PostgresSource) and other._place.name == self._place.name:
+            self._slots = other._slots
+
     def check(self, relations: Sequence[str]) -> list[Finding]:
         try:
             with self._pool.session() as connection:

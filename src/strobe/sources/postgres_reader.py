@@ -172,6 +172,17 @@ class PostgresReader(Reader):
         found = Rows(self._place, table, columns)
         yield from self._read(table, found, found.selected)
 
+    def rows(self, relation: str) -> int | None:
+        """As the server's own statistics have it: counting would read the table. None before it was first analysed."""
+        table = self._table(relation)
+        with self._place.errors(table.name):
+            ((estimate,),) = rows(
+                self._open_connection(),
+                "SELECT reltuples::bigint::text FROM pg_class WHERE oid = %s::regclass",
+                table.sql,
+            )
+        return None if int(estimate) < 0 else int(estimate)
+
     def _read(self, table: Table, found: Rows, statement: sql.Composable) -> Iterator[Row]:
         """In portions, through a cursor of the server's that goes with the snapshot."""
         connection = self._open_connection()
