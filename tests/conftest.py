@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 from postgres_server import PostgresServer
 
 if TYPE_CHECKING:
+    from mariadb_server import Server
     from pyspark.sql import SparkSession
 
 # Shared machines are slow now and then: a test is not wrong because one example took long.
@@ -66,6 +67,24 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServe
         yield server
     finally:
         server.remove()
+
+
+@pytest.fixture(scope="session")
+def mariadb_template() -> Iterator[Path]:
+    """The data folder that throw-away MariaDB servers start from."""
+    from mariadb_server import new_template
+
+    with new_template() as folder:
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def mariadb(mariadb_template: Path) -> Iterator[Server]:
+    """A MariaDB server that many tests share, each with databases of its own."""
+    from mariadb_server import running
+
+    with running(mariadb_template) as server:
+        yield server
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ _NAME = "[a-z][a-z0-9_]*"
 _DURATION = r"(\d{1,9})(ms|s|m|h|d)"
 _UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _FORMATS = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
-_LATER = ("mariadb", "delta")
+_LATER = ("delta",)
 _SHORTEST_SECRET = 4
 """A shorter value hides nothing, and blotting it out would spoil every message that happens to contain it."""
 
@@ -117,7 +117,16 @@ class PostgresSource(_Model):
     limits: Limits = Limits()
 
 
-SourceConfig = SqliteSource | FilesSource | PostgresSource
+class MariadbSource(_Model):
+    """A database of a MariaDB server, version 10.6 or newer."""
+
+    type: Literal["mariadb"]
+    dsn: Text = Field(description="mysql://user:password@host:port/database", repr=False)
+    limits: Limits = Limits()
+
+
+SourceConfig = SqliteSource | FilesSource | PostgresSource | MariadbSource
+_WITH_DSN = (PostgresSource, MariadbSource)
 
 
 class ViewConfig(_Model):
@@ -226,7 +235,7 @@ def load(directory: Path) -> Project:
         views=_views(source, document, directory),
         sources={
             name: config
-            if isinstance(config, PostgresSource)
+            if isinstance(config, _WITH_DSN)
             else config.model_copy(update={"path": str(_absolute(directory, config.path))})
             for name, config in document.sources.items()
         },
@@ -237,7 +246,7 @@ def load(directory: Path) -> Project:
 
 def _passwords(document: Document) -> Iterable[str]:
     """Parts of dsns that are secrets by themselves."""
-    dsns = (config.dsn for config in document.sources.values() if isinstance(config, PostgresSource))
+    dsns = (config.dsn for config in document.sources.values() if isinstance(config, _WITH_DSN))
     return [found for dsn in dsns for found in _password(dsn)]
 
 
@@ -341,14 +350,14 @@ def _check_sources(source: YamlFile, sources: Any) -> None:
             continue
         if config.get("type") in _LATER:
             message = f"sources of type {config['type']} are not supported yet"
-            raise mistake(message, source.line((*path, "type")), "Supported are sqlite, files and postgres.")
+            raise mistake(message, source.line((*path, "type")), "Supported are sqlite, files, postgres and mariadb.")
         if config.get("type") == "files":
             _check_files(source, path, config)
-        if config.get("type") == "postgres":
-            _check_postgres(source, path)
+        if config.get("type") in ("postgres", "mariadb"):
+            _check_dsn(source, path)
 
 
-def _check_postgres(source: YamlFile, path: NodePath) -> None:
+def _check_dsn(source: YamlFile, path: NodePath) -> None:
     """A password may come from outside only, where it is known to be a secret."""
     written = source.get((*path, "dsn"))
     if isinstance(written, str) and _password(re.sub(r"\$\{[^}]*\}", "", written)):
@@ -427,7 +436,12 @@ def _path_in_file(loc: Iterable[str | int]) -> NodePath:
 
 
 def _keys_at(source: YamlFile, path: NodePath) -> list[str]:
-    models: dict[str, type[_Model]] = {"sqlite": SqliteSource, "files": FilesSource, "postgres": PostgresSource}
+    models: dict[str, type[_Model]] = {
+        "sqlite": SqliteSource,
+        "files": FilesSource,
+        "postgres": PostgresSource,
+        "mariadb": MariadbSource,
+    }
     if path[:1] == ("sources",) and path[2:] == ("limits",):
         return list(Limits.model_fields)
     if path[:1] == ("views",):

@@ -43,9 +43,11 @@ POOLS: tuple[list[Any], ...] = (
     ],
     [b"", b"\x00", b"a", b"\xff\xfe"],
     [True, False],
+    [datetime(1, 1, 1), datetime(2024, 3, 31, 2, 30, 0, 123456), datetime(9999, 12, 31, 23, 59, 59, 999999)],
+    [0.0, 0.10000000149011612, 16777216.0, float("inf"), float("nan")],
 )
 NUMBER_TYPES = ("bigint", "decimal(10,2)", "decimal(20,4)")
-OTHER_TYPES = ("string", "double", "date", "timestamp", "binary", "boolean")
+OTHER_TYPES = ("string", "double", "date", "timestamp", "binary", "boolean", "timestamp_ntz", "float")
 TYPES = {f"r{k}c{j}": t for k in range(3) for j, t in enumerate((NUMBER_TYPES[k], *OTHER_TYPES))}
 
 
@@ -85,7 +87,7 @@ def expressions(draw: st.DrawFn, relations: tuple[int, ...], depth: int) -> Case
     """An expression over attributes of these relations (of all of them where it joins)."""
     if len(relations) > 1:
         return joined(draw, relations, depth)
-    columns = draw(st.lists(st.integers(0, 6), min_size=1, max_size=3, unique=True))
+    columns = draw(st.lists(st.integers(0, len(OTHER_TYPES)), min_size=1, max_size=3, unique=True))
     attributes = [f"r{relations[0]}c{j}" for j in columns]
     return grown(draw, draw(leaves(attributes)), depth)
 

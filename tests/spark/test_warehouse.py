@@ -17,7 +17,7 @@ from strobe.algebra.bag import NAN, Bag, Row, canonical
 from strobe.algebra.schema import Column, RelationSchema
 from strobe.algebra.view import Occurrence, Output, View
 from strobe.dataplane.arrow import from_arrow, to_arrow
-from strobe.dataplane.relation import SparkRelation
+from strobe.dataplane.relation import SparkRelation, local_data
 from strobe.errors import BrokenInvariant, CommitUnknown, Fenced, NotNow, UserError
 from strobe.warehouse import fence, look, reader, views
 from strobe.warehouse.header import Commit
@@ -39,6 +39,7 @@ ALL_TYPES = (
     Column("raw", "binary"),
     Column("x", "double"),
     Column("small", "int"),
+    Column("local", "timestamp_ntz"),
 )
 
 
@@ -132,7 +133,7 @@ class Bench:
 def frame(spark: SparkSession, view: View, rows: Iterable[Row]) -> DataFrame:
     """A view computed by Spark from raw rows."""
     types = view.attribute_types()
-    raw = spark.createDataFrame(to_arrow(list(types), list(types.values()), list(rows)))
+    raw = local_data(spark, to_arrow(list(types), list(types.values()), list(rows)))
     chosen = raw.where(view.condition) if view.condition else raw
     return chosen.selectExpr(*[f"{o.expression} AS {o.name}" for o in view.outputs])
 
@@ -152,6 +153,7 @@ def wide(number: int, **other: Any) -> Row:
         "raw": b"\x00\xff",
         "x": 0.1,
         "small": -1,
+        "local": datetime(2024, 3, 31, 2, 30, 0, 5),
     }
     return tuple(canonical(v) for v in {**row, **other}.values())
 

@@ -199,8 +199,22 @@ MISTAKES = [
         "limits.connection is not a known key",
         "connections",
     ),
-    (SOURCE, "  depot: {type: mariadb, dsn: x}", 4, "type mariadb are not supported yet", "sqlite, files and postgres"),
-    (SOURCE, "  depot: {type: delta, path: x}", 4, "type delta are not supported yet", "sqlite, files and postgres"),
+    (SOURCE, "  depot: {type: mariadb}", 4, "sources.depot.dsn is missing", "Add dsn"),
+    (SOURCE, "  depot: {type: mariadb, dsn: mysql://u:pw1@h/d}", 4, "the dsn holds a password", "${DEPOT_DSN}"),
+    (
+        SOURCE,
+        "  depot: {type: mariadb, dsn: x, limits: {conections: 2}}",
+        4,
+        "limits.conections is not a",
+        "connections?",
+    ),
+    (
+        SOURCE,
+        "  depot: {type: delta, path: x}",
+        4,
+        "type delta are not supported yet",
+        "sqlite, files, postgres and mariadb",
+    ),
     (SOURCE, "  depot: {type: sqlite}", 4, "sources.depot.path is missing", "Add path"),
     (SOURCE, "  depot:\n    type: sqlite\n    pth: x", 6, "sources.depot.pth is not a known key", "Did you mean path?"),
     (SOURCE, "  depot:\n    type: sqlite\n    path: x\n    pfad: y", 7, "sources.depot.pfad is not a known", "path"),
@@ -318,6 +332,20 @@ def test_secrets_come_in_and_never_out(project: Path, monkeypatch: pytest.Monkey
     assert found.sources["depot"].path == str(project.resolve() / "topsecret.db")
     assert found.redact("no topsecret.db and k-hunter2hunter2 in 2") == "no *** and k-*** in 2"
     assert "secret.db" not in repr(found) and "hunter" not in repr(found)
+
+
+def test_an_address_is_a_secret_and_so_is_its_password(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However it is spelt: in the address, where signs are escaped, and as the server knows it."""
+    monkeypatch.setenv("DEPOT_PASSWORD", "s3cret%2Fword")
+    (project / "dsn").write_text("mysql://strobe:0ther%3Aword@host/shop\n")
+    whole = '  depot: {type: mariadb, dsn: "${file:dsn}", limits: {connections: 2, statement_timeout: 1m}}'
+    part = '  other: {type: mariadb, dsn: "mysql://strobe:${DEPOT_PASSWORD}@host/shop"}'
+    found = load(project, MINIMAL.replace(SOURCE, f"{whole}\n{part}"))
+    depot, other = found.sources["depot"], found.sources["other"]
+    assert (depot.limits.connections, depot.limits.statement_timeout.total_seconds()) == (2, 60)  # type: ignore[union-attr]
+    assert (other.limits.connections, other.limits.statement_timeout.total_seconds()) == (4, 5)  # type: ignore[union-attr]
+    shown = f"{found!r} {depot!r} " + found.redact("s3cret/word s3cret%2Fword 0ther:word mysql://strobe:0ther%3Aword@h")
+    assert "s3cret" not in shown and "0ther" not in shown
 
 
 def test_secrets_are_only_for_sources_and_spark(project: Path) -> None:

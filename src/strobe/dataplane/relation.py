@@ -13,8 +13,10 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name by which Spark's users know it
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from strobe.algebra.bag import Bag
 from strobe.algebra.relation import Relation
@@ -55,7 +57,7 @@ class SparkRelation:
         names = [*_names(len(bag.attributes)), COUNT]
         ddl = [types.get(a) or _inferred(bag, i) for i, a in enumerate(bag.attributes)]
         table = to_arrow(names, [*ddl, "bigint"], [(*row, n) for row, n in bag.items()])
-        return cls(spark.createDataFrame(table), bag.attributes, types, net=True, known_empty=bag.known_empty)
+        return cls(local_data(spark, table), bag.attributes, types, net=True, known_empty=bag.known_empty)
 
     @property
     def attributes(self) -> tuple[str, ...]:
@@ -159,6 +161,11 @@ class SparkRelation:
             left, right = F.col(f"c{self._attributes.index(mine)}"), F.col(f"k{beside._attributes.index(theirs)}")
             condition = condition & (left.eqNullSafe(right) if nulls else left == right)
         return condition
+
+
+def local_data(spark: SparkSession, table: pa.Table) -> DataFrame:
+    """An Arrow table in Spark, in its own types: left alone, Spark takes a timestamp without a zone for one with."""
+    return spark.createDataFrame(table, from_arrow_schema(table.schema, prefer_timestamp_ntz=True))
 
 
 def _names(width: int) -> list[str]:

@@ -35,6 +35,12 @@ def open_source(
         return PostgresSource(
             Place(name, config.dsn, config.schema_name, object_name(project, name), limits.connections, seconds)
         )
+    if config.type == "mariadb":
+        from strobe.sources.mariadb import MariadbSource
+
+        return MariadbSource(name, config)
     raise UserError(
-        f"there is no source type {config.type}", where=f"source {name}", fix="Known types: sqlite, files, postgres."
+        f"there is no source type {config.type}",
+        where=f"source {name}",
+        fix="Known types: sqlite, files, postgres, mariadb.",
     )

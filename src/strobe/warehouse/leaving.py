@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name by which Spark's users know it
 
 from strobe.dataplane.arrow import canonical_ddl, to_arrow
-from strobe.dataplane.relation import COUNT, SparkRelation
+from strobe.dataplane.relation import COUNT, SparkRelation, local_data
 from strobe.errors import BrokenInvariant
 from strobe.warehouse.layout import quoted, text
 from strobe.warehouse.removals import First
@@ -64,7 +64,7 @@ def _keys(rows: DataFrame, first: First, occurrence: int, types: Sequence[str], 
     frames = []
     if occurrence in first.keys:
         local = [(*key, number) for key, number in first.keys[occurrence].items()]
-        frames.append(rows.sparkSession.createDataFrame(to_arrow(names, [*own, "bigint"], local)))
+        frames.append(local_data(rows.sparkSession, to_arrow(names, [*own, "bigint"], local)))
     for number, delete in first.large:
         if delete.occurrence == occurrence:
             if not isinstance(delete.keys, SparkRelation):

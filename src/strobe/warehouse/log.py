@@ -23,7 +23,7 @@ from strobe.algebra.bag import Bag
 from strobe.algebra.relation import Relation
 from strobe.algebra.view import View
 from strobe.dataplane.arrow import canonical_ddl, to_arrow
-from strobe.dataplane.relation import SparkRelation
+from strobe.dataplane.relation import SparkRelation, local_data
 from strobe.errors import BrokenInvariant, UserError
 from strobe.warehouse.header import Commit
 from strobe.warehouse.layout import RANGE, Layout, field, quoted
@@ -177,7 +177,7 @@ def _raw(spark: SparkSession, view: View, changes: Sequence[tuple[int, Relation]
     small = not frames
     if rows or small:
         table = to_arrow(names, [*(types[a] for a in view.attributes), "bigint", "bigint"], rows)
-        frames.append(spark.createDataFrame(table).coalesce(1))
+        frames.append(local_data(spark, table).coalesce(1))
     return reduce(DataFrame.unionByName, frames), small
 
 

@@ -9,7 +9,7 @@ Where rows can repeat, copies of a row are numbered 1..n in `_copy`, without gap
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -84,6 +84,8 @@ def load(
     writer = writer.option("txnAppId", load_app(view.name)).option("txnVersion", str(generation))
     if not look.exists(path):
         writer = writer.options(**{DELETION_VECTORS: "false", **properties})
+    else:
+        allow_types(spark, path, (type_ for _, type_ in rows.dtypes))
     writer.save(str(path))
     if look.rows_of(layout.root, view.name) >= LARGE:
         set_properties(spark, path, {DELETION_VECTORS: "true"})
@@ -92,6 +94,12 @@ def load(
 
 def set_properties(spark: SparkSession, path: Path, properties: dict[str, str]) -> None:
     spark.sql(f"ALTER TABLE {sql_path(path)} SET TBLPROPERTIES ({properties_sql(properties)})")
+
+
+def allow_types(spark: SparkSession, path: Path, types: Iterable[str]) -> None:
+    """Delta takes timestamps without a zone into a table that is there only when it has been told to."""
+    if any("timestamp_ntz" in type_.lower() for type_ in types):
+        set_properties(spark, path, {"delta.feature.timestampNtz": "supported"})
 
 
 def undo_load(spark: SparkSession, layout: Layout, definition: Definition) -> None:

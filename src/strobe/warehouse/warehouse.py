@@ -285,6 +285,7 @@ class Warehouse:
             added = ", ".join(f"rows.{name} {type_}" for name, type_ in new.items())
         else:
             added = f"rows STRUCT<{', '.join(f'{name}: {type_}' for name, type_ in new.items())}> AFTER `count`"
+        views.allow_types(self._spark, self.layout.log, new.values())
         self._spark.sql(f"ALTER TABLE {sql_path(self.layout.log)} ADD COLUMNS ({added})")
 
     def _repair(self) -> None:

@@ -1,0 +1,134 @@
+"""MariaDB: the row-based binlog as the log, consistent snapshots as answers.
+
+A position is a place in the binlog, `file:offset@second`, where the second is the one in which the file was created: a
+server that was restored from a backup, reset or replaced has other files under the same names. Positions are ordered
+as the server wrote its log, which is also the order in which commits become visible, whatever GTID domains the
+transactions belong to.
+
+Nothing is put into the database, and nothing is written to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing
+from datetime import timedelta
+from typing import Any, Protocol
+
+from strobe.algebra.schema import RelationSchema
+from strobe.errors import StrobeError, UserError
+from strobe.messages import Position, Transaction
+from strobe.sources import mariadb_binlog as binlog
+from strobe.sources.base import Finding, Reader, Source
+from strobe.sources.mariadb_check import check
+from strobe.sources.mariadb_place import Address, Place, rows
+from strobe.sources.mariadb_reader import MariadbReader, Shared, snapshot
+from strobe.sources.mariadb_stream import Stream, Watched
+from strobe.sources.mariadb_tables import Table
+
+
+class Limits(Protocol):
+    @property
+    def connections(self) -> int: ...
+    @property
+    def statement_timeout(self) -> timedelta: ...
+
+
+class Config(Protocol):
+    """What `strobe.yml` says about such a source."""
+
+    @property
+    def dsn(self) -> str: ...
+    @property
+    def limits(self) -> Any: ...
+
+
+class MariadbSource(Source):
+    """A database of a MariaDB server."""
+
+    def __init__(self, name: str, config: Config) -> None:
+        self.name = name
+        address = Address.parse(config.dsn, f"source {name}")
+        limits: Limits = config.limits
+        self._place = Place(name, address, limits.connections, limits.statement_timeout.total_seconds())
+        self._shared = Shared(self._place)
+        self._focus: Mapping[str, Collection[str]] | None = None
+
+    def schemas(self) -> tuple[RelationSchema, ...]:
+        """InnoDB's tables with their columns of a supported type; other columns are left out."""
+        tables = self._shared.catalog.refresh().values()
+        return tuple(t.schema(self.name) for t in tables if t.usable and t.offered)
+
+    def focus(self, columns: Mapping[str, Collection[str]]) -> None:
+        self._focus = columns
+
+    def check(self, relations: Sequence[str]) -> list[Finding]:
+        """On a new connection: the server looks at global rights when one is made."""
+        try:
+            with self._place.errors(), closing(self._place.connect()) as connection:
+                return list(check(connection, self._place, relations))
+        except StrobeError as error:
+            return [Finding("error", error.where or self._place.where, error.message, error.fix)]
+
+    def prepare_script(self, relations: Sequence[str]) -> list[str]:
+        """Nothing: the binlog is there or not, and rights are the DBA's to give."""
+        return []
+
+    def prepare(self, relations: Sequence[str]) -> None:
+        for relation in relations:
+            self._shared.catalog.table(relation)
+
+    def undo(self) -> list[str]:
+        return []
+
+    def identity(self) -> str:
+        with self._shared.connections.session() as connection:
+            ((server, log),) = rows(connection, "SELECT @@global.server_id, @@global.log_bin_basename")
+        return f"mariadb:{server}:{log}:{self._place.database}"
+
+    def position(self, text: str) -> Position:
+        try:
+            return binlog.position_at(*binlog.parts(Position(text, ())))
+        except ValueError:
+            raise UserError(f"{text!r} is not a position in a binlog", where=self._place.where) from None
+
+    def now(self) -> Position:
+        """Where a snapshot taken now is: what is in the log beyond it is not visible to anybody yet."""
+        with self._shared.connections.session() as connection:
+            file, offset = snapshot(connection)
+            rows(connection, "COMMIT")
+        return self._shared.position(file, offset)
+
+    def verify(self, position: Position) -> None:
+        with self._shared.connections.session() as connection:
+            binlog.verify(self._place, connection, position)
+
+    def transactions(
+        self, after: Position, stops: Sequence[Position], stopped: Callable[[], bool]
+    ) -> Iterator[Transaction]:
+        stream = Stream(self._shared.connections, self._shared.marks, self._watched(), stops, stopped)
+        return stream.transactions(after)
+
+    def _watched(self) -> Watched:
+        tables = self._shared.catalog.refresh()
+        if self._focus is None:
+            return {name: table.kinds for name, table in tables.items() if table.usable}
+        return {name: self._used(tables.get(name), name, columns) for name, columns in self._focus.items()}
+
+    def _used(self, table: Table | None, name: str, columns: Collection[str]) -> dict[str, Any]:
+        kinds = table.kinds if table is not None else {}
+        for column in columns:
+            if column not in kinds:
+                what = f"column {name}.{column}" if table is not None else f"table {name}"
+                raise self._place.lost(f"{what}, which a view uses, is gone or of another type")
+        return {column: kind for column, kind in kinds.items() if column in columns}
+
+    def reader(self, *, at_a_position: bool = False) -> Reader:
+        """Every snapshot is at a position: commits become visible in the order of the log."""
+        return MariadbReader(self._shared)
+
+    def discard(self, through: Position) -> None:
+        """Nothing: how long the binlog stays is the DBA's decision (`binlog_expire_logs_seconds`)."""
+
+    def close(self) -> None:
+        self._shared.connections.close()

@@ -1,0 +1,232 @@
+"""The replication protocol: one connection to which the server sends its binlog from a position, event by event.
+
+Reading waits in short steps, so that whoever reads can be told to stop; a connection on which not even the server's
+heartbeat arrives is given up.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+import time
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pymysql
+
+from strobe.errors import LostGuarantee, SourceUnavailable
+from strobe.messages import Position
+from strobe.sources.mariadb_place import Place, rows
+
+QUERY, STOP, ROTATE, FORMAT, XID, TABLE_MAP, INCIDENT, HEARTBEAT = 2, 3, 4, 15, 16, 19, 26, 27
+XA_PREPARE, ANNOTATE, CHECKPOINT, GTID, GTID_LIST = 38, 160, 161, 162, 163
+QUERY_COMPRESSED = 165
+MYSQL_GTIDS = (33, 34)
+ARTIFICIAL, IGNORABLE = 0x20, 0x80
+HARMLESS = {STOP, ANNOTATE, CHECKPOINT, GTID_LIST, 5, 13, 14, 29, 35, 36, 37, 164}
+"""Events that change nothing by themselves."""
+WRITES, UPDATES, DELETES = {23, 30, 166, 169}, {24, 31, 167, 170}, {25, 32, 168, 171}
+SECOND_VERSION = {30, 31, 32, 169, 170, 171}
+COMPRESSED = {166, 167, 168, 169, 170, 171}
+
+STEP_SECONDS = 0.05
+HEARTBEAT_SECONDS = 5
+SILENCE_SECONDS = 30
+LONGEST = 1 << 32
+_CHUNK = 1 << 16
+_BIGGEST_PACKET = 0xFFFFFF
+
+
+class Broken(Exception):
+    """The connection ended, for whatever reason: the same position can be asked for again."""
+
+
+@dataclass(frozen=True)
+class Event:
+    type: int
+    timestamp: int
+    flags: int
+    end: int
+    """The offset after it in its file, modulo 2**32; 0 in events made up for the stream."""
+    size: int
+    body: bytes
+
+
+def file_number(file: str) -> int:
+    return int(file.rpartition(".")[2])
+
+
+def position_at(file: str, offset: int, created: int) -> Position:
+    """A place in a binlog file. The second in which the file was created tells it from others of the same name."""
+    return Position(f"{file}:{offset}@{created}", (file_number(file), offset))
+
+
+def parts(position: Position) -> tuple[str, int, int]:
+    """File, offset, and when the file was created."""
+    place, _, created = position.text.rpartition("@")
+    file, _, offset = place.rpartition(":")
+    return file, int(offset), int(created)
+
+
+class Dump:
+    """The binlog from a place on."""
+
+    def __init__(self, place: Place, file: str, offset: int, forever: bool) -> None:
+        self._place = place
+        self._buffer = bytearray()
+        self._heard = time.monotonic()
+        self._checksum = False
+        self._connection = place.connect()
+        try:
+            with place.errors():
+                self._ask(file, offset, forever)
+        except BaseException:
+            self.close()
+            raise
+
+    def _ask(self, file: str, offset: int, forever: bool) -> None:
+        connection = self._connection
+        for setting in (
+            "@master_binlog_checksum = @@global.binlog_checksum",
+            f"@master_heartbeat_period = {HEARTBEAT_SECONDS * 10**9}",
+            "@mariadb_slave_capability = 4",
+        ):
+            rows(connection, f"SET {setting}")
+        # A number of one's own: the server ends a reader when another one comes with the same.
+        number = random.SystemRandom().randrange(1 << 31, 1 << 32) if forever else 0
+        request = struct.pack("<IHI", offset, 0 if forever else 1, number) + file.encode("utf-8")
+        connection._execute_command(0x12, request)
+        self._socket = connection._sock
+        self._socket.settimeout(STEP_SECONDS)
+
+    @property
+    def thread(self) -> int:
+        """The server's number for this connection."""
+        return int(self._connection.thread_id())
+
+    def close(self) -> None:
+        self._connection._force_close()
+
+    def next(self) -> Event | None:
+        """The next event, or None when none came for a moment. Raises `EOFError` at the end of what was asked for."""
+        packet = self._packet()
+        return None if packet is None else self._event(packet)
+
+    def _packet(self) -> bytes | None:
+        whole = b""
+        while True:
+            if not self._fill(4):
+                if whole:
+                    continue
+                return None
+            size = int.from_bytes(self._buffer[:3], "little")
+            if not self._fill(4 + size):
+                continue
+            piece = bytes(self._buffer[4 : 4 + size])
+            del self._buffer[: 4 + size]
+            whole += piece
+            if size < _BIGGEST_PACKET:
+                return whole
+
+    def _fill(self, size: int) -> bool:
+        """Whether so many bytes are here, after waiting for a moment if need be."""
+        while len(self._buffer) < size:
+            try:
+                received = self._socket.recv(max(_CHUNK, size - len(self._buffer)))
+            except TimeoutError:
+                if time.monotonic() - self._heard > SILENCE_SECONDS:
+                    raise Broken("the server fell silent") from None
+                return False
+            except OSError as error:
+                raise Broken(str(error)) from error
+            if not received:
+                raise Broken("the server ended the connection")
+            self._heard = time.monotonic()
+            self._buffer += received
+        return True
+
+    def _event(self, packet: bytes) -> Event:
+        if packet[0] == 0xFE and len(packet) < 9:
+            raise EOFError
+        if packet[0] == 0xFF:
+            code, text = struct.unpack_from("<H", packet, 1)[0], packet[3:].decode("utf-8", "replace")
+            raise pymysql.err.OperationalError(code, text[6:] if text.startswith("#") else text)
+        timestamp, type_, _, size, end, flags = struct.unpack_from("<IBIIIH", packet, 1)
+        body = packet[20:]
+        if type_ == FORMAT:
+            self._checksum = len(body) > 5 and body[-5] == 1
+        if self._has_checksum(type_, packet):
+            body = body[:-4]
+            if zlib.crc32(packet[1:-4]) != int.from_bytes(packet[-4:], "little") and type_ != FORMAT:
+                raise SourceUnavailable(
+                    f"an event of the binlog that ends at offset {end} is damaged: its checksum is wrong",
+                    where=self._place.where,
+                )
+        return Event(type_, timestamp, flags, end, size, body)
+
+    def _has_checksum(self, type_: int, packet: bytes) -> bool:
+        """Events made up for the stream have one or not, as the server's version has it."""
+        if type_ in (ROTATE, HEARTBEAT):
+            return zlib.crc32(packet[1:-4]) == int.from_bytes(packet[-4:], "little")
+        return self._checksum
+
+
+@contextmanager
+def dump(place: Place, file: str, offset: int, forever: bool = True) -> Iterator[Dump]:
+    connection = Dump(place, file, offset, forever)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def created(place: Place, file: str) -> int:
+    """The second in which a binlog file was created, which its first event has."""
+    try:
+        with place.errors(), dump(place, file, 4, forever=False) as connection:
+            until = time.monotonic() + SILENCE_SECONDS
+            while time.monotonic() < until:
+                event = connection.next()
+                if event is not None and event.type == FORMAT:
+                    return event.timestamp
+    except (Broken, EOFError) as error:
+        raise SourceUnavailable(f"the binlog {file} cannot be read: {error}", where=place.where) from error
+    raise SourceUnavailable(f"the binlog {file} cannot be read", where=place.where)
+
+
+class Marks:
+    """When binlog files were created, asked for once."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._known: dict[str, int] = {}
+
+    def of(self, file: str) -> int:
+        if file not in self._known:
+            if len(self._known) > 1000:
+                self._known.clear()
+            self._known[file] = created(self._place, file)
+        return self._known[file]
+
+    def learn(self, file: str, second: int) -> None:
+        self._known[file] = second
+
+
+def verify(place: Place, connection: Any, position: Position) -> None:
+    """Raise `LostGuarantee` unless the binlog passes through a position and still has everything after it."""
+    file, offset, second = parts(position)
+    logs = {name: int(size) for name, size, *_ in rows(connection, "SHOW BINARY LOGS")}
+    if file not in logs or offset > logs[file] or created(place, file) != second:
+        raise passed_by(place, position)
+    if offset >= LONGEST:
+        raise place.lost(f"the replication protocol cannot start at {position.text}, beyond 4 GiB of a file")
+
+
+def passed_by(place: Place, position: Position) -> LostGuarantee:
+    return place.lost(
+        f"the binlog does not pass through position {position.text}: the database was restored or replaced,"
+        " or its log was purged or reset"
+    )

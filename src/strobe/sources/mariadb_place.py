@@ -1,0 +1,271 @@
+"""Which MariaDB server: its address, connections to it, and its errors in Strobe's words.
+
+A password never leaves this module but on the wire: addresses are shown without it, and the server's own messages do
+not hold it.
+"""
+
+from __future__ import annotations
+
+import ssl
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import pymysql
+from pymysql.converters import encoders
+from pymysql.cursors import Cursor, SSCursor
+
+from strobe.errors import LostGuarantee, SourceUnavailable, UserError
+
+CONNECT_SECONDS = 10
+READ_SECONDS = 600
+WAIT_SECONDS = 60
+"""How long a question waits for one of the few connections."""
+IDLE_SECONDS = 30
+"""A connection that was not used for longer is not trusted any more."""
+OPTIONS = {"ssl", "ssl_ca", "ssl_cert", "ssl_key", "ssl_verify_identity", "unix_socket"}
+SESSION = (
+    "SET SESSION sql_mode = 'STRICT_ALL_TABLES', time_zone = '+00:00', autocommit = 1,"
+    " tx_isolation = 'REPEATABLE-READ', net_write_timeout = 600, sql_quote_show_create = 1"
+)
+"""What decoding relies on: UTC, no padding of CHAR, backslash escapes, snapshots that stay."""
+
+_TIMEOUT = {1969, 3024}
+_DENIED = {1044, 1045, 1142, 1143, 1227, 1698, 1370}
+_MISSING = {1049, 1051, 1054, 1146}
+
+
+@dataclass(frozen=True)
+class Address:
+    """A `mysql://` address, taken apart. Its representation shows no secret."""
+
+    host: str
+    port: int
+    user: str
+    database: str
+    password: str = field(repr=False, default="")
+    options: Mapping[str, str] = field(repr=False, default_factory=dict)
+
+    @classmethod
+    def parse(cls, dsn: str, where: str) -> Address:
+        example = "mysql://user:password@host:3306/database"
+        try:
+            parts = urlsplit(dsn.strip())
+            port = parts.port or 3306
+        except ValueError:
+            raise UserError("dsn is not an address", where=where, fix=f"Write it as {example}.") from None
+        options = dict(parse_qsl(parts.query, keep_blank_values=True))
+        if parts.scheme not in ("mysql", "mariadb") or not (parts.hostname or options.get("unix_socket")):
+            raise UserError("dsn is not the address of a MariaDB server", where=where, fix=f"Write it as {example}.")
+        database = unquote(parts.path.lstrip("/"))
+        if not database or not parts.username:
+            raise UserError("dsn names no user or no database", where=where, fix=f"Write it as {example}.")
+        for option in options:
+            if option not in OPTIONS:
+                fix = f"Possible are {', '.join(sorted(OPTIONS))}."
+                raise UserError(f"dsn has an unknown option {option}", where=where, fix=fix)
+        user, password = unquote(parts.username), unquote(parts.password or "")
+        return cls(parts.hostname or "localhost", port, user, database, password, options)
+
+    def tls(self) -> ssl.SSLContext | None:
+        """Asked for by any of the ssl options, and then the certificate and its name are verified unless told not."""
+        options = self.options
+        if not any(name.startswith("ssl") for name in options) or _off(options.get("ssl", "on")):
+            return None
+        context = ssl.create_default_context(cafile=options.get("ssl_ca"))
+        context.check_hostname = not _off(options.get("ssl_verify_identity", "on"))
+        if "ssl_cert" in options:
+            context.load_cert_chain(options["ssl_cert"], options.get("ssl_key"))
+        return context
+
+
+def _off(text: str) -> bool:
+    return text.lower() in ("0", "off", "false", "no")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which database, and how hard it may be pressed."""
+
+    source: str
+    address: Address
+    connections: int = 4
+    statement_timeout: float = 5.0
+
+    @property
+    def where(self) -> str:
+        return f"source {self.source}"
+
+    @property
+    def database(self) -> str:
+        return self.address.database
+
+    def connect(self, read_timeout: float = READ_SECONDS) -> Any:
+        """A new connection in which every value comes as text or bytes, undecoded."""
+        address = self.address
+        try:
+            tls = address.tls()
+        except OSError as error:
+            fix = "Mend the ssl options of dsn."
+            raise UserError(f"the TLS files cannot be used: {error}", where=self.where, fix=fix) from error
+        with self.errors():
+            connection = pymysql.connect(
+                host=address.host,
+                port=address.port,
+                user=address.user,
+                password=address.password,
+                database=address.database,
+                unix_socket=address.options.get("unix_socket"),
+                charset="utf8mb4",
+                conv=dict(encoders),
+                autocommit=True,
+                connect_timeout=CONNECT_SECONDS,
+                read_timeout=read_timeout,
+                write_timeout=60,
+                ssl=tls,
+                ssl_disabled=tls is None,
+                init_command=f"{SESSION}, max_statement_time = {self.statement_timeout:.3f}",
+            )
+        if tls is not None and not isinstance(connection._sock, ssl.SSLSocket):
+            connection.close()
+            raise UserError(
+                "the server does not offer TLS", where=self.where, fix="Set TLS up there, or leave it out of dsn."
+            )
+        return connection
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """The driver's errors as Strobe's."""
+        try:
+            yield
+        except pymysql.err.Error as error:
+            raise self.translate(error) from error
+        except (OSError, EOFError) as error:
+            raise SourceUnavailable(f"the connection failed: {error}", where=self.where) from error
+
+    def translate(self, error: pymysql.err.Error) -> Exception:
+        code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
+        text = str(error.args[1]) if len(error.args) > 1 else str(error)
+        if code in _TIMEOUT:
+            return SourceUnavailable(
+                f"a question took longer than {self.statement_timeout:g} s",
+                where=self.where,
+                fix="Create an index for the join (see `strobe check`), or raise limits.statement_timeout.",
+            )
+        if code == 1193:  # unknown system variable
+            fix = "Strobe needs MariaDB 10.6 or newer."
+            return UserError(f"this server is not one that Strobe knows: {text}", where=self.where, fix=fix)
+        if code in _DENIED:
+            fix = "Grant the rights that docs/sources/mariadb.md lists; see `strobe check`."
+            return UserError(text, where=self.where, fix=fix)
+        if code in _MISSING:
+            return UserError(text, where=self.where, fix="See `strobe check`.")
+        return SourceUnavailable(text, where=self.where)
+
+    def lost(self, message: str) -> LostGuarantee:
+        return LostGuarantee(
+            message, where=self.where, fix="Rebuild the views that use this source: `strobe rebuild VIEW`."
+        )
+
+
+class Connections:
+    """A few connections that questions share, each used by one at a time."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self._free = threading.BoundedSemaphore(place.connections)
+        self._idle: list[tuple[float, Any]] = []
+        self._lock = threading.Lock()
+
+    def take(self, wait: float = WAIT_SECONDS) -> Any:
+        if not self._free.acquire(timeout=wait):
+            raise SourceUnavailable(
+                f"all {self.place.connections} connections are in use", where=self.place.where, fix="Try again."
+            )
+        try:
+            with self._lock:
+                while self._idle:
+                    since, connection = self._idle.pop()
+                    if time.monotonic() - since < IDLE_SECONDS and _alive(connection):
+                        return connection
+                    _drop(connection)
+            return self.place.connect()
+        except BaseException:
+            self._free.release()
+            raise
+
+    def give_back(self, connection: Any, sound: bool) -> None:
+        with self._lock:
+            if sound:
+                self._idle.append((time.monotonic(), connection))
+            else:
+                _drop(connection)
+        self._free.release()
+
+    @contextmanager
+    def session(self, wait: float = WAIT_SECONDS) -> Iterator[Any]:
+        """A connection for one task, whose errors are Strobe's."""
+        connection = self.take(wait)
+        sound = False
+        try:
+            with self.place.errors():
+                yield connection
+            sound = True
+        finally:
+            self.give_back(connection, sound)
+
+    def close(self) -> None:
+        with self._lock:
+            for _, connection in self._idle:
+                _drop(connection)
+            self._idle.clear()
+
+
+def _alive(connection: Any) -> bool:
+    """Whether the server still answers: one that was restarted has ended the connection."""
+    try:
+        connection.ping(reconnect=False)
+    except (pymysql.err.Error, OSError):
+        return False
+    return True
+
+
+def _drop(connection: Any) -> None:
+    connection._force_close()  # without a farewell: nobody may be there to hear it
+
+
+def rows(connection: Any, sql: str) -> list[tuple[Any, ...]]:
+    with connection.cursor(Cursor) as cursor:
+        cursor.execute(sql)
+        return list(cursor.fetchall())
+
+
+def streamed(connection: Any, sql: str, size: int = 1000) -> Iterator[tuple[Any, ...]]:
+    """Rows as they come, never all at once in memory."""
+    cursor, whole = connection.cursor(SSCursor), False
+    try:
+        cursor.execute(sql)
+        while found := cursor.fetchmany(size):
+            yield from found
+        whole = True
+        cursor.close()
+    finally:
+        if not whole:
+            _abandon(connection, cursor)
+
+
+def _abandon(connection: Any, cursor: Any) -> None:
+    """End a connection in the middle of an answer: the driver would otherwise read all the rest of it."""
+    if cursor._result is not None:
+        cursor._result.unbuffered_active = False
+    connection._result = cursor._result = cursor.connection = None
+    connection._force_close()
+
+
+def quote(name: str) -> str:
+    """An identifier in backticks: MariaDB's own rule, which the driver has no function for."""
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,380 @@
+"""Transactions from the binlog: whole, in commit order, each with the place where it ends.
+
+A transaction without changes of a watched table only moves the position; many in a row are reported as one, as soon as
+a relevant one follows, the log is quiet, or some time has passed.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+
+import pymysql
+
+from strobe.algebra.bag import Bag, Row
+from strobe.errors import LostGuarantee, SourceUnavailable, StrobeError
+from strobe.messages import Position, Transaction
+from strobe.sources import mariadb_binlog as binlog
+from strobe.sources.mariadb_binlog import Dump, Event, Marks, parts, passed_by, position_at
+from strobe.sources.mariadb_ddl import effect, first_words, tokens
+from strobe.sources.mariadb_place import Connections, rows
+from strobe.sources.mariadb_rows import RowPlan, TableMap, Undescribed, kind_of, lenenc
+from strobe.sources.mariadb_values import Kind, Unfit
+
+QUIET_SECONDS = 0.2
+"""So long, at most, positions move on unreported."""
+STANDALONE, PREPARED = 1, 64
+_XID = re.compile(r"X'([0-9a-f]*)'\s*,\s*X'([0-9a-f]*)'\s*,\s*(\d+)", re.IGNORECASE)
+
+Watched = Mapping[str, Mapping[str, Kind]]
+"""The tables that are reported, with the columns that somebody uses and what they hold."""
+Counts = dict[str, dict[Row, int]]
+Changes = dict[str, Bag]
+
+
+@dataclass
+class Group:
+    """A transaction that is being read."""
+
+    standalone: bool
+    prepared: bool = False
+    counts: Counts = field(default_factory=dict)
+    savepoints: dict[str, Counts] = field(default_factory=dict)
+
+    def add(self, table: str, row: Row, sign: int) -> None:
+        counts = self.counts.setdefault(table, {})
+        count = counts.get(row, 0) + sign
+        if count:
+            counts[row] = count
+        else:
+            del counts[row]
+
+    def save(self, name: str) -> None:
+        self.savepoints[name] = {table: dict(counts) for table, counts in self.counts.items()}
+
+    def back_to(self, name: str) -> None:
+        self.counts = {table: dict(counts) for table, counts in self.savepoints.get(name, {}).items()}
+
+
+@dataclass
+class Whereabouts:
+    """Where in the log a connection is."""
+
+    file: str
+    offset: int
+    created: int
+
+    def advance(self, end: int) -> None:
+        """Events have the lower half of their offset only."""
+        offset = (self.offset & ~0xFFFFFFFF) | end
+        self.offset = offset if offset >= self.offset else offset + (1 << 32)
+
+
+class Stream:
+    """Reads on from a position, through one lost connection after another, until it is told to stop."""
+
+    def __init__(
+        self,
+        connections: Connections,
+        marks: Marks,
+        watched: Watched,
+        stops: Sequence[Position],
+        stopped: Callable[[], bool],
+    ) -> None:
+        self._connections, self._marks, self._watched = connections, marks, watched
+        self._place = connections.place
+        self._stops = {stop.order for stop in stops}
+        self._stopped = stopped
+        self._charsets: dict[int, str] = {}
+        self._plans: dict[tuple[str, bytes], RowPlan] = {}
+        self._prepared: dict[str, Counts] = {}
+        self._maps: dict[int, TableMap] = {}
+        self._group: Group | None = None
+        self._at = Whereabouts("", 0, 0)
+
+    def transactions(self, after: Position) -> Iterator[Transaction]:
+        heard = True
+        while not self._stopped():
+            try:
+                with self._open(after) as connection:
+                    try:
+                        for transaction in self._read(connection):
+                            heard, after = True, transaction.position
+                            yield transaction
+                    finally:
+                        self._release(connection.thread)
+            except binlog.Broken as broken:
+                if not heard:
+                    raise SourceUnavailable(f"the connection failed: {broken}", where=self._place.where) from broken
+                heard = False  # once more from where it was, at once; after that it is for the caller to wait
+            except pymysql.err.OperationalError as error:
+                with self._connections.session() as connection:
+                    binlog.verify(self._place, connection, after)
+                raise self._place.translate(error) from error
+
+    def _open(self, after: Position) -> AbstractContextManager[Dump]:
+        with self._connections.session() as connection:
+            binlog.verify(self._place, connection, after)
+            if not self._charsets:
+                self._charsets = charsets(connection)
+        self._at = Whereabouts(*parts(after))
+        self._group, self._maps = None, {}
+        return binlog.dump(self._place, self._at.file, self._at.offset)
+
+    def _release(self, thread: int) -> None:
+        """End the server's side too: it would notice with its next heartbeat only, and keep files of the log till then.
+
+        A user may do this to its own connections without any right.
+        """
+        try:
+            with self._connections.session(wait=1) as connection:
+                own = f"FROM information_schema.PROCESSLIST WHERE ID = {thread} AND COMMAND = 'Binlog Dump'"
+                if rows(connection, f"SELECT 1 {own}"):  # a server that was restarted gives numbers anew
+                    rows(connection, f"KILL CONNECTION {thread}")
+        except StrobeError:
+            pass  # it is gone already, or the server is
+
+    def _read(self, connection: Dump) -> Iterator[Transaction]:
+        pending: Transaction | None = None
+        reported = time.monotonic()
+        while not self._stopped():
+            try:
+                event = connection.next()
+            except EOFError:
+                raise binlog.Broken("the server ended the stream") from None
+            done = None if event is None else self._take(event)
+            pending = done or pending
+            if pending is None:
+                continue
+            late = event is None or time.monotonic() - reported > QUIET_SECONDS
+            if pending.changes or late or pending.position.order in self._stops:
+                yield pending
+                pending, reported = None, time.monotonic()
+
+    # Events
+
+    def _take(self, event: Event) -> Transaction | None:
+        """The transaction that ends with this event; one without changes where nothing was open."""
+        if event.type == binlog.HEARTBEAT:
+            return None
+        if event.type == binlog.ROTATE:
+            self._rotate(event)
+            return None
+        if event.type == binlog.FORMAT:
+            self._begin_file(event)
+        if event.end and not event.flags & binlog.ARTIFICIAL:
+            self._at.advance(event.end)
+        group = self._group
+        if group is None:
+            return self._outside(event)
+        ended = self._inside(event, group)
+        if ended is None:
+            return None
+        self._group, self._maps = None, {}
+        return self._transaction(event, ended)
+
+    def _rotate(self, event: Event) -> None:
+        file = event.body[8:].decode("utf-8")
+        if (event.flags & binlog.ARTIFICIAL or not event.timestamp) and file != self._at.file:
+            self._at = Whereabouts(file, 4, 0)
+            self._group, self._maps = None, {}  # what a crash left unfinished was never committed
+
+    def _begin_file(self, event: Event) -> None:
+        if self._at.created and self._at.created != event.timestamp:
+            raise passed_by(self._place, position_at(self._at.file, self._at.offset, self._at.created))
+        self._at.created = event.timestamp
+        self._marks.learn(self._at.file, event.timestamp)
+
+    def _outside(self, event: Event) -> Transaction | None:
+        if event.type == binlog.GTID:
+            flags = event.body[12]
+            self._group = Group(bool(flags & STANDALONE), bool(flags & PREPARED))
+            return None
+        if event.type in binlog.MYSQL_GTIDS:
+            self._group = Group(standalone=True)
+            return None
+        if event.type == binlog.FORMAT or event.type in binlog.HARMLESS or event.flags & binlog.IGNORABLE:
+            return self._transaction(event, {}) if event.end else None
+        raise self._unknown(event)
+
+    def _inside(self, event: Event, group: Group) -> Counts | None:
+        """What the group changed, if it ends with this event."""
+        if event.type == binlog.TABLE_MAP:
+            found = TableMap.parse(event.body)
+            self._maps[found.id] = found
+        elif event.type in binlog.WRITES | binlog.UPDATES | binlog.DELETES:
+            self._rows(event, group)
+        elif event.type == binlog.XID:
+            return group.counts
+        elif event.type in (binlog.QUERY, binlog.QUERY_COMPRESSED):
+            return self._query(event, group)
+        elif event.type == binlog.XA_PREPARE:
+            return self._prepare(event, group)
+        elif not (event.type in binlog.HARMLESS or event.flags & binlog.IGNORABLE):
+            raise self._unknown(event)
+        return None
+
+    def _unknown(self, event: Event) -> LostGuarantee:
+        if event.type == binlog.INCIDENT:
+            return self._place.lost("the server noted in its binlog that changes are missing from it")
+        return self._place.lost(f"the binlog has an event of type {event.type}, which Strobe cannot read")
+
+    def _transaction(self, event: Event, counts: Counts) -> Transaction:
+        changes: Changes = {}
+        for table, own in counts.items():
+            if own:
+                changes[table] = Bag(tuple(self._watched[table]), own)
+        position = position_at(self._at.file, self._at.offset, self._at.created)
+        return Transaction(self._place.source, position, changes, datetime.fromtimestamp(event.timestamp, timezone.utc))
+
+    def _query(self, event: Event, group: Group) -> Counts | None:
+        schema, sql = statement(event)
+        head = first_words(sql)
+        verb = head.partition(" ")[0]
+        if verb == "BEGIN":
+            group.standalone = False
+        elif verb == "COMMIT":
+            return group.counts
+        elif verb == "ROLLBACK":
+            if not head.startswith("ROLLBACK TO"):
+                return {}
+            group.back_to(tokens(sql)[-1])
+        elif verb == "SAVEPOINT":
+            group.save(tokens(sql)[-1])
+        elif head in ("XA COMMIT", "XA ROLLBACK"):
+            return self._decide(sql, head == "XA COMMIT")
+        elif verb not in ("RELEASE", "XA"):
+            found = effect(sql, schema, self._place.database, self._watched)
+            if found is not None:
+                table = f"table {found.table}: " if found.table else ""
+                raise self._place.lost(f"{table}{found.what}, at {self._at.file}:{self._at.offset}")
+        return group.counts if group.standalone else None
+
+    # Two-phase transactions: rows come with the first phase, and count from the second
+
+    def _prepare(self, event: Event, group: Group) -> Counts:
+        if event.body[0]:
+            return group.counts
+        form, first, second = (int.from_bytes(event.body[i : i + 4], "little") for i in (1, 5, 9))
+        names = event.body[13 : 13 + first], event.body[13 + first : 13 + first + second]
+        self._prepared[f"{names[0].hex()} {names[1].hex()} {form}"] = group.counts
+        return {}
+
+    def _decide(self, sql: str, commits: bool) -> Counts:
+        found = _XID.search(sql)
+        name = f"{found[1].lower()} {found[2].lower()} {found[3]}" if found else sql
+        if name in self._prepared or not commits:
+            counts = self._prepared.pop(name, {})
+            return counts if commits else {}
+        raise self._place.lost(
+            f"the XA transaction committed at {self._at.file}:{self._at.offset} was prepared before reading began"
+        )
+
+    # Rows
+
+    def _rows(self, event: Event, group: Group) -> None:
+        number = int.from_bytes(event.body[:6], "little")
+        table_map = self._maps.get(number)
+        if table_map is None:
+            if number == 0xFFFFFF:
+                return  # ends a statement whose tables are all gone
+            raise self._place.lost(f"the binlog has rows of a table that it does not name, at {self._at.offset}")
+        table = table_map.table
+        if table_map.database != self._place.database or not self._watched.get(table):
+            return
+        plan = self._plan(table_map)
+        data, at = event.body, 8
+        if event.type in binlog.SECOND_VERSION:
+            at += int.from_bytes(data[8:10], "little")
+        width, at = lenenc(data, at)
+        size = (width + 7) // 8
+        signs = (-1, 1) if event.type in binlog.UPDATES else (1,) if event.type in binlog.WRITES else (-1,)
+        images = []
+        for sign in signs:
+            images.append((sign, int.from_bytes(data[at : at + size], "little")))
+            at += size
+        if width != plan.width or not all(plan.complete(present) for _, present in images):
+            raise self._place.lost(f"table {table}: the binlog has only part of a row (binlog_row_image is not FULL)")
+        if event.type in binlog.COMPRESSED:
+            data, at = uncompressed(data[at:]), 0
+        try:
+            size = len(data)
+            while at < size:
+                for sign, present in images:
+                    row, at = plan.image(data, at, present)
+                    group.add(table, row, sign)
+        except Unfit as unfit:
+            raise LostGuarantee(
+                f"the binlog has a value that Spark cannot hold: {unfit}",
+                where=f"{self._place.where}, table {table}",
+                fix="Change the value, and then rebuild the views that use this table: `strobe rebuild VIEW`.",
+            ) from None
+
+    def _plan(self, table_map: TableMap) -> RowPlan:
+        key = (table_map.table, table_map.body)
+        if key not in self._plans:
+            self._plans[key] = self._make_plan(table_map)
+        return self._plans[key]
+
+    def _make_plan(self, table_map: TableMap) -> RowPlan:
+        table, wanted = table_map.table, self._watched[table_map.table]
+        try:
+            logged = table_map.columns()
+        except Undescribed as problem:
+            raise LostGuarantee(
+                f"its rows in the binlog cannot be read: {problem}",
+                where=f"{self._place.where}, table {table}",
+                fix="SET GLOBAL binlog_row_metadata = FULL; then rebuild the views that use it: `strobe rebuild VIEW`.",
+            ) from None
+        by_name = {column.name: column for column in logged}
+        for name, expected in wanted.items():
+            if name not in by_name:
+                raise self._place.lost(f"table {table}: the column {name}, which a view uses, is not in the binlog")
+            found = kind_of(by_name[name], self._charsets)
+            if found != expected:
+                was = f"{found.type} {found.form} {found.charset}".strip() if found else "of an unsupported type"
+                now = f"{expected.type} {expected.form} {expected.charset}".strip()
+                raise self._place.lost(f"table {table}: the column {name} is {was} in the binlog, and {now} today")
+        return RowPlan(logged, list(wanted), list(wanted.values()))
+
+
+def statement(event: Event) -> tuple[str, str]:
+    """The schema in which a statement ran, and its text."""
+    body = event.body
+    schema_size, status_size = body[8], int.from_bytes(body[11:13], "little")
+    at = 13 + status_size
+    schema = body[at : at + schema_size].decode("utf-8", "replace")
+    text = body[at + schema_size + 1 :]
+    if event.type == binlog.QUERY_COMPRESSED:
+        text = uncompressed(text)
+    return schema, text.decode("utf-8", "replace")
+
+
+def uncompressed(data: bytes) -> bytes:
+    """MariaDB's compressed events: a byte with the length's size, the length, and zlib's stream."""
+    if data[0] & 0x70:
+        raise SourceUnavailable("the binlog is compressed in a way that Strobe does not know")
+    size = data[0] & 7
+    expected = int.from_bytes(data[1 : 1 + size], "big")
+    found = zlib.decompress(data[1 + size :])
+    if len(found) != expected:
+        raise SourceUnavailable("a compressed event of the binlog is damaged")
+    return found
+
+
+def charsets(connection: Any) -> dict[int, str]:
+    """Character sets by the numbers of their collations."""
+    schema = "information_schema"
+    found = dict(rows(connection, f"SELECT ID, CHARACTER_SET_NAME FROM {schema}.COLLATIONS WHERE ID IS NOT NULL"))
+    try:
+        more = f"SELECT ID, CHARACTER_SET_NAME FROM {schema}.COLLATION_CHARACTER_SET_APPLICABILITY"
+        found |= dict(rows(connection, f"{more} WHERE ID IS NOT NULL"))
+    except pymysql.err.OperationalError:
+        pass  # servers before 10.10 have no numbers there, and need none
+    return {int(number): charset for number, charset in found.items()}

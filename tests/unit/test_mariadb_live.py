@@ -1,0 +1,172 @@
+"""The live path over real MariaDB databases under several writers, the warehouse in memory: no JVM.
+
+Each commit is compared with a recomputation at exactly the positions that it claims, while binlog files change and the
+server ends connections.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from bisect import bisect_right
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pymysql
+import pytest
+from memory_live import MemoryWarehouse, compare, contents
+
+from strobe import config
+from strobe.algebra.bag import Bag
+from strobe.managers.registry import ALGORITHMS
+from strobe.runtime.assembly import Assembly, assemble
+from strobe.runtime.coordinator import Coordinator
+from strobe.simulator.world import Contents, evaluate
+from strobe.warehouse.header import Commit
+
+if TYPE_CHECKING:
+    from mariadb_server import Server
+
+_numbers = count(1)
+SALES = [
+    "CREATE TABLE customers (id INT UNSIGNED PRIMARY KEY, name VARCHAR(20), extra SET('a','b') DEFAULT 'a')",
+    "CREATE TABLE orders (id BIGINT PRIMARY KEY, customer INT UNSIGNED, state CHAR(9), KEY (customer))",
+    "INSERT INTO customers (id, name) VALUES (1, 'Ada'), (2, 'Bob')",
+    "INSERT INTO orders VALUES (10, 1, 'open'), (11, 2, 'open')",
+]
+BILLING = [
+    "CREATE TABLE payments (id INT PRIMARY KEY, order_id INT, amount DECIMAL(12,2), KEY (order_id))",
+    "INSERT INTO payments VALUES (1, 10, 5.00)",
+]
+WRITES = {
+    "sales": [
+        "REPLACE INTO orders VALUES ({order}, {customer}, 'v{n}')",
+        "UPDATE customers SET name = 'c{n}' WHERE id = {customer}",
+        "UPDATE orders SET customer = {customer} WHERE id = {order}",
+        "UPDATE IGNORE orders SET id = {order} + 1 WHERE id = {order}",
+        "DELETE FROM orders WHERE id = {order}",
+        "INSERT INTO orders VALUES ({order}, {customer}, 'w{n}') ON DUPLICATE KEY UPDATE state = 'u{n}'",
+        "DELETE FROM customers WHERE id = {customer}",
+        "INSERT IGNORE INTO customers (id, name) VALUES ({customer}, 'again')",
+    ],
+    "billing": [
+        "INSERT INTO payments VALUES ({n}, {order}, {n} / 7)",
+        "DELETE FROM payments WHERE id < {n} - 30",
+        "UPDATE payments SET order_id = {order} WHERE id > {n} - 6",
+    ],
+}
+VIEW = """
+  {name}:
+    sql: SELECT o.id AS o, o.state, c.id AS c, c.name, p.id AS p, p.amount FROM sales.orders o
+         JOIN sales.customers c ON c.id = o.customer JOIN billing.payments p ON p.order_id = o.id
+    algorithm: {algorithm}
+    consistency: {level}
+    freshness: 20ms
+"""
+
+
+class Past:
+    """Every state that the sources were in: where they started, and the log since."""
+
+    def __init__(self, assembly: Assembly, start: Mapping[str, tuple[str, Contents]]) -> None:
+        self._states: dict[str, tuple[list[tuple[int, ...]], list[Contents]]] = {}
+        for name, (text, state) in start.items():
+            source = assembly.sources[name]
+            position, end = source.position(text), source.now()
+            orders, states = [position.order], [state]
+            reached = [position]
+            for transaction in source.transactions(position, [], lambda e=end, r=reached: e <= r[-1]):  # type: ignore[misc]
+                for relation, change in transaction.changes.items():
+                    assert isinstance(change, Bag)
+                    state = {**state, relation: state[relation].add(change)}
+                orders.append(transaction.position.order)
+                states.append(state)
+                reached.append(transaction.position)
+            self._states[name] = orders, states
+
+    def at(self, assembly: Assembly, positions: Mapping[str, str]) -> dict[str, Contents]:
+        found = {}
+        for name, text in positions.items():
+            orders, states = self._states[name]
+            found[name] = states[bisect_right(orders, assembly.sources[name].position(text).order) - 1]
+        return found
+
+
+def write(server: Server, database: str, source: str, seed: int, seconds: float, pause: float) -> None:
+    """Random transactions of one to three statements, some rolled back; deadlocks are the server's to resolve."""
+    rng = random.Random(f"{source} {seed}")
+    end, n = time.monotonic() + seconds, seed * 100_000
+    with contextlib.closing(server.connect(database, autocommit=False)) as connection:
+        while time.monotonic() < end:
+            try:
+                with connection.cursor() as cursor:
+                    for statement in rng.choices(WRITES[source], k=rng.randint(1, 3)):
+                        n += 1
+                        values = {"n": n, "order": rng.randint(10, 16), "customer": rng.randint(1, 3)}
+                        cursor.execute(statement.format(**values))
+                connection.rollback() if rng.random() < 0.1 else connection.commit()
+            except pymysql.err.Error as error:
+                assert error.args[0] in (1213, 1205, 1020, 1062, 1317), error
+                connection.rollback()
+            time.sleep(rng.random() * pause)
+
+
+def disturb(server: Server, seconds: float) -> None:
+    """New binlog files, and streams ended by the server."""
+    end = time.monotonic() + seconds
+    streams = "SELECT id FROM information_schema.processlist WHERE user = 'strobe' AND command = 'Binlog Dump'"
+    while time.monotonic() < end:
+        time.sleep(0.3)
+        server.run("FLUSH BINARY LOGS")
+        for (number,) in server.rows(streams):
+            with contextlib.suppress(pymysql.err.Error):
+                server.run(f"KILL {number}")
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "writers", "pause"), [("sweep", 3, 0.02), ("nested-sweep", 3, 0.02), ("t-strobe", 2, 0.3)]
+)
+def test_every_commit_is_a_state_of_the_databases(
+    mariadb: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, algorithm: str, writers: int, pause: float
+) -> None:
+    names = {source: f"{source}{next(_numbers)}" for source in ("sales", "billing")}
+    for source, statements in (("sales", SALES), ("billing", BILLING)):
+        monkeypatch.setenv(f"{source.upper()}_DSN", mariadb.database(names[source]))
+        mariadb.run(*statements, database=names[source])
+    level = ALGORITHMS[algorithm].level
+    (tmp_path / "strobe.yml").write_text(
+        "version: 1\nproject: shop\nsources:\n"
+        '  sales: {type: mariadb, dsn: "${SALES_DSN}"}\n'
+        '  billing: {type: mariadb, dsn: "${BILLING_DSN}", limits: {connections: 2, statement_timeout: 20s}}\n'
+        f"views:{VIEW.format(name='v', algorithm=algorithm, level=level)}"
+    )
+    assembly = assemble(config.load(tmp_path))
+    start = {name: contents(assembly, name) for name in assembly.sources}
+    views = {name: planned.view for name, planned in assembly.views.items()}
+    initial = {name: evaluate(view, {s: c for s, (_, c) in start.items()}) for name, view in views.items()}
+    last = Commit(1, datetime.now(timezone.utc), {name: {s: start[s][0] for s in start} for name in views})
+    warehouse = MemoryWarehouse(assembly, last, initial, 0.02)
+    coordinator = Coordinator(assembly, warehouse, last, through_spark=None)  # type: ignore[arg-type]  # in memory
+    work = [
+        threading.Thread(target=write, args=(mariadb, names[source], source, seed, 3.0, pause))
+        for source in names
+        for seed in range(1, 1 + writers)
+    ]
+    work.append(threading.Thread(target=disturb, args=(mariadb, 2.5)))
+    for thread in work:
+        thread.start()
+    deadline = time.monotonic() + 90
+
+    def done() -> bool:
+        assert time.monotonic() < deadline, "the coordinator did not come to rest"
+        return not any(thread.is_alive() for thread in work) and coordinator.idle()
+
+    coordinator.run(done)
+    assert len(warehouse.commits) > 5
+    compare(assembly, warehouse, Past(assembly, start), initial)  # type: ignore[arg-type]  # a past of MariaDB's
+    assembly.close()
