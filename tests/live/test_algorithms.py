@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from pathlib import Path
 
@@ -51,7 +52,7 @@ def test_every_algorithm_survives_a_kill_at_its_level(tmp_path: Path, level: str
     shop.archive.start()
     with shop.load(writers=1):
         process = shop.start("run")
-        wait_for_commits(tmp_path / "warehouse", 5)
+        wait_for_commits(process, tmp_path / "warehouse", 5)
         process.kill()
         process.communicate()
         shop.strobe("run", "--for", "10")
@@ -64,11 +65,14 @@ def test_every_algorithm_survives_a_kill_at_its_level(tmp_path: Path, level: str
     assert judged.verdict == "valid", judged.document()
 
 
-def wait_for_commits(warehouse: Path, number: int) -> None:
-    for _ in range(600):
+def wait_for_commits(process: subprocess.Popen[str], warehouse: Path, number: int, patience: float = 400) -> None:
+    end = time.monotonic() + patience
+    while process.poll() is None and time.monotonic() < end:
         time.sleep(0.2)
         if look.exists(warehouse / "log"):
             last = look.last_header(warehouse)
             if last is not None and last.number >= number:
                 return
-    raise AssertionError(f"there were no {number} commits")
+    process.kill()
+    said, _ = process.communicate()
+    raise AssertionError(f"there were no {number} commits; the process said:\n{said}")

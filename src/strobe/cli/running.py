@@ -17,7 +17,8 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from strobe.runtime.service import Reporter, Service
+    from strobe.runtime.reporter import Reporter
+    from strobe.runtime.service import Service
 
 _HARD = 130
 

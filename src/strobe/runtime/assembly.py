@@ -230,3 +230,12 @@ def _as_loaded(view: View, definitions: Mapping[str, str]) -> View:
             replace(o, copied=o.copied and copy_of(o.source, o.relation.name) in definitions) for o in view.occurrences
         ),
     )
+
+
+def preflight(assembly: Assembly) -> None:
+    """Raise for the first thing that is missing in a source."""
+    for name, source in assembly.sources.items():
+        relations = [relation.name for relation in assembly.relations(name)]
+        for finding in source.check(relations) if relations else ():
+            if finding.severity == "error":
+                raise UserError(finding.message, where=finding.where, fix=finding.fix)

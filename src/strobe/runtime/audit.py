@@ -19,8 +19,9 @@ from strobe.config import Project
 from strobe.errors import NotNow, UserError
 from strobe.runtime import mailbox
 from strobe.runtime.assembly import Assembly, as_applied, assemble
+from strobe.runtime.errands import FREEZE
 from strobe.runtime.loading import Snapshot, snapshot
-from strobe.runtime.service import FREEZE, Service
+from strobe.runtime.service import Service
 from strobe.warehouse import look, reader
 from strobe.warehouse.layout import Layout
 from strobe.warehouse.lock import CoordinatorLock

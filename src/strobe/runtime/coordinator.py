@@ -54,6 +54,12 @@ from strobe.warehouse.warehouse import Warehouse
 TABLE_ROWS = 5_000
 """Rows of the view-update table beyond which the sources are left alone until some have been applied."""
 
+PAUSE = 60.0
+"""Seconds in which the sources must come to rest for an errand."""
+
+BRING = 100.0
+"""Seconds in which the views must come to a vector."""
+
 Errand = Iterator[None]
 """Work that takes several turns of the loop: it yields when it has to wait."""
 

@@ -12,26 +12,25 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from strobe import config
 from strobe.algebra.relation import Relation
 from strobe.config import Project
 from strobe.dataplane import staging
-from strobe.errors import CommitUnknown, Fenced, LostGuarantee, NotNow, SourceUnavailable, StrobeError, UserError
+from strobe.errors import CommitUnknown, Fenced, LostGuarantee, SourceUnavailable, StrobeError, UserError
 from strobe.messages import Message, Query, Seen
 from strobe.runtime import beside, edits, mailbox, status
 from strobe.runtime.answerer import SparkAnswer
-from strobe.runtime.assembly import Assembly, as_applied, assemble, open_sources
-from strobe.runtime.beside import Beside
+from strobe.runtime.assembly import Assembly, as_applied, assemble, open_sources, preflight
 from strobe.runtime.caretaker import Caretaker
-from strobe.runtime.coordinator import Coordinator, Errand
-from strobe.runtime.edits import Edit
+from strobe.runtime.coordinator import Coordinator
+from strobe.runtime.errands import Errands
 from strobe.runtime.failpoints import reach
-from strobe.runtime.loading import NOTHING, load, next_commit
+from strobe.runtime.joining import Joining
+from strobe.runtime.loading import load
+from strobe.runtime.reporter import Reporter
 from strobe.sources.base import Source
 from strobe.warehouse import tables
 from strobe.warehouse.header import Commit, Definition, Header
@@ -42,22 +41,6 @@ from strobe.warehouse.warehouse import Warehouse
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-
-PAUSE = 60.0
-"""Seconds in which the sources must come to rest for an errand."""
-
-BRING = 100.0
-"""Seconds in which the views must come to a vector."""
-
-FREEZE = 60.0
-"""Seconds for which a coordinator stands still for an auditor that has gone silent."""
-
-
-ROUNDS = 5
-"""How often views that are about to join come to where the others are, before they join however far behind they are."""
-
-CLOSE_BEHIND = 3.0
-"""Seconds of catching up that the others can wait for."""
 
 DETACH = 10.0
 """Seconds for which a source may be down before the views that do not need it go on without the others."""
@@ -70,34 +53,6 @@ BEAT = 0.5
 
 ATTEMPTS = 5
 """Appends that may fail one after another, without a commit in between, before the run ends."""
-
-
-class Reporter(Protocol):
-    """Who tells a person what is going on."""
-
-    def say(self, text: str) -> None: ...
-
-    def loading(self, source: str, rows: int) -> None: ...
-
-    def status(self, document: dict[str, Any]) -> None: ...
-
-
-@dataclass
-class Change:
-    """An edit that is being applied: who asked for it, the project as it is to be, and the views that are to join."""
-
-    request: str
-    edit: Edit
-    assembly: Assembly
-    drop_tables: bool = False
-    beside: Beside | None = None
-    ready: bool = False
-    """Everything stands at one vector: the loop ends, and the views join."""
-    answered: bool = False
-
-    def close(self) -> None:
-        if self.beside is not None:
-            self.beside.close()
 
 
 class Service:
@@ -121,10 +76,9 @@ class Service:
         self._staged: list[staging.Staged] = []
         self._lock = CoordinatorLock(self._layout.control)
         self._spark: SparkSession | None = None
-        self._workers = ThreadPoolExecutor(2, thread_name_prefix="worker")
         self._stop = threading.Event()
         self.coordinator: Coordinator | None = None
-        self._change: Change | None = None
+        self._joining = Joining(project, self.spark, reporter)
         self._ended = threading.Event()
         self._epoch = 0
         self._document: dict[str, Any] = {"state": "starting"}
@@ -148,11 +102,6 @@ class Service:
     def document(self) -> dict[str, Any]:
         """What the loop last said of itself; it has sources once the views are kept."""
         return self._document
-
-    @property
-    def joining(self) -> bool:
-        """Whether views will join as soon as the loop has ended; then whoever asked is told."""
-        return self._change is not None and self._change.ready
 
     # Starting.
 
@@ -186,7 +135,6 @@ class Service:
                 self._lock.release()
         finally:
             assembly.close()
-            self._workers.shutdown(wait=False, cancel_futures=True)
 
     def _assembled(self) -> Assembly:
         """The project as strobe.yml has it. A mistake in it must not keep the views that are there from being kept."""
@@ -244,16 +192,17 @@ class Service:
             if unreachable:
                 self._detached |= unreachable
                 continue
-            self._change = self._regroup = None
+            self._joining.change = self._regroup = None
             stopped = True
             try:
                 last = self._keep(present, warehouse, last, until_idle, deadline)
-                if self._change is not None:
-                    last = self._join(warehouse, last, self._change)
+                if self._joining.change is not None:
+                    last = self._joining.join(warehouse, last, self._joining.change)
             except CommitUnknown as error:
                 last, stopped = self._recover(warehouse, last, error), False
-            if self._change is not None:
-                assembly = self._joined(warehouse, assembly, self._change)
+            if self._joining.change is not None:
+                assembly = self._joining.joined(warehouse, assembly, self._joining.change)
+                self.project = assembly.project
             elif self._regroup is not None:
                 self._detached = self._regroup
             elif stopped:
@@ -335,8 +284,8 @@ class Service:
         )
         self.coordinator = coordinator
         caretaker = Caretaker(coordinator, warehouse, self._reporter.say)
-        caretaker.logs_needed = lambda: self._change is not None
-        errands = _Errands(self, coordinator)
+        caretaker.logs_needed = lambda: self._joining.change is not None
+        errands = Errands(self.project.warehouse, self._joining, coordinator)
         quiet = _Quiet(coordinator)
         self._document, self._next_document = status.document(coordinator, self._detached), 0.0
         self._heartbeat()
@@ -350,7 +299,7 @@ class Service:
                 self._mind_sources(coordinator)
             if self._stop.is_set() or (deadline is not None and time.monotonic() >= deadline):
                 return True
-            if self.joining or self._regroup is not None:
+            if self._joining.ready or self._regroup is not None:
                 return True
             return until_idle and not self._detached and quiet.for_a_moment()
 
@@ -358,17 +307,15 @@ class Service:
             caretaker.start()
             self._reporter.say(f"keeping {', '.join(assembly.views)} from commit {last.number}")
             coordinator.run(done)
-            if not self.joining:
-                self._give_up(warehouse)
-            if self._regroup is None and not self.joining:
+            if not self._joining.ready:
+                self._joining.give_up(warehouse)
+            if self._regroup is None and not self._joining.ready:
                 self._reporter.say(f"stopping at commit {coordinator.committer.last.number}")
                 caretaker.finish()
         finally:
             caretaker.stop()
             errands.abandon()
-            if self._change is not None and not self._change.ready:
-                self._change.close()
-                self._change = None
+            self._joining.abandon()
             self.coordinator = None
             self._document = status.document(coordinator, self._detached)
         return coordinator.committer.last
@@ -418,230 +365,6 @@ class Service:
                 staged.remove()
             self._staged = []
 
-    # Errands.
-
-    def fold(self, coordinator: Coordinator, request: str) -> Errand:
-        """Bring the view tables up to the last commit, on request."""
-        folding = self._workers.submit(coordinator.warehouse.fold)
-        while not folding.done():
-            yield
-        folding.result()
-        mailbox.reply(self.project.warehouse, request, {"commit": coordinator.committer.last.number})
-
-    def rebuild(self, coordinator: Coordinator, request: str, view: str) -> Errand:
-        """Load one view anew, as strobe.yml defines it now."""
-        return self._change_views(coordinator, request, lambda fresh, there: edits.rebuilt(fresh, there, view))
-
-    def apply(self, coordinator: Coordinator, request: str, drop_tables: bool) -> Errand:
-        """Make the views those of strobe.yml."""
-        return self._change_views(coordinator, request, edits.edit, drop_tables)
-
-    def _change_views(
-        self,
-        coordinator: Coordinator,
-        request: str,
-        wanted: Callable[[Assembly, Mapping[str, Definition]], Edit],
-        drop_tables: bool = False,
-    ) -> Errand:
-        """Load views beside the others while these go on, bring all to one vector, and leave the loop to join them."""
-        warehouse = coordinator.warehouse
-        fresh = assemble(config.load(self.project.directory), self.spark)
-        change = Change(request, wanted(fresh, warehouse.definitions), fresh, drop_tables)
-        try:
-            preflight(fresh)
-            if change.edit.nothing:
-                self._answer(change, coordinator.committer.last)
-                fresh.close()
-                return
-            self._change = change
-            if change.edit.load:
-                yield from self._load_beside(coordinator, change)
-        except Exception as error:
-            self._give_up(warehouse)
-            fresh.close()
-            if isinstance(error, SourceUnavailable):
-                raise UserError(
-                    error.message, where=error.where, fix=error.fix or "Apply it when it is back."
-                ) from error
-            raise
-        change.ready = True
-
-    def _load_beside(self, coordinator: Coordinator, change: Change) -> Errand:
-        names = ", ".join(change.edit.load)
-        self._tell(change, f"loading {names}")
-        for name in change.assembly.sources.keys() & coordinator.assembly.sources.keys():
-            change.assembly.sources[name].beside(coordinator.assembly.sources[name])
-        own = change.beside = Beside(coordinator.warehouse, self.spark(), change.assembly, change.edit.load)
-        told: dict[str, int] = {}
-        while own.coordinator is None:
-            own.check()
-            if own.rows != told and (told := dict(own.rows)):
-                self._tell_rows(change, told)
-            yield
-        self._tell(change, f"{names}: catching up")
-        yield from self._catch_up(coordinator, own)
-        self._tell(change, f"{names}: joining")
-        yield from own.pause(coordinator, PAUSE)
-        own.stand(BRING)
-        yield from coordinator.bring_to({s: p for s, p in own.vector.items() if s in coordinator.monitors}, BRING)
-        while not own.stands:
-            yield
-        reach("apply.met")
-
-    def _tell_rows(self, change: Change, rows: Mapping[str, int]) -> None:
-        for source, number in rows.items():
-            self._reporter.loading(source, number)
-        read = ", ".join(f"{number:,} rows of {source}" for source, number in rows.items())
-        mailbox.tell(self.project.warehouse, change.request, f"read {read}")
-
-    @staticmethod
-    def _catch_up(coordinator: Coordinator, own: Beside) -> Errand:
-        before = float("inf")
-        for _ in range(ROUNDS):
-            began = time.monotonic()
-            yield from own.meet(coordinator)
-            took = time.monotonic() - began
-            if took < CLOSE_BEHIND or took > before / 2:  # it will not come much closer
-                return
-            before = took
-
-    def _give_up(self, warehouse: Warehouse) -> None:
-        """Views that were to join will not: their tables are again what they were."""
-        change, self._change = self._change, None
-        if change is not None:
-            change.close()
-            if change.beside is not None:
-                warehouse.take_back()
-
-    def _join(self, warehouse: Warehouse, last: Commit, change: Change) -> Commit:
-        """Bring views in and let others go, in one commit, at the vector at which all the others stand."""
-        edit, own = change.edit, change.beside
-        try:
-            loaded, stands = own.finish() if own is not None else ([], NOTHING)
-        except (Fenced, CommitUnknown):
-            raise
-        except Exception as error:  # nothing was committed: the others go on
-            warehouse.take_back()
-            lines = str(error).strip().splitlines() or [type(error).__name__]
-            self._fail(change, error if isinstance(error, UserError) else NotNow(lines[0], fix="Try again."))
-            return last
-        if not change.drop_tables:
-            warehouse.settle(edit.drop)
-        last = next_commit(last, stands.positions, stands.identity, stands.as_of, edit.drop)
-        warehouse.join(loaded, last, edit.drop)
-        if change.drop_tables:
-            warehouse.empty(edit.drop)
-        self._reporter.say(f"applied at commit {last.number}: {edit}")
-        self._answer(change, last)
-        return last
-
-    def _joined(self, warehouse: Warehouse, assembly: Assembly, change: Change) -> Assembly:
-        """The project to go on with: the new one if the views have joined, which the last header says."""
-        change.close()
-        unknown = "it was interrupted, and may have been applied"
-        self._fail(change, NotNow(unknown, fix="Look at `strobe plan`, and try again."))
-        there = warehouse.definitions.keys()
-        if set(change.edit.load) <= there and not set(change.edit.drop) & there:
-            assembly.close()
-            self.project = change.assembly.project
-            return change.assembly
-        change.assembly.close()
-        return assembly
-
-    def _fail(self, change: Change, error: StrobeError) -> None:
-        """Tell whoever asked, unless they know already."""
-        if not change.answered:
-            self._reporter.say(str(error))
-            mailbox.reply(self.project.warehouse, change.request, error.document())
-        change.answered = True
-
-    def _answer(self, change: Change, last: Commit) -> None:
-        change.answered = True
-        mailbox.reply(self.project.warehouse, change.request, {"commit": last.number, **change.edit.document()})
-
-    def _tell(self, change: Change, text: str) -> None:
-        self._reporter.say(text)
-        mailbox.tell(self.project.warehouse, change.request, text)
-
-
-class _Errands:
-    """Takes up requests from the mailbox, one at a time, and answers every one of them."""
-
-    def __init__(self, service: Service, coordinator: Coordinator) -> None:
-        self._service, self._coordinator = service, coordinator
-        self._warehouse = service.project.warehouse
-        self._next_look = 0.0
-        self._open: str | None = None
-        self._brought: dict[str, Any] | None = None
-        self._frozen_until = 0.0
-
-    def look(self) -> None:
-        now = time.monotonic()
-        if now < self._next_look:
-            return
-        self._next_look = now + 0.1
-        for number, document in mailbox.requests(self._warehouse):
-            self._take(number, document)
-
-    def _take(self, number: str, document: dict[str, Any]) -> None:
-        kind = document.get("kind")
-        if kind in ("renew", "bring"):
-            if document.get("freeze") != self._open:
-                self._refuse(number, "the coordinator has gone on meanwhile")
-            elif kind == "renew":
-                self._frozen_until = time.monotonic() + FREEZE
-            else:
-                self._brought = {"request": number, **document}
-        elif self._coordinator.errand_open:
-            self._refuse(number, "the coordinator is busy with another request")
-        elif kind == "freeze":
-            self._start(number, self._audit(number))
-        elif kind == "fold":
-            self._start(number, self._service.fold(self._coordinator, number))
-        elif kind == "rebuild":
-            self._start(number, self._service.rebuild(self._coordinator, number, str(document["view"])))
-        elif kind == "apply":
-            drop_tables = bool(document.get("drop_tables"))
-            self._start(number, self._service.apply(self._coordinator, number, drop_tables))
-
-    def _start(self, number: str, errand: Errand) -> None:
-        self._open, self._brought = number, None
-        self._coordinator.start_errand(self._answered(number, errand))
-
-    def _answered(self, number: str, errand: Errand) -> Errand:
-        """An errand that fails is answered with its error, and everything goes on."""
-        try:
-            yield from errand
-        except (UserError, NotNow, SourceUnavailable) as error:
-            self._coordinator.resume()
-            mailbox.reply(self._warehouse, (self._brought or {}).get("request", number), error.document())
-        self._open = None
-
-    def abandon(self) -> None:
-        """The coordinator ends or starts anew: whoever still waits for an answer is told."""
-        if self._open is not None and not self._service.joining:
-            self._refuse((self._brought or {}).get("request", self._open), "the coordinator was interrupted")
-
-    def _refuse(self, number: str, why: str) -> None:
-        mailbox.reply(self._warehouse, number, NotNow(why, fix="Try again.").document())
-
-    def _audit(self, request: str) -> Errand:
-        """Stand still until the auditor has read the sources, commit exactly the vector that it read, and go on."""
-        yield from self._coordinator.pause(PAUSE)
-        mailbox.reply(self._warehouse, request, {"freeze": request})
-        self._frozen_until = time.monotonic() + FREEZE
-        while self._brought is None:
-            if time.monotonic() > self._frozen_until:
-                self._coordinator.resume()
-                return
-            yield
-        sources = self._coordinator.assembly.sources
-        vector = {s: sources[s].position(text) for s, text in self._brought["positions"].items()}
-        yield from self._coordinator.bring_to(vector, BRING)
-        commit = self._coordinator.committer.last.number
-        self._coordinator.resume()
-        mailbox.reply(self._warehouse, self._brought["request"], {"commit": commit})
-
 
 class _Quiet:
     """Idle, and still idle a moment later."""
@@ -681,15 +404,6 @@ def _reachable(source: Source) -> bool:
     except StrobeError:
         return False
     return True
-
-
-def preflight(assembly: Assembly) -> None:
-    """Raise for the first thing that is missing in a source."""
-    for name, source in assembly.sources.items():
-        relations = [relation.name for relation in assembly.relations(name)]
-        for finding in source.check(relations) if relations else ():
-            if finding.severity == "error":
-                raise UserError(finding.message, where=finding.where, fix=finding.fix)
 
 
 def _commit_of(header: Header) -> Commit:

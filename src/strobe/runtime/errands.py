@@ -1,0 +1,105 @@
+"""What others ask of a running coordinator through the mailbox: one request at a time, and every one is answered."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from strobe.errors import NotNow, SourceUnavailable, UserError
+from strobe.runtime import mailbox
+from strobe.runtime.coordinator import BRING, PAUSE, Coordinator, Errand
+from strobe.runtime.joining import Joining
+
+FREEZE = 60.0
+"""Seconds for which a coordinator stands still for an auditor that has gone silent."""
+
+
+class Errands:
+    """Takes up requests from the mailbox, one at a time, and answers every one of them."""
+
+    def __init__(self, warehouse: Path, joining: Joining, coordinator: Coordinator) -> None:
+        self._warehouse = warehouse
+        self._joining, self._coordinator = joining, coordinator
+        self._folder = ThreadPoolExecutor(1, thread_name_prefix="fold")
+        self._next_look = 0.0
+        self._open: str | None = None
+        self._brought: dict[str, Any] | None = None
+        self._frozen_until = 0.0
+
+    def look(self) -> None:
+        now = time.monotonic()
+        if now < self._next_look:
+            return
+        self._next_look = now + 0.1
+        for number, document in mailbox.requests(self._warehouse):
+            self._take(number, document)
+
+    def _take(self, number: str, document: dict[str, Any]) -> None:
+        kind = document.get("kind")
+        if kind in ("renew", "bring"):
+            if document.get("freeze") != self._open:
+                self._refuse(number, "the coordinator has gone on meanwhile")
+            elif kind == "renew":
+                self._frozen_until = time.monotonic() + FREEZE
+            else:
+                self._brought = {"request": number, **document}
+        elif self._coordinator.errand_open:
+            self._refuse(number, "the coordinator is busy with another request")
+        elif kind == "freeze":
+            self._start(number, self._audit(number))
+        elif kind == "fold":
+            self._start(number, self._fold(number))
+        elif kind == "rebuild":
+            self._start(number, self._joining.rebuild(self._coordinator, number, str(document["view"])))
+        elif kind == "apply":
+            drop_tables = bool(document.get("drop_tables"))
+            self._start(number, self._joining.apply(self._coordinator, number, drop_tables))
+
+    def _start(self, number: str, errand: Errand) -> None:
+        self._open, self._brought = number, None
+        self._coordinator.start_errand(self._answered(number, errand))
+
+    def _answered(self, number: str, errand: Errand) -> Errand:
+        """An errand that fails is answered with its error, and everything goes on."""
+        try:
+            yield from errand
+        except (UserError, NotNow, SourceUnavailable) as error:
+            self._coordinator.resume()
+            mailbox.reply(self._warehouse, (self._brought or {}).get("request", number), error.document())
+        self._open = None
+
+    def abandon(self) -> None:
+        """The coordinator ends or starts anew: whoever still waits for an answer is told."""
+        if self._open is not None and not self._joining.ready:
+            self._refuse((self._brought or {}).get("request", self._open), "the coordinator was interrupted")
+        self._folder.shutdown(wait=False, cancel_futures=True)
+
+    def _refuse(self, number: str, why: str) -> None:
+        mailbox.reply(self._warehouse, number, NotNow(why, fix="Try again.").document())
+
+    def _fold(self, request: str) -> Errand:
+        """Bring the view tables up to the last commit."""
+        folding = self._folder.submit(self._coordinator.warehouse.fold)
+        while not folding.done():
+            yield
+        folding.result()
+        mailbox.reply(self._warehouse, request, {"commit": self._coordinator.committer.last.number})
+
+    def _audit(self, request: str) -> Errand:
+        """Stand still until the auditor has read the sources, commit exactly the vector that it read, and go on."""
+        yield from self._coordinator.pause(PAUSE)
+        mailbox.reply(self._warehouse, request, {"freeze": request})
+        self._frozen_until = time.monotonic() + FREEZE
+        while self._brought is None:
+            if time.monotonic() > self._frozen_until:
+                self._coordinator.resume()
+                return
+            yield
+        sources = self._coordinator.assembly.sources
+        vector = {s: sources[s].position(text) for s, text in self._brought["positions"].items()}
+        yield from self._coordinator.bring_to(vector, BRING)
+        commit = self._coordinator.committer.last.number
+        self._coordinator.resume()
+        mailbox.reply(self._warehouse, self._brought["request"], {"commit": commit})
