@@ -252,11 +252,12 @@ def _order() -> str:
 
 def _copies() -> str:
     rows = []
-    for name in ("sweep", "strobe", "c-strobe"):
+    for name in ("sweep", "strobe", "c-strobe", "eca", "rv"):
         for sources, where in (("xxx", "one source"), ("xyz", "three sources")):
             workload = replace(BIG, sources=sources)
             copies: list[tuple[str, ...]] = [(), (f"{sources[0]}.r0",), (f"{sources[1]}.r1",)]
-            rows.append([f"{name}, {where}", *(_big(name, replace(workload, copies=c)) for c in copies)])
+            if ALGORITHMS[name].refusal(workload.plan(0).view) is None:
+                rows.append([f"{name}, {where}", *(_big(name, replace(workload, copies=c)) for c in copies)])
     return table(("", "no copy", "of R0", "of R1"), rows)
 
 

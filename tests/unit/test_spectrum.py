@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
-from strobe.managers.registry import ALGORITHMS, SCENARIOS
+from strobe.managers.registry import ALGORITHMS, SCENARIOS, copied, keys, one_source
 from strobe.simulator.explorer import all_schedules, calm_schedule, random_schedule
 from strobe.simulator.lab import Plan
 from strobe.simulator.one_site import OneSiteLab
@@ -33,6 +34,23 @@ def test_levels_are_those_of_the_table(algorithm: str, scenario: str) -> None:
 def test_levels_hold_in_ten_thousand_schedules(algorithm: str, scenario: str) -> None:
     entry = ALGORITHMS[algorithm]
     assert cell(entry, scenario, schedules=10_000, seed=1).level == entry.reaches[scenario]
+
+
+@pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name not in ("conventional", "sc")])
+def test_a_copy_of_a_relation_costs_no_level(algorithm: str) -> None:
+    """Each relation of a chain in turn is answered at the warehouse, and not by its source."""
+    entry = ALGORITHMS[algorithm]
+    scenario = "single source" if one_source in entry.lacks else "single updates" if entry.single else "source-local"
+    rng = random.Random(algorithm)
+    for round_ in range(60):
+        shape = Shape(rng.choice([(0, 1), (0, 1, 2), (0, 0, 1)]), keyed=keys in entry.lacks)
+        plan = random_plan(rng, scenario, shape, transactions=2 + round_ % 3)
+        for relation in plan.view.relations:
+            half = replace(plan, view=copied(plan.view, (relation.id,)))
+            for _ in range(3):
+                lab = laboratory(entry, half)
+                schedule = random_schedule(lab, rng)
+                assert LEVELS.index(level_of(lab)) >= LEVELS.index(entry.level), (half, schedule)
 
 
 def lowest(name: str, plan: Plan) -> tuple[str, int]:

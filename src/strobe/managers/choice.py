@@ -15,10 +15,6 @@ EVERY = {"rv", "strobe", "t-strobe", "g-strobe", "c-strobe", "c-tstrobe", "c-gst
 """Algorithms for which `every` means something."""
 
 
-UNCACHED = {"rv", "eca", "lca", "eca-local"}
-"""Algorithms that ask a source for everything in one snapshot: a copy is never of the same moment."""
-
-
 @dataclass(frozen=True)
 class Choice:
     """An algorithm, the reason in words, and what would have to change for a higher level."""

@@ -15,7 +15,9 @@ A query is a sum of terms; each is a view with updates in the place of some occu
 snapshot for all terms of the query. Terms without free occurrences are evaluated here.
 
 Departures from the paper: an update may be a transaction over several relations, and a relation may occur twice (see
-`terms`). Over several sources a term is asked for source by source; that is not right, and only the laboratory does it.
+`terms`). A relation may be answered from a copy at the warehouse, so that a term grows in several steps, each in the
+state of its own moment; then what is still open of it is the query that later updates compensate. Over several sources
+a term is asked for source by source and compensated as printed; that is not right, and only the laboratory does it.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ class Collect:
 
 @dataclass
 class OpenTerm:
-    """A term of which the source has been asked for the rest; `tag` names its COLLECT."""
+    """A term of which the rest has been asked for; `tag` names its COLLECT."""
 
     term: Term
     tag: int
@@ -120,21 +122,22 @@ class Eca:
         return all(self.view.key_of(o) and change(o, [update]).part(1).known_empty for o in touched)
 
     def _ask(self, terms: Iterable[OpenTerm]) -> list[Outbound]:
-        """One message to a source for all terms that need it."""
-        queries: dict[str, tuple[list[OpenTerm], list[Lookup]]] = {}
+        """One message to a source for all terms that need it; a copy at the warehouse is asked alone."""
+        queries: dict[tuple[str, int], tuple[list[OpenTerm], list[Lookup]]] = {}
         for term in terms:
             if term.evaluation.done:
                 self._add(term)
                 continue
-            source = self.view.occurrences[term.evaluation.lookups(whole=True)[0].occurrence].source
-            asked, lookups = queries.setdefault(source, ([], []))
+            first = self.view.occurrences[term.evaluation.lookups(whole=True)[0].occurrence]
+            place = (first.source, 1 + len(queries) if first.copied else 0)
+            asked, lookups = queries.setdefault(place, ([], []))
             term.lookups = term.evaluation.lookups(whole=True, offset=len(lookups))
             lookups += term.lookups
             asked.append(term)
         out: list[Outbound] = []
-        for source, (asked, lookups) in queries.items():
+        for (source, alone), (asked, lookups) in queries.items():
             self._open[self._asked] = asked
-            out.append(Query(self.view.name, self._asked, source, tuple(lookups), whole=True))
+            out.append(Query(self.view.name, self._asked, source, tuple(lookups), whole=True, copy=alone > 0))
             self._asked += 1
         return out
 
@@ -147,6 +150,8 @@ class Eca:
             found = answer.relations[start : start + len(term.lookups)]
             start += len(term.lookups)
             term.evaluation.absorb(term.lookups, found, answer.seen)
+            if len(self.view.sources) == 1:
+                term.term = Term(tuple(term.evaluation.known), term.evaluation.terms[0])
         return self._ask(terms)
 
     def _add(self, term: OpenTerm) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from strobe.algebra.bag import Bag
 from strobe.algebra.relation import Relation
 from strobe.algebra.substitution import join_pairs, substitute
-from strobe.algebra.view import View
+from strobe.algebra.view import Occurrence, View
 from strobe.errors import BrokenInvariant
 from strobe.managers.base import Asked, Inbound, Outbound
 from strobe.managers.changes import change
@@ -35,7 +35,7 @@ class Rv:
         self._batch: list[Update] = []
         self._parts: dict[int, Relation] = {}
         """By occurrence, its rows at the target."""
-        self._to_ask: deque[str] = deque()
+        self._to_ask: deque[tuple[Occurrence, ...]] = deque()
         self._query: Query | None = None
         self._asked = 0
 
@@ -89,7 +89,7 @@ class Rv:
             batch += unit
         self._batch = sorted(batch, key=lambda update: update.number)
         self._parts = {}
-        self._to_ask = deque(self.view.sources if batch else ())
+        self._to_ask = deque(self._sites() if batch else ())
         return bool(batch)
 
     def _nth(self) -> int | None:
@@ -97,13 +97,18 @@ class Rv:
         numbers = [update.number for update in self._waiting]
         return numbers[self._every - 1] if len(numbers) >= self._every else None
 
-    def _ask(self, source: str) -> Query:
-        """All rows of everything that the view uses at a source, in one snapshot."""
-        lookups = tuple(
-            Lookup(o.index, o.relation.name, o.columns) for o in self.view.occurrences if o.source == source
-        )
+    def _sites(self) -> list[tuple[Occurrence, ...]]:
+        """What is asked for together: everything at a source, in one snapshot; each copy at the warehouse alone."""
+        occurrences = self.view.occurrences
+        there = [tuple(o for o in occurrences if o.source == s and not o.copied) for s in self.view.sources]
+        return [*filter(None, there), *((o,) for o in occurrences if o.copied)]
+
+    def _ask(self, occurrences: tuple[Occurrence, ...]) -> Query:
+        """All rows that the view uses."""
+        lookups = tuple(Lookup(o.index, o.relation.name, o.columns) for o in occurrences)
         self._asked += 1
-        return Query(self.view.name, self._asked, source, lookups, whole=True)
+        first = occurrences[0]
+        return Query(self.view.name, self._asked, first.source, lookups, whole=True, copy=first.copied)
 
     def _recomputed(self) -> Relation:
         first, *others = self.view.occurrences

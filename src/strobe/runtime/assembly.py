@@ -13,7 +13,7 @@ from strobe.algebra.view import View
 from strobe.config import Project, ViewConfig
 from strobe.errors import SourceUnavailable, UserError
 from strobe.managers.base import ViewManager
-from strobe.managers.choice import UNCACHED, choose
+from strobe.managers.choice import choose
 from strobe.managers.registry import LEVELS, Algorithm, Setting, asking_itself, copied, keys
 from strobe.sources import open_source
 from strobe.sources.base import Source
@@ -118,9 +118,6 @@ def with_copies(view: View, algorithm: Algorithm, cache: Sequence[str]) -> View:
         if relation not in known:
             fix = f"It uses {', '.join(known)}."
             raise UserError(f"`cache` names {relation}, which the view does not use", where=where, fix=fix)
-    if cache and algorithm.name in UNCACHED:
-        reason = f"{algorithm.name} asks a source for everything in one snapshot, and a copy is of another moment"
-        raise UserError(f"`cache` is no use here: {reason}", where=where, fix="Leave it out, or use another algorithm.")
     for used in view.relations:
         if used.id in cache and not used.images:
             raise _not_at_home(view, f"`cache` of {used.id}")

@@ -165,10 +165,12 @@ class Lab:
         return not any(isinstance(m, Answer) for channel in self.channels.values() for m in channel)
 
     def _send(self, messages: Sequence[Outbound]) -> None:
-        self.last += tuple(messages)
-        for message in messages:
+        waiting = deque(messages)
+        while waiting:
+            message = waiting.popleft()
+            self.last += (message,)
             if isinstance(message, Query) and message.at_home:
-                self._send(self.manager.receive([self._from_copy(message)]))
+                waiting += self.manager.receive([self._from_copy(message)])
             elif isinstance(message, Query):
                 self.asked += 1
                 self.queries[message.source].append(message)
