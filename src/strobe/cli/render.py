@@ -87,6 +87,10 @@ def _waiting(waiting: Document) -> str:
     if oldest := waiting["oldest"]:
         for_what = ", ".join(oldest["waits_for"]) or "rows that it is tied to"
         text += f"; the oldest, update {oldest['update']}, waits for {for_what}"
+    if parts := waiting.get("parts"):
+        first = min(parts)
+        more = f" ({len(parts) - 1:,} more like it)" if len(parts) > 1 else ""
+        text += f"; global transaction {first} waits for its part at {', '.join(parts[first])}{more}"
     return f"{text}; {waiting['commits']:,} warehouse transactions wait for an append"
 
 

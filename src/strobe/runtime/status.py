@@ -29,6 +29,7 @@ def document(coordinator: Coordinator, detached: Collection[str] = ()) -> dict[s
         "waiting": {
             "rows": coordinator.merge.size,
             "oldest": None if oldest is None else {"update": oldest[0], "waits_for": list(oldest[1])},
+            "parts": {name: sorted(missing) for name, missing in coordinator.merge.missing_parts().items()},
             "commits": coordinator.committer.waiting,
         },
         "appends": {

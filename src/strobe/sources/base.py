@@ -122,6 +122,10 @@ class Source(ABC):
         """The transactions after a position, for ever, as they come; blocks while there are none, and returns soon
         after `stopped()` turns true. No transaction spans a position in `stops`."""
 
+    def parts(self, through: Position) -> frozenset[str]:
+        """The global transactions whose parts here are at or before a position, as far back as the log still goes."""
+        return frozenset()
+
     @abstractmethod
     def reader(self, *, at_a_position: bool = False) -> Reader:
         """A new reader, not yet open.

@@ -27,8 +27,8 @@ from strobe.sources.postgres_catalog import Slot, Table, read_prepared, read_slo
 from strobe.sources.postgres_check import check, publication_statements, usable_table
 from strobe.sources.postgres_pgoutput import lsn_text, parse_lsn, widen
 from strobe.sources.postgres_place import Connection, Place, Pool, identifier, literal
-from strobe.sources.postgres_reader import PostgresReader, Snapshot, end_of_log, position_at
-from strobe.sources.postgres_stream import Arrived, Slots, Stream, Watched, arrivals
+from strobe.sources.postgres_reader import PostgresReader, Snapshot, end_of_log, parts_before, position_at
+from strobe.sources.postgres_stream import Arrived, Slots, Stream, Watched, arrivals, copy_slot
 from strobe.sources.postgres_values import PgType
 
 PREPARE_SECONDS = 60.0
@@ -233,7 +233,8 @@ class PostgresSource(Source):
             position_at(arrived.end),
             arrived.changes,
             arrived.committed_at,
-            gone=arrived.gone,
+            arrived.part_of,
+            arrived.gone,
             xid=xid,
         )
 
@@ -272,6 +273,11 @@ class PostgresSource(Source):
                     )
         except StrobeError:
             return  # another time
+
+    def parts(self, through: Position) -> frozenset[str]:
+        with self._place.errors(), self._place.connect(timeout=0) as looking:
+            slot = copy_slot(looking, self._place)
+            return frozenset(parts_before(looking, self._place, slot, through.order[0]))
 
     def reader(self, *, at_a_position: bool = False) -> Reader:
         return PostgresReader(self._pool, self._answering, at_a_position=at_a_position)

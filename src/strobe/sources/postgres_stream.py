@@ -23,7 +23,9 @@ from psycopg.pq import ExecStatus
 
 from strobe.algebra.bag import Bag, Row
 from strobe.errors import BrokenInvariant, LostGuarantee, SourceUnavailable, StrobeError, UserError
+from strobe.messages import GlobalTransaction
 from strobe.sources import postgres_pgoutput as pgoutput
+from strobe.sources.global_ids import global_transaction
 from strobe.sources.postgres_pgoutput import UNCHANGED, RelationInfo, Tuple, lsn_text
 from strobe.sources.postgres_place import Connection, Place, identifier
 from strobe.sources.postgres_values import Decode, PgType, Unfit, decoder
@@ -35,6 +37,8 @@ SILENCE_SECONDS = 60.0
 """After so long without a sign of life the connection is given up. The server is asked for one now and then."""
 PROGRESS_SECONDS = 0.02
 """How often the passing of irrelevant log is reported, at the most."""
+PREFIX = "strobe"
+"""Of messages in the log that name the global transaction of which this one is a part."""
 BUSY_SECONDS = 10.0
 """How long a slot may still belong to a connection that has just ended."""
 
@@ -60,6 +64,12 @@ class Arrived:
     committed_at: datetime | None = None
     changes: Mapping[str, Bag] = field(default_factory=dict)
     gone: Mapping[str, Bag] = field(default_factory=dict)
+    part_of: tuple[GlobalTransaction, ...] = ()
+
+    @property
+    def told(self) -> bool:
+        """Whether it says more than how far the log has come."""
+        return bool(self.changes or self.gone or self.part_of)
 
 
 class Slots:
@@ -217,7 +227,7 @@ class Stream(threading.Thread):
         arrived = self._assembly.receive(pgoutput.decode(frame.payload))
         if arrived is None:
             return
-        if arrived.changes or arrived.gone:
+        if arrived.told:
             self._passed = None
             self._received = max(self._received, arrived.end)
             self._put(connection, arrived)
@@ -292,6 +302,7 @@ class Assembly:
         self._relations: dict[int, Rows | None] = {}
         self._begin: pgoutput.Begin | None = None
         self._nets: dict[str, Net] = {}
+        self._parts: dict[GlobalTransaction, None] = {}
 
     @property
     def open(self) -> bool:
@@ -300,7 +311,7 @@ class Assembly:
 
     def receive(self, message: pgoutput.Message) -> Arrived | None:
         if isinstance(message, pgoutput.Begin):
-            self._begin, self._nets = message, {}
+            self._begin, self._nets, self._parts = message, {}, {}
         elif isinstance(message, pgoutput.Commit):
             return self._commit(message)
         elif isinstance(message, RelationInfo):
@@ -311,6 +322,8 @@ class Assembly:
                 rows.apply(message, self._nets.setdefault(rows.watched.name, rows.net()))
         elif isinstance(message, pgoutput.Truncate):
             self._truncate(message)
+        elif isinstance(message, pgoutput.Emitted) and (part := named_by(message, self._place)):
+            self._parts[part] = None
         return None
 
     def _commit(self, message: pgoutput.Commit) -> Arrived:
@@ -319,7 +332,7 @@ class Assembly:
             raise BrokenInvariant("a commit came without its beginning", where=self._place.where)
         changes = {name: bag for name, net in self._nets.items() if len(bag := net.changes())}
         gone = {name: bag for name, net in self._nets.items() if len(bag := net.gone())}
-        return Arrived(message.end_lsn, begin.xid, message.committed_at, changes, gone)
+        return Arrived(message.end_lsn, begin.xid, message.committed_at, changes, gone, tuple(self._parts))
 
     def _truncate(self, message: pgoutput.Truncate) -> None:
         for number in message.relations:
@@ -352,6 +365,13 @@ class Assembly:
             where=self._place.where,
             fix=f"Change the views that use it, `strobe prepare {self._place.source}`, and `strobe rebuild VIEW`.",
         )
+
+
+def named_by(message: pgoutput.Emitted, place: Place) -> GlobalTransaction | None:
+    """The global transaction that a message in the log names, if that is what it is for."""
+    if not message.transactional or message.prefix != PREFIX:
+        return None
+    return global_transaction(message.content.decode(errors="replace"), place.source)
 
 
 class Net:
