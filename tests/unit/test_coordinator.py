@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from memory_live import Audits, compare, opened, run
 
+from strobe.managers.base import Inbound, Outbound
+from strobe.managers.sweep import Sweep
 from strobe.runtime import coordinator as coordinator_module
 from strobe.runtime.assembly import Assembly
 
@@ -72,3 +76,24 @@ def test_a_full_table_does_not_stand_still(tmp_path: Path, monkeypatch: pytest.M
     assembly = project(tmp_path, "strong")
     warehouse, past, states = run(assembly, tmp_path, seconds=2, commit_seconds=0.05)
     compare(assembly, warehouse, past, states)
+
+
+def test_a_slow_manager_delays_nobody_who_shares_no_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each manager has a thread and a queue of its own: one that thinks for long holds up its own view only."""
+    views = "".join(
+        f"  {name}: {{sql: 'SELECT a.* FROM {table} a JOIN {table} b ON a.id = b.id', freshness: 20ms}}\n"
+        for name, table in (("slow", "sales.orders"), ("quick", "billing.payments"))
+    )
+    assembly = opened(tmp_path, PROJECT.partition("views:")[0] + "views:\n" + views)
+    receive = Sweep.receive
+
+    def ponder(self: Sweep, messages: Sequence[Inbound]) -> list[Outbound]:
+        time.sleep(0.3 if self.view.name == "slow" else 0)
+        return receive(self, messages)
+
+    monkeypatch.setattr(Sweep, "receive", ponder)
+    warehouse, past, states = run(assembly, tmp_path, seconds=2, commit_seconds=0.01)
+    compare(assembly, warehouse, past, states)
+    last_quick = [c.number for c in warehouse.commits if "quick" in c.changes][-1]
+    before = [c for c in warehouse.commits if c.number < last_quick]
+    assert sum("quick" in c.changes for c in before) > 3 * sum("slow" in c.changes for c in before)

@@ -1,13 +1,14 @@
 """The coordinator: one process that keeps the views of a project, live.
 
     monitors (a thread per source) ──Transaction──▶ ┐
-    answerer (a few threads per source) ──Answer──▶ ├─ events ─▶ this loop: integrator, inboxes, managers, merge
-                                                    ┘                 │ queries ▶ answerer      │ warehouse transactions
-    committer (a thread, one append at a time) ◀────────────────────────────────────────────────┘
+    answerer (a few threads per source) ──Answer──▶ ├─ events ─▶ this loop: integrator and merge
+    view tasks (a thread per view) ──ActionList───▶ ┘                │                  │ warehouse transactions
+        ▲ │ queries ▶ answerer                                       │                  ▼
+        └─┴──────────────── updates, answers, cuts ◀─────────────────┘   committer (a thread, one append at a time)
 
-The loop is the only one that touches the pure boxes. The log in the warehouse is the only durable state: after a
-crash everything in flight is forgotten, the last header is read (after fencing off whoever wrote it), and the sources
-are read again from its positions.
+Each pure box is touched by one thread only. The log in the warehouse is the only durable state: after a crash
+everything in flight is forgotten, the last header is read (after fencing off whoever wrote it), and the sources are
+read again from its positions.
 
 Blocks: strongly consistent managers work through the updates between two cuts. A cut is made when the views'
 freshness allows another commit and the block before has been merged, so that under load blocks grow by themselves,
@@ -47,6 +48,7 @@ from strobe.runtime.assembly import Assembly
 from strobe.runtime.committer import Committer
 from strobe.runtime.failpoints import reach
 from strobe.runtime.monitor import Monitor
+from strobe.runtime.view_task import ViewTask
 from strobe.sources.base import Source
 from strobe.warehouse.header import Commit
 from strobe.warehouse.warehouse import Warehouse
@@ -69,7 +71,7 @@ class Failure:
     error: BaseException
 
 
-Event = Transaction | Answer | Failure
+Event = Transaction | Answer | ActionList | Failure
 
 
 class Coordinator:
@@ -102,8 +104,10 @@ class Coordinator:
         self.integrator = Integrator(views, positions)
         passing = [name for name, planned in self.assembly.views.items() if planned.level == "none"]
         self.merge = Merges(views, self.vector, order=self.assembly.project.order, passing=passing)
-        self.inboxes = {
-            name: Inbox(planned.manager(self.assembly.views.values()), self.vector)
+        self.tasks = {
+            name: ViewTask(
+                Inbox(planned.manager(self.assembly.views.values()), self.vector), send=self._send, fail=self.fail
+            )
             for name, planned in self.assembly.views.items()
         }
         self.committer = Committer(
@@ -169,17 +173,18 @@ class Coordinator:
 
     def run(self, done: Callable[[], bool] = lambda: False) -> None:
         """Keep the views until asked to stop or `done`; then commit what has been merged, and end."""
-        for thread in (*self.monitors.values(), self.committer):
+        for thread in (*self.monitors.values(), *self.tasks.values(), self.committer):
             thread.start()
         try:
             while not self.stop_requested.is_set() and not done():
                 self._turn()
         finally:
-            for monitor in self.monitors.values():
-                monitor.stop()
+            producers: list[Monitor | ViewTask] = [*self.monitors.values(), *self.tasks.values()]
+            for producer in producers:
+                producer.stop()
+            for producer in producers:
+                producer.join(timeout=10)
             self.answerer.stop()
-            for monitor in self.monitors.values():
-                monitor.join(timeout=10)
             self.committer.stop(everything=sys.exc_info()[0] is None)
             self.committer.join()
         self._raise_failures()
@@ -201,15 +206,17 @@ class Coordinator:
         """Inboxes need not remember what every copy shows from now on."""
         if self.committer.last.number != self._told:
             self._told = self.committer.last.number
-            for inbox in self.inboxes.values():
-                inbox.committed(self.committer.visible)
+            for task in self.tasks.values():
+                task.committed(self.committer.visible)
 
     def _handle(self, event: Event) -> None:
         if isinstance(event, Transaction):
             self._route(event)
         elif isinstance(event, Answer):
             self._record(event)
-            self._send(self.inboxes[event.view].answer(event))
+            self.tasks[event.view].answer(event)
+        elif isinstance(event, ActionList):
+            self._merge(event)
         else:
             raise event.error
 
@@ -225,18 +232,18 @@ class Coordinator:
         routed = self.integrator.receive(transaction)
         self._merge(routed.rel)
         for view in sorted(routed.rel.views):
-            self._send(self.inboxes[view].update(routed.update))
+            self.tasks[view].update(routed.update)
         reach("routed")
-        for name, inbox in self.inboxes.items():
+        for name, task in self.tasks.items():
             if transaction.source in self.assembly.views[name].view.sources:
-                self._send(inbox.progress(transaction.source, transaction.position))
+                task.progress(transaction.source, transaction.position)
 
-    def _send(self, messages: list[Outbound]) -> None:
-        for message in messages:
-            if isinstance(message, Query):
-                self.answerer.ask(message)
-            else:
-                self._merge(message)
+    def _send(self, message: Outbound) -> None:
+        """What a manager sends, in its own thread."""
+        if isinstance(message, Query):
+            self.answerer.ask(message)
+        else:
+            self._events.put(message)
 
     def _merge(self, message: Rel | ActionList) -> None:
         for transaction in self.merge.receive(message):
@@ -263,14 +270,14 @@ class Coordinator:
 
     def _at_work(self, group: Group) -> bool:
         """Whether the block goes on by itself. Where its rows are tied to later ones, it needs another cut."""
-        return group.block_open and any(self.inboxes[name].asking for name in group.views)
+        return group.block_open and any(self.tasks[name].at_work for name in group.views)
 
     def _cut(self, group: Group) -> None:
         cut = Cut(group.arrived)
         self._record(cut)
         group.cut, self._cut_at[group] = cut.number, time.monotonic()
         for name in sorted(group.views):
-            self._send(self.inboxes[name].cut(cut))
+            self.tasks[name].cut(cut)
 
     # Coming to rest at an exact vector.
 
@@ -329,8 +336,8 @@ class Coordinator:
 
     def _early_answers(self) -> dict[str, Position]:
         wanted: dict[str, Position] = {}
-        for inbox in self.inboxes.values():
-            for source, position in inbox.early.items():
+        for task in self.tasks.values():
+            for source, position in task.early.items():
                 wanted[source] = max(wanted.get(source, position), position, key=_order)
         return wanted
 
