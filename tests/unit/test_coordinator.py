@@ -11,6 +11,7 @@ from memory_live import Audits, compare, opened, run
 
 from strobe.managers.base import Inbound, Outbound
 from strobe.managers.sweep import Sweep
+from strobe.messages import Message, Transaction
 from strobe.runtime import coordinator as coordinator_module
 from strobe.runtime.assembly import Assembly
 
@@ -97,3 +98,24 @@ def test_a_slow_manager_delays_nobody_who_shares_no_source(tmp_path: Path, monke
     last_quick = [c.number for c in warehouse.commits if "quick" in c.changes][-1]
     before = [c for c in warehouse.commits if c.number < last_quick]
     assert sum("quick" in c.changes for c in before) > 3 * sum("slow" in c.changes for c in before)
+
+
+def test_complete_n_shows_exactly_every_nth_state(tmp_path: Path) -> None:
+    """With `every: 4` for one view and 6 for another that shares sources, a state for every second transaction."""
+    text = PROJECT.replace("consistency: complete", "every: 4").rstrip() + "\n    every: 6\n"
+    assembly = opened(tmp_path, text)
+    arrived: list[Transaction] = []
+
+    def record(message: Message) -> None:
+        if isinstance(message, Transaction):
+            arrived.append(message)
+
+    warehouse, past, states = run(assembly, tmp_path, seconds=2, commit_seconds=0.02, record=record)
+    vectors: list[dict[str, str]] = [{}]
+    for transaction in arrived:
+        vectors.append({**vectors[-1], transaction.source: transaction.position.text})
+    wanted = [*vectors[2::2], *([vectors[-1]] if len(arrived) % 2 else [])]
+    assert len(arrived) > 10
+    for commit, vector in zip(warehouse.commits, wanted, strict=True):
+        assert {source: commit.positions["paid"][source] for source in vector} == vector
+    compare(assembly, warehouse, past, states)

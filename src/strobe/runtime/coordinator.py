@@ -13,6 +13,7 @@ read again from its positions.
 Blocks: strongly consistent managers work through the updates between two cuts. A cut is made when the views'
 freshness allows another commit and the block before has been merged, so that under load blocks grow by themselves,
 and always for all views of a group at the same update. Groups share no source, and so nobody waits for another group.
+A group with complete-N views has a cut after every N transactions, whenever they come.
 """
 
 from __future__ import annotations
@@ -103,7 +104,8 @@ class Coordinator:
         self.vector = {s: min((p[s] for p in positions.values() if s in p), key=_order) for s in self._used_sources()}
         self.integrator = Integrator(views, positions)
         passing = [name for name, planned in self.assembly.views.items() if planned.level == "none"]
-        self.merge = Merges(views, self.vector, order=self.assembly.project.order, passing=passing)
+        pace = {name: planned.pace for name, planned in self.assembly.views.items()}
+        self.merge = Merges(views, self.vector, order=self.assembly.project.order, passing=passing, pace=pace)
         self.tasks = {
             name: ViewTask(
                 Inbox(planned.manager(self.assembly.views.values()), self.vector), send=self._send, fail=self.fail
@@ -237,6 +239,9 @@ class Coordinator:
         for name, task in self.tasks.items():
             if transaction.source in self.assembly.views[name].view.sources:
                 task.progress(transaction.source, transaction.position)
+        for group in self.merge.groups:
+            if group.full:
+                self._cut(group)
 
     def _send(self, message: Outbound) -> None:
         """What a manager sends, in its own thread."""
@@ -254,7 +259,8 @@ class Coordinator:
         views = [self.assembly.views[action.view] for action in transaction.actions]
         complete = [planned for planned in views if planned.level == "complete"]
         wait = min((p.freshness for p in complete), default=0.0) if len(complete) == len(views) else 0.0
-        self.committer.submit(transaction, wait=wait, keep=bool(complete))
+        keep = any(planned.level == "complete" or planned.pace for planned in views)
+        self.committer.submit(transaction, wait=wait, keep=keep)
 
     # Blocks.
 
@@ -263,7 +269,7 @@ class Coordinator:
         if self.committer.waiting:
             return
         for group in self.merge.groups:
-            if group.uncut and not self._at_work(group):
+            if group.uncut and not group.pace and not self._at_work(group):
                 pause = min((self.assembly.views[name].freshness for name in group.views), default=0.0)
                 if time.monotonic() >= self._cut_at[group] + pause:
                     self._cut(group)
@@ -275,7 +281,9 @@ class Coordinator:
     def _cut(self, group: Group) -> None:
         cut = Cut(group.arrived)
         self._record(cut)
-        group.cut, self._cut_at[group] = cut.number, time.monotonic()
+        for transaction in group.end_block():
+            self._submit(transaction)
+        self._cut_at[group] = time.monotonic()
         for name in sorted(group.views):
             self.tasks[name].cut(cut)
 
@@ -360,6 +368,16 @@ class Coordinator:
         """Whether everything that the sources had committed by now is in the warehouse."""
         if self._errand is not None or self.merge.size or not self._events.empty() or self.committer.waiting:
             return False
+        return self._all_read()
+
+    def end_blocks(self) -> None:
+        """Nothing more is expected: what is less than a block of N is to be shown too."""
+        started = [group for group in self.merge.groups if group.pace and group.uncut]
+        if started and self._errand is None and self._events.empty() and self._all_read():
+            for group in started:
+                self._cut(group)
+
+    def _all_read(self) -> bool:
         return all(self._caught_up(self.assembly.sources[s], monitor) for s, monitor in self.monitors.items())
 
     @staticmethod

@@ -379,6 +379,7 @@ class _Quiet:
         if now < self._next_look:
             return False
         self._next_look = now + 0.1
+        self._coordinator.end_blocks()
         if not self._coordinator.idle():
             self._since = None
             return False
