@@ -22,7 +22,7 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -84,8 +84,11 @@ class Coordinator:
         *,
         through_spark: SparkAnswer,
         record: Callable[[Message], None] = lambda _: None,
+        together: Collection[frozenset[str]] = (),
     ) -> None:
         """`last` is the last commit in the log, read after fencing; the assembly holds exactly the views in it.
+
+        `together` are sources that have taken part in one global transaction: their views are in one group.
 
         `record` is given every message that the pure boxes get, in order: enough to replay them."""
         self.assembly = assembly
@@ -95,6 +98,10 @@ class Coordinator:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self.stop_requested = threading.Event()
         self._errand: Errand | None = None
+        self.tied: frozenset[str] = frozenset()
+        """Sources that a global transaction ties together while their views are in different groups: then nothing more
+        is taken in, and the loop is to end and to begin anew with them in one."""
+        self._together = tuple(together)
         self._build(last)
 
     def _build(self, last: Commit) -> None:
@@ -105,7 +112,8 @@ class Coordinator:
         self.integrator = Integrator(views, positions)
         passing = [name for name, planned in self.assembly.views.items() if planned.level == "none"]
         pace = {name: planned.pace for name, planned in self.assembly.views.items()}
-        self.merge = Merges(views, self.vector, order=self.assembly.project.order, passing=passing, pace=pace)
+        order = self.assembly.project.order
+        self.merge = Merges(views, self.vector, order=order, passing=passing, together=self._together, pace=pace)
         self.tasks = {
             name: ViewTask(
                 Inbox(planned.manager(self.assembly.views.values()), self.vector), send=self._send, fail=self.fail
@@ -213,7 +221,9 @@ class Coordinator:
 
     def _handle(self, event: Event) -> None:
         if isinstance(event, Transaction):
-            self._route(event)
+            self.tied = self.tied or self._torn(event)
+            if not self.tied:
+                self._route(event)
         elif isinstance(event, Answer):
             self._record(event)
             self.tasks[event.view].answer(event)
@@ -221,6 +231,14 @@ class Coordinator:
             self._merge(event)
         else:
             raise event.error
+
+    def _torn(self, transaction: Transaction) -> frozenset[str]:
+        """The sources of a global transaction whose views are in different groups, if they are."""
+        for part in transaction.part_of:
+            tied = part.participants & set(self.vector)
+            if not any(tied <= group.sources for group in self.merge.groups):
+                return tied
+        return frozenset()
 
     def _raise_failures(self) -> None:
         while not self._events.empty():
