@@ -18,9 +18,10 @@ from postgres_server import PostgresServer
 from strobe.algebra.bag import Bag
 from strobe.errors import LostGuarantee, SourceUnavailable, UserError
 from strobe.messages import Lookup, Position, Query, SeenByXid, Transaction
+from strobe.sources import postgres_slot
 from strobe.sources.base import answer_on_driver
 from strobe.sources.postgres import PostgresSource
-from strobe.sources.postgres_place import Place, object_name
+from strobe.sources.postgres_place import Keep, Place, object_name
 
 ORDERS = "CREATE TABLE orders (id bigint PRIMARY KEY, customer bigint, note text)"
 COLUMNS = ("id", "customer", "note")
@@ -42,10 +43,9 @@ class Database:
             self.source.prepare(relations)
         return self.source
 
-    def open(self, timeout: float = 5.0) -> PostgresSource:
-        name = object_name("test", "shop")
-        place = Place("shop", self.server.dsn(self.name), "public", name, connections=3, statement_timeout=timeout)
-        return PostgresSource(place)
+    def open(self, timeout: float = 5.0, keep: Keep | None = None) -> PostgresSource:
+        name, dsn = object_name("test", "shop"), self.server.dsn(self.name)
+        return PostgresSource(Place("shop", dsn, "public", name, 3, timeout, keep or Keep()))
 
     def run(self, *statements: str) -> None:
         with psycopg.connect(self.server.admin_dsn(self.name)) as connection:
@@ -272,6 +272,44 @@ def test_a_quiet_table_on_a_busy_server_moves_on(db: Database) -> None:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     stream.close()
+
+
+def test_the_log_that_is_kept_is_told_with_its_reason(db: Database) -> None:
+    """A warning beyond a size: because the views are behind, or because of a transaction that somebody left open."""
+    source = db.make(f"{ORDERS}; CREATE TABLE other (a text)", "orders")
+    quiet = source.kept()
+    assert quiet is not None and not quiet.warning
+    warned = db.open(keep=Keep(warn=100_000))
+    with psycopg.connect(db.server.admin_dsn(db.name)) as left_open:
+        left_open.execute("INSERT INTO orders VALUES (1, 1, NULL)")
+        db.run("INSERT INTO other SELECT repeat('x', 100) FROM generate_series(1, 5000)")
+        behind = warned.kept()
+        assert behind is not None and behind.bytes > 500_000 and "views are behind" in behind.warning
+        db.source.discard(source.now())
+        db.run("CHECKPOINT")
+        stuck = warned.kept()
+        assert stuck is not None and stuck.bytes > 500_000 and "has been open for long" in stuck.warning
+    warned.close()
+
+
+@pytest.mark.parametrize("drop", [False, True])
+def test_beyond_its_limit_a_slot_is_given_up(db: Database, drop: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stream ends with the way out; where it is asked for, the slot is dropped, so that the log can go."""
+    monkeypatch.setattr(postgres_slot, "LOOK_SECONDS", 0.1)
+    db.make(f"{ORDERS}; CREATE TABLE other (a text)", "orders")
+    source = db.open(keep=Keep(limit=2_000_000, drop=drop))
+    stream = source.transactions(source.now(), [], lambda: False)
+    db.run("INSERT INTO orders VALUES (1, 1, NULL)")
+    assert next(t for t in stream if t.changes)
+    db.run("INSERT INTO other SELECT repeat('x', 100) FROM generate_series(1, 20000)")
+    with pytest.raises(LostGuarantee, match=r"more than slot.limit \(1.907 MB\)") as error:
+        deadline = time.monotonic() + 20
+        for _ in stream:
+            assert time.monotonic() < deadline
+    assert ("dropped" in error.value.message) is drop and "strobe rebuild" in error.value.fix
+    slots = db.server.execute(db.name, "SELECT slot_name FROM pg_replication_slots WHERE database = current_database()")
+    assert len(slots) == (0 if drop else 1)
+    source.close()
 
 
 def test_a_stream_survives_a_consumer_that_takes_its_time(db: Database) -> None:

@@ -68,6 +68,9 @@ def status(document: Document) -> Iterable[RenderableType]:
     where = f"commit {commit} of {_moment(document['committed_at'])}" if commit else "nothing committed yet"
     yield Text(f"{document['project']}: {where}; {_coordinator(coordinator)}")
     yield sources(document)
+    for name, source in document["sources"].items():
+        if source.get("warning"):
+            yield Text(f"source {name}: {source['warning']}", style=_STYLES["warning"])
     yield views(document)
     if document.get("waiting"):
         yield Text(_waiting(document["waiting"]))
@@ -134,13 +137,25 @@ def _coordinator(coordinator: Document) -> str:
 
 def sources(document: Document) -> Table:
     return table(
-        ["source", "position", "lag", "state", "asked", "problem"],
+        ["source", "position", "lag", "state", "log kept", "asked", "problem"],
         [
-            [name, s.get("position"), _seconds(s.get("lag_seconds")), s.get("state"), _asked(s), s.get("problem")]
+            [
+                name,
+                s.get("position"),
+                _seconds(s.get("lag_seconds")),
+                s.get("state"),
+                _megabytes(s.get("retained_bytes")),
+                _asked(s),
+                s.get("problem"),
+            ]
             for name, s in document["sources"].items()
         ],
         right=["lag"],
     )
+
+
+def _megabytes(size: int | None) -> str | None:
+    return None if size is None else f"{size / 2**20:,.1f} MB"
 
 
 def views(document: Document) -> Table:

@@ -66,8 +66,12 @@ def _source(source: Source, heard: Heard, header: Header | None) -> Document:
         "state": said.get("state", "not watched"),
         "problem": said.get("problem"),
         "asked": said.get("asked"),
+        "retained_bytes": None,
+        "warning": None,
     }
     try:
+        if log := source.kept():
+            found |= {"retained_bytes": log.bytes, "warning": log.warning or None}
         reflected = _reflected(source, header)
         known = [min(reflected, key=_order)] if reflected else []  # the log may be ahead of the last heartbeat
         known += [source.position(said["position"])] if said.get("position") else []

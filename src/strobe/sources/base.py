@@ -37,6 +37,14 @@ class Finding:
     fix: str = ""
 
 
+@dataclass(frozen=True)
+class Kept:
+    """The log that a source keeps for Strobe, and what is to be said about it."""
+
+    bytes: int
+    warning: str = ""
+
+
 class TooLarge(Exception):
     """An answer or a transaction has more rows than the driver should hold: read it through Spark instead."""
 
@@ -142,6 +150,10 @@ class Source(ABC):
         transactions need do nothing; one that reports what happened between two looks must not look meanwhile.
         """
         yield lambda _seen: None
+
+    def kept(self) -> Kept | None:
+        """How much log the source keeps until it may be discarded; None where it keeps none for Strobe."""
+        return None
 
     @abstractmethod
     def discard(self, through: Position) -> None:

@@ -22,12 +22,13 @@ import psycopg
 from strobe.algebra.schema import RelationSchema
 from strobe.errors import SourceUnavailable, StrobeError, UserError
 from strobe.messages import Position, Transaction
-from strobe.sources.base import Finding, Reader, Source
+from strobe.sources.base import Finding, Kept, Reader, Source
 from strobe.sources.postgres_catalog import Slot, Table, read_prepared, read_slot, read_tables, read_types, rows
 from strobe.sources.postgres_check import check, publication_statements, usable_table
 from strobe.sources.postgres_pgoutput import lsn_text, parse_lsn, widen
 from strobe.sources.postgres_place import Connection, Place, Pool, identifier, literal
 from strobe.sources.postgres_reader import PostgresReader, Snapshot, end_of_log, parts_before, position_at
+from strobe.sources.postgres_slot import Guard, kept
 from strobe.sources.postgres_stream import Arrived, Slots, Stream, Watched, arrivals, copy_slot
 from strobe.sources.postgres_values import PgType
 
@@ -215,7 +216,10 @@ class PostgresSource(Source):
             watched = self._watched(connection)
         visible = Visible(self._pool)
         ends = sorted({s.order[0] for s in stops if after < s})
-        with Stream(self._place, after.order[0], watched, self._types, lambda: self._durable, self._slots) as stream:
+        guard = Guard(self._pool)
+        with Stream(
+            self._place, after.order[0], watched, self._types, lambda: self._durable, self._slots, guard.look
+        ) as stream:
             for arrived in arrivals(stream, stopped):
                 while ends and ends[0] <= arrived.end:
                     if ends[0] < arrived.end:
@@ -255,6 +259,11 @@ class PostgresSource(Source):
     def _types(self, wanted: set[tuple[int, int]]) -> Mapping[tuple[int, int], PgType]:
         with self._pool.session() as connection:
             return read_types(connection, wanted)
+
+    def kept(self) -> Kept | None:
+        with self._pool.session() as connection:
+            slot = read_slot(connection, self._place)
+        return None if slot is None else kept(self._place, slot)
 
     def discard(self, through: Position) -> None:
         """The stream tells the slot; without one the slot is moved on directly."""

@@ -184,6 +184,9 @@ class Slot:
     confirmed: int
     wal_status: str
     retained: int
+    """Bytes of log that the server keeps for it."""
+    unconfirmed: int
+    """Bytes of log after the position that it was confirmed up to."""
 
 
 @dataclass(frozen=True)
@@ -209,7 +212,8 @@ def read_slot(connection: Connection, place: Place) -> Slot | None:
     found = rows(
         connection,
         "SELECT plugin::text, database::text, active, (confirmed_flush_lsn - '0/0')::int8, wal_status,"
-        " coalesce(pg_current_wal_lsn() - restart_lsn, 0)::int8"
+        " coalesce(pg_current_wal_lsn() - restart_lsn, 0)::int8,"
+        " coalesce(pg_current_wal_lsn() - confirmed_flush_lsn, 0)::int8"
         " FROM pg_replication_slots WHERE slot_name = %s AND slot_type = 'logical'",
         place.name,
     )

@@ -43,6 +43,16 @@ def object_name(project: str, source: str) -> str:
 
 
 @dataclass(frozen=True)
+class Keep:
+    """How many bytes of log the server may keep for the slot, and what happens beyond the limit."""
+
+    warn: int = 2**30
+    limit: int | None = None
+    drop: bool = False
+    """Whether the slot is dropped beyond the limit, so that the log can go."""
+
+
+@dataclass(frozen=True)
 class Place:
     """Everything that is needed to get there; pickles, and shows no secret."""
 
@@ -53,6 +63,7 @@ class Place:
     """Of the slot and of the publication."""
     connections: int = 4
     statement_timeout: float = 5.0
+    keep: Keep = Keep()
 
     @property
     def where(self) -> str:

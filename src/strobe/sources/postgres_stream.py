@@ -102,14 +102,17 @@ class Stream(threading.Thread):
         types: Callable[[set[tuple[int, int]]], Mapping[tuple[int, int], PgType]],
         durable: Callable[[], int],
         slots: Slots,
+        guard: Callable[[Callable[[], None]], None],
     ) -> None:
-        """`watched` is by (schema, table); `durable` says up to where the log is no longer needed."""
+        """`watched` is by (schema, table); `durable` says up to where the log is no longer needed; `guard` is called
+        with what ends the connection, often, and may raise."""
         super().__init__(name=f"stream-{place.source}", daemon=True)
         self._place = place
         self._after = after
         self._assembly = Assembly(place, watched, types)
         self._durable = durable
         self._slots = slots
+        self._guard = guard
         self._own = False
         self._arrived: queue.Queue[Arrived | StrobeError | BaseException] = queue.Queue(WAITING)
         self._ending = threading.Event()
@@ -267,6 +270,8 @@ class Stream(threading.Thread):
     def _tell(self, connection: Connection) -> None:
         self._told = (self._received, self._confirmed())
         self._told_at = time.monotonic()
+        if self._own:
+            self._guard(connection.close)
         pgconn = connection.pgconn
         silent = self._told_at > self._heard_at + FEEDBACK_SECONDS
         pgconn.put_copy_data(pgoutput.feedback(*self._told, datetime.now(timezone.utc), reply=silent))
