@@ -214,7 +214,7 @@ class PostgresReader(Reader):
             with self._place.errors():
                 self._tables.update(read_tables(self._open_connection(), self._place))
         if name not in self._tables:
-            raise UserError(f"there is no table {name}", where=self._place.where, fix="See `strobe check`.")
+            raise self._place.table_lost(f"there is no table {name}", name)
         return self._tables[name]
 
     def _open_connection(self) -> Connection:
@@ -299,8 +299,7 @@ class Rows:
         for place, type_ in enumerate(self._types):
             if (result.ftype(place), result.fmod(place)) != (type_.oid, type_.modifier):
                 column = self._columns[place]
-                fix = f"Change the views that use it, then `strobe prepare {self._place.source}` and rebuild."
-                raise UserError(f"its column {column} has another type now", where=self._where, fix=fix)
+                raise self._place.table_lost(f"its column {column} has another type now", self._table.name)
 
     def decode(self, result: psycopg.pq.abc.PGresult) -> Iterator[Row]:
         columns = list(enumerate(self._decoders))

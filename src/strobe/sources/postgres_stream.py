@@ -13,7 +13,7 @@ import queue
 import select
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
@@ -22,7 +22,7 @@ import psycopg
 from psycopg.pq import ExecStatus
 
 from strobe.algebra.bag import Bag, Row
-from strobe.errors import BrokenInvariant, LostGuarantee, SourceUnavailable, StrobeError, UserError
+from strobe.errors import BrokenInvariant, RelationLost, SourceUnavailable, StrobeError, UserError
 from strobe.messages import GlobalTransaction
 from strobe.sources import postgres_pgoutput as pgoutput
 from strobe.sources.global_ids import global_transaction
@@ -53,6 +53,10 @@ class Watched:
     key: tuple[str, ...]
     images: bool
     sql: str
+    place: tuple[str, str]
+    """Its schema and its name there."""
+    declared: Mapping[str, str]
+    """The columns' types, as the server writes them."""
 
 
 @dataclass(frozen=True)
@@ -98,13 +102,13 @@ class Stream(threading.Thread):
         self,
         place: Place,
         after: int,
-        watched: Mapping[tuple[str, str], Watched],
+        watched: Mapping[int, Watched],
         types: Callable[[set[tuple[int, int]]], Mapping[tuple[int, int], PgType]],
         durable: Callable[[], int],
         slots: Slots,
         guard: Callable[[Callable[[], None]], None],
     ) -> None:
-        """`watched` is by (schema, table); `durable` says up to where the log is no longer needed; `guard` is called
+        """`watched` is by the tables' ids; `durable` says up to where the log is no longer needed; `guard` is called
         with what ends the connection, often, and may raise."""
         super().__init__(name=f"stream-{place.source}", daemon=True)
         self._place = place
@@ -300,7 +304,7 @@ class Assembly:
     def __init__(
         self,
         place: Place,
-        watched: Mapping[tuple[str, str], Watched],
+        watched: Mapping[int, Watched],
         types: Callable[[set[tuple[int, int]]], Mapping[tuple[int, int], PgType]],
     ) -> None:
         self._place, self._watched, self._types = place, watched, types
@@ -340,15 +344,18 @@ class Assembly:
         return Arrived(message.end_lsn, begin.xid, message.committed_at, changes, gone, tuple(self._parts))
 
     def _truncate(self, message: pgoutput.Truncate) -> None:
-        for number in message.relations:
-            rows = self._relations.get(number)
-            if rows is not None:
-                raise self._place.lost(f"table {rows.watched.name} was emptied by TRUNCATE, which Strobe cannot follow")
+        emptied = [rows.watched.name for n in message.relations if (rows := self._relations.get(n)) is not None]
+        if emptied:
+            what = f"table {', '.join(emptied)} was emptied by TRUNCATE, which Strobe cannot follow"
+            fix = "Rebuild the views that use it: `strobe rebuild VIEW`."
+            raise self._place.table_lost(what, *emptied, fix=fix)
 
     def _rows(self, info: RelationInfo) -> Rows | None:
-        watched = self._watched.get((info.schema, info.name))
+        watched = self._watched.get(info.id)
         if watched is None:
             return None
+        if (info.schema, info.name) != watched.place:
+            raise self._altered(watched, "it was renamed")
         types = self._types({(c.type, c.modifier) for c in info.columns})
         there = {c.name: types[c.type, c.modifier] for c in info.columns}
         for column, wanted in watched.types.items():
@@ -364,12 +371,8 @@ class Assembly:
                 raise self._altered(watched, f"old rows are no longer named by its key ({', '.join(watched.key)})")
         return Rows(self._place, watched, info)
 
-    def _altered(self, watched: Watched, what: str) -> LostGuarantee:
-        return LostGuarantee(
-            f"table {watched.name} was altered: {what}",
-            where=self._place.where,
-            fix=f"Change the views that use it, `strobe prepare {self._place.source}`, and `strobe rebuild VIEW`.",
-        )
+    def _altered(self, watched: Watched, what: str) -> RelationLost:
+        return self._place.table_lost(f"table {watched.name} was altered: {what}", watched.name)
 
 
 def named_by(message: pgoutput.Emitted, place: Place) -> GlobalTransaction | None:
@@ -489,13 +492,17 @@ class Rows:
             for place, decode in zip(self._key, self._key_decoders, strict=True)
         )
 
-    def unfit(self, column: str, value: bytes, reason: str) -> UserError:
-        return unfit(self._where, column, self.watched.types[column], value, reason)
+    def unfit(self, column: str, value: bytes, reason: str) -> RelationLost:
+        found = unfit(self._where, column, self.watched.types[column], value, reason)
+        fix = "Change the value, or leave the column out of the views; then `strobe rebuild` those that use the table."
+        return RelationLost(
+            found.message, source=self._place.source, relations=[self.watched.name], where=found.where, fix=fix
+        )
 
-    def _out_of_line(self, column: str) -> LostGuarantee:
-        return LostGuarantee(
+    def _out_of_line(self, column: str) -> RelationLost:
+        return self._place.table_lost(
             f"a long value of column {column} was left alone by an update, and is not in the log",
-            where=self._where,
+            self.watched.name,
             fix=f"Run: ALTER TABLE {self.watched.sql} REPLICA IDENTITY FULL; then `strobe rebuild` the views that use "
             "the column.",
         )
@@ -508,10 +515,3 @@ def unfit(where: str, column: str, type_: PgType, value: bytes, reason: str) -> 
         where=f"{where}, column {column}",
         fix="Change the value, or leave the column out of the views.",
     )
-
-
-def arrivals(stream: Stream, stopped: Callable[[], bool]) -> Iterator[Arrived]:
-    while not stopped():
-        arrived = stream.take(0.05)
-        if arrived is not None:
-            yield arrived
