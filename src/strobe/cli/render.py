@@ -78,6 +78,8 @@ def status(document: Document) -> Iterable[RenderableType]:
         appends = document["appends"]
         yield Text(f"appends: {appends['number']:,} in {appends['milliseconds'] / 1000:,.1f} s")
     for name, view in document["views"].items():
+        if view.get("problem"):
+            yield Text(f"view {name} stands still: {view['problem']}", style="bold red")
         if view["failed"]:
             yield Text(f"view {name}: `strobe apply` failed: {view['failed']}", style="bold red")
         elif view["pending"]:

@@ -121,6 +121,7 @@ def _view(
         "compensations": said.get("compensations", 0),
         "as_of": header.as_of.get(name, {}) if header else {},
         "stale": bool(said.get("stale")),
+        "problem": said.get("problem"),
         "loaded": bool(vector),
     }
 
