@@ -1,0 +1,268 @@
+"""The log of a Delta table, commit by commit: which files a version brought and took, and what the table became.
+
+A position is a version and a digest of its commit file, `12@0a1b2c3d4e5f`. Versions are numbers that every table has; a
+commit file holds times and random names, so that a table restored from a backup or made anew differs in the digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from strobe.dataplane.arrow import canonical_ddl
+from strobe.errors import LostGuarantee, SourceUnavailable, UserError
+from strobe.messages import Position
+
+FEED = "delta.enableChangeDataFeed"
+MAPPING = "delta.columnMapping.mode"
+READABLE = {"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck", "variantType", "variantType-preview"}
+"""Features a reader has to know, and this one does: none of them changes what a data file says of supported types."""
+_COMMIT = re.compile(r"(\d{20})\.json")
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """What a reader of the table has to know."""
+
+    version: int
+    features: frozenset[str] = frozenset()
+
+    @property
+    def unknown(self) -> list[str]:
+        """What this reader does not."""
+        known = self.version <= 2 or self.version == 3
+        return sorted(self.features - READABLE) if known else [f"reader version {self.version}"]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a table is from some version on. Columns of types that Strobe does not carry are left out."""
+
+    id: str
+    types: Mapping[str, str]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    partitioned: tuple[str, ...] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, id_: str, schema: str, partitioned: Sequence[str], properties: Mapping[str, str]) -> Shape:
+        types, left_out = {}, {}
+        for column in json.loads(schema)["fields"]:
+            declared = _declared(column, column["name"] in partitioned)
+            try:
+                types[column["name"]] = canonical_ddl(declared)
+            except UserError:
+                left_out[column["name"]] = declared
+        return cls(id_, types, left_out, tuple(partitioned), properties)
+
+    @property
+    def has_feed(self) -> bool:
+        return self.properties.get(FEED, "").lower() == "true"
+
+    @property
+    def mapped(self) -> bool:
+        """Whether columns have other names in the files."""
+        return self.properties.get(MAPPING, "none").lower() != "none"
+
+
+def _declared(column: Mapping[str, Any], partitioned: bool) -> str:
+    type_ = column["type"]
+    if not isinstance(type_, str):
+        return str(type_["type"])
+    if "__COLLATIONS" in column.get("metadata", {}):
+        return "collated string"
+    return "binary as a partition" if partitioned and type_ == "binary" else type_
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A file whose rows all come (+1), all go (-1), or say so row by row (0)."""
+
+    path: str
+    partition: Mapping[str, str | None]
+    sign: int
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One version: a whole transaction. `files` hold what it changed, in full and nothing else."""
+
+    position: Position
+    at: datetime | None
+    files: tuple[DataFile, ...]
+    shape: Shape | None = None
+    protocol: Protocol | None = None
+
+    @property
+    def version(self) -> int:
+        return self.position.order[0]
+
+
+class DeltaLog:
+    """The commits of the table in a folder."""
+
+    def __init__(self, name: str, root: Path) -> None:
+        self.name, self.root = name, root
+        self._folder = root / "_delta_log"
+        self._known: dict[int, tuple[tuple[int, ...], Position]] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def where(self) -> str:
+        return f"{self.name}: {self.root}"
+
+    def lost(self, message: str, fix: str = "") -> LostGuarantee:
+        return LostGuarantee(message, where=self.where, fix=fix or "Rebuild the views that use this source.")
+
+    def versions(self) -> list[int]:
+        """The versions whose commits are there, in order."""
+        try:
+            found = sorted(int(m[1]) for m in map(_COMMIT.fullmatch, os.listdir(self._folder)) if m)  # noqa: PTH208
+        except OSError as problem:
+            raise self._away(problem) from problem
+        if not found:
+            raise self._away(None)
+        return found
+
+    def _away(self, problem: OSError | None) -> SourceUnavailable:
+        reason = f": {problem.strerror}" if problem is not None else ""
+        fix = "Is the path right, and the file system mounted?"
+        return SourceUnavailable(f"there is no Delta table{reason}", where=self.where, fix=fix)
+
+    def table(self, version: int) -> DeltaTable:
+        """The table as of a version."""
+        try:
+            return DeltaTable(str(self.root), version=version)
+        except (DeltaError, OSError, ValueError) as problem:
+            self.versions()
+            reason = str(problem).splitlines()[0]
+            raise SourceUnavailable(f"version {version} cannot be opened: {reason}", where=self.where) from problem
+
+    def shape(self, table: DeltaTable) -> tuple[Shape, Protocol]:
+        metadata, protocol = table.metadata(), table.protocol()
+        partitioned = list(metadata.partition_columns)
+        shape = Shape.of(str(metadata.id), table.schema().to_json(), partitioned, dict(metadata.configuration))
+        return shape, Protocol(protocol.min_reader_version, frozenset(protocol.reader_features or ()))
+
+    def position(self, version: int) -> Position:
+        """The position of a version whose commit is there."""
+        path = self._path(version)
+        try:
+            found = path.stat()
+            sign = (found.st_mtime_ns, found.st_size, found.st_ino)
+            with self._lock:
+                known = self._known.get(version)
+            if known is not None and known[0] == sign:
+                return known[1]
+            position = _position(version, path.read_bytes())
+        except OSError as problem:
+            raise self._missing(version, problem) from problem
+        with self._lock:
+            self._known = {**dict(list(self._known.items())[-15:]), version: (sign, position)}
+        return position
+
+    def _path(self, version: int) -> Path:
+        return self._folder / f"{version:020}.json"
+
+    def _missing(self, version: int, problem: OSError) -> LostGuarantee | SourceUnavailable:
+        if not isinstance(problem, FileNotFoundError):
+            return self._away(problem)
+        found = self.versions()
+        if version > found[-1]:
+            return self.lost(f"there is no version {version} any more: the table was restored from a backup")
+        return self.lost(
+            f"the commit of version {version} is no longer in the table's log, which begins at {found[0]}",
+            "Rebuild the views that use this source; for the future raise delta.logRetentionDuration.",
+        )
+
+    def verify(self, position: Position) -> None:
+        """Raise unless the table went through this position, and every commit since is there."""
+        version = position.order[0]
+        if self.position(version) != position:
+            raise self.lost(f"version {version} is not the one that was read: the table was restored or made anew")
+        later = [v for v in self.versions() if v > version]
+        if later != list(range(version + 1, version + 1 + len(later))):
+            raise self.lost(f"commits after version {version} are missing in the table's log")
+
+    def after(self, position: Position) -> Commit | None:
+        """The commit that follows a position, if there is one yet."""
+        if self.position(position.order[0]) != position:
+            self.verify(position)
+        path = self._path(position.order[0] + 1)
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as problem:
+            raise self._away(problem) from problem
+        return self._commit(position.order[0] + 1, content)
+
+    def _commit(self, version: int, content: bytes) -> Commit:
+        try:
+            actions = [json.loads(line) for line in content.splitlines() if line.strip()]
+        except ValueError as problem:
+            raise SourceUnavailable(f"the commit of version {version} is not whole", where=self.where) from problem
+        by_kind: dict[str, list[dict[str, Any]]] = {}
+        for action in actions:
+            for kind, body in action.items():
+                by_kind.setdefault(kind, []).append(body)
+        at = _time(by_kind.get("commitInfo", [{}])[0])
+        shape = next(map(_shape, by_kind.get("metaData", ())), None)
+        protocol = next(map(_protocol, by_kind.get("protocol", ())), None)
+        return Commit(_position(version, content), at, tuple(self._files(version, by_kind)), shape, protocol)
+
+    def _files(self, version: int, by_kind: Mapping[str, Sequence[dict[str, Any]]]) -> list[DataFile]:
+        """Where change data was written it is all there is to read; else whole files came and went.
+
+        A rewrite that changes no row says so (`dataChange`).
+        """
+        if "cdc" in by_kind:
+            return [self._file(body, 0) for body in by_kind["cdc"]]
+        changed = [(b, 1) for b in by_kind.get("add", ()) if b["dataChange"]]
+        changed += [(b, -1) for b in by_kind.get("remove", ()) if b["dataChange"]]
+        if any(body.get("deletionVector") for body, _ in changed):
+            raise self.lost(f"version {version} has deletion vectors, which this source cannot read")
+        return [self._file(body, sign) for body, sign in changed]
+
+    def _file(self, body: Mapping[str, Any], sign: int) -> DataFile:
+        return DataFile(self.data_path(body["path"]), dict(body.get("partitionValues") or {}), sign)
+
+    def data_path(self, written: str) -> str:
+        """Where a file is that the log names, relative to the table or (in a shallow clone) absolutely."""
+        path = unquote(written)
+        if path.startswith("file:"):
+            return "/" + path.removeprefix("file:").lstrip("/")
+        if "://" in path:
+            raise UserError(f"it has a file at {path}, which is not on a file system here", where=self.where)
+        return str(self.root / path)
+
+
+def _position(version: int, content: bytes) -> Position:
+    return Position(f"{version}@{hashlib.sha256(content).hexdigest()[:12]}", (version,))
+
+
+def _shape(body: Mapping[str, Any]) -> Shape:
+    return Shape.of(
+        body["id"], body["schemaString"], body.get("partitionColumns") or (), body.get("configuration") or {}
+    )
+
+
+def _protocol(body: Mapping[str, Any]) -> Protocol:
+    return Protocol(body["minReaderVersion"], frozenset(body.get("readerFeatures") or ()))
+
+
+def _time(info: Mapping[str, Any]) -> datetime | None:
+    millis = info.get("inCommitTimestamp") or info.get("timestamp")
+    return None if millis is None else datetime.fromtimestamp(millis / 1000, timezone.utc)
