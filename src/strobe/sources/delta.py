@@ -24,9 +24,10 @@ from strobe.errors import StrobeError, UserError
 from strobe.messages import Position, Transaction
 from strobe.sources.base import Finding, Reader, Source
 from strobe.sources.delta_check import enable, findings
-from strobe.sources.delta_files import changes_in, dataset_of_files, matching, repeated
+from strobe.sources.delta_files import changes_in, dataset_of_files
+from strobe.sources.delta_key import KeyWatch
 from strobe.sources.delta_log import Commit, DataFile, DeltaLog, Shape
-from strobe.sources.delta_reader import DeltaReader, opened, reading
+from strobe.sources.delta_reader import DeltaReader, reading
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -137,7 +138,9 @@ class DeltaSource(Source):
         self.verify(after)
         shape, protocol = self._log.shape(self._log.table(after.order[0]))
         watched = self._watched(shape)
-        self._readable(Commit(after, None, (), shape, protocol), shape, watched)
+        start = Commit(after, shape=shape, protocol=protocol)
+        self._readable(start, shape, watched)
+        keys = KeyWatch(self._log, self._key, start) if self._key else None
         done = after
         while not stopped():
             commit = self._log.after(done)
@@ -146,7 +149,11 @@ class DeltaSource(Source):
                 continue
             self._readable(commit, shape, watched)
             shape = commit.shape or shape
-            yield self._transaction(commit, shape, watched)
+            change = self._change(commit, shape, watched) if commit.files and watched else None
+            if keys is not None:
+                keys.follow(commit, shape, change)
+            changes = {} if change is None or change.known_empty else {self._relation: change}
+            yield Transaction(self.name, commit.position, changes, commit.at)
             done = commit.position
 
     def _watched(self, before: Shape) -> dict[str, str]:
@@ -178,11 +185,6 @@ class DeltaSource(Source):
         message = f"the column {column}, which a view uses, is gone or of another type {at}".rstrip()
         return self._log.lost(message, "Change the views that use it, and rebuild them.")
 
-    def _transaction(self, commit: Commit, shape: Shape, watched: Mapping[str, str]) -> Transaction:
-        change = self._change(commit, shape, watched) if commit.files and watched else None
-        changes = {} if change is None or change.known_empty else {self._relation: change}
-        return Transaction(self.name, commit.position, changes, commit.at)
-
     def _change(self, commit: Commit, shape: Shape, watched: Mapping[str, str]) -> Relation:
         """What a commit changed, net. Everything is there or nothing is: a missing file was vacuumed."""
         gone = [file.path for file in commit.files if not Path(file.path).exists()]
@@ -195,30 +197,8 @@ class DeltaSource(Source):
         with reading(self._log):
             many = dataset_of_files(commit.files, watched, shape.partitioned).count_rows() > DRIVER_ROWS
             if many and self._spark is not None:
-                change = _in_spark(self._spark(), commit.files, watched, shape.partitioned)
-            else:
-                change = _summed(watched, changes_in(commit.files, watched, shape.partitioned))
-            self._check_key(commit, change)
-        return change
-
-    def _check_key(self, commit: Commit, change: Relation) -> None:
-        """The declared key holds after a commit, if it held before: only keys that are new need to be looked for."""
-        if not self._key:
-            return
-        data, _ = opened(self.name, self._log.root, commit.position)
-        suspects, condition = None, None
-        if isinstance(change, Bag):
-            suspects = {row for row, n in change.project(self._key).items() if n > 0}
-            if not suspects:
-                return
-            whole = [row for row in suspects if None not in row]
-            condition = matching(data.schema, self._key, whole) if len(whole) == len(suspects) else None
-        for row in repeated(data, self._key, condition):
-            if suspects is None or row in suspects:
-                values = ", ".join(f"{c}={v!r}" for c, v in zip(self._key, row, strict=True))
-                fix = "Mend the rows, or take `key` out of strobe.yml; then rebuild the views that use this source."
-                message = f"since version {commit.version} a key is NULL or comes more than once: {values}"
-                raise self._log.lost(message, fix)
+                return _in_spark(self._spark(), commit.files, watched, shape.partitioned)
+            return _summed(watched, changes_in(commit.files, watched, shape.partitioned))
 
 
 def _summed(columns: Mapping[str, str], rows: Iterable[tuple[tuple[Any, ...], int]]) -> Bag:

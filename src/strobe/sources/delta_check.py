@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from strobe.sources.base import Finding
-from strobe.sources.delta_files import repeated
+from strobe.sources.delta_key import repeated, told
 from strobe.sources.delta_log import FEED, MAPPING, DeltaLog, Protocol, Shape
 from strobe.sources.delta_reader import opened, reading
 
@@ -31,10 +31,9 @@ def findings(log: DeltaLog, key: Sequence[str]) -> Iterator[Finding]:
     if key and not found:
         data, _ = opened(log.name, log.root, position)
         with reading(log):
-            for row in repeated(data, key, None):
-                values = ", ".join(f"{c}={v!r}" for c, v in zip(key, row, strict=True))
+            for row in repeated(data, key):
                 fix = "Mend the rows, or take `key` out of strobe.yml."
-                yield Finding("error", log.where, f"a key is NULL or comes more than once: {values}", fix)
+                yield Finding("error", log.where, told(key, row), fix)
                 return
 
 

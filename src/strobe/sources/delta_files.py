@@ -33,7 +33,7 @@ def dataset_of(table: DeltaTable, place: Callable[[str], str], schema: pa.Schema
         _fragment(place(path), tuple((n, pa.scalar(v, schema.field(n).type)) for n, v in _known(values, schema)))
         for path, values in zip(files["path"].to_pylist(), partitions, strict=True)
     ]
-    return ds.FileSystemDataset(fragments, schema, _FORMAT, _HERE)
+    return dataset_over(fragments, schema)
 
 
 def _known(values: Mapping[str, Any] | None, schema: pa.Schema) -> Iterator[tuple[str, Any]]:
@@ -48,15 +48,20 @@ def _fragment(path: str, partition: tuple[tuple[str, pa.Scalar], ...]) -> ds.Fra
     return _FORMAT.make_fragment(path, filesystem=_HERE, partition_expression=expression)
 
 
+def fragment_of(file: DataFile, columns: Mapping[str, str], partitioned: Sequence[str]) -> ds.Fragment:
+    """A file that a commit names, for a dataset that has these columns."""
+    known = ((name, arrow_type(columns[name])) for name in partitioned if name in columns)
+    return _fragment(file.path, tuple((name, _value(file.partition.get(name), type_)) for name, type_ in known))
+
+
+def dataset_over(fragments: Iterable[ds.Fragment], schema: pa.Schema) -> ds.Dataset:
+    return ds.FileSystemDataset(list(fragments), schema, _FORMAT, _HERE)
+
+
 def dataset_of_files(files: Iterable[DataFile], columns: Mapping[str, str], partitioned: Sequence[str]) -> ds.Dataset:
     """The rows of some files, over the columns given with their types, and what each row is about."""
-    types = {name: arrow_type(ddl) for name, ddl in columns.items()}
-    fragments = [
-        _fragment(f.path, tuple((n, _value(f.partition.get(n), types[n])) for n in partitioned if n in types))
-        for f in files
-    ]
-    schema = pa.schema([*types.items(), (CHANGE, pa.string())])
-    return ds.FileSystemDataset(fragments, schema, _FORMAT, _HERE)
+    fragments = (fragment_of(file, columns, partitioned) for file in files)
+    return dataset_over(fragments, schema_of(columns).append(pa.field(CHANGE, pa.string())))
 
 
 def _value(text: str | None, type_: pa.DataType) -> pa.Scalar:
@@ -77,7 +82,7 @@ def changes_in(
     for sign in (-1, 0, 1):
         dataset = dataset_of_files((f for f in files if f.sign == sign), columns, partitioned)
         for batch in dataset.to_batches(columns=[*names, CHANGE], batch_readahead=2, fragment_readahead=1):
-            signs = [sign or SIGNS[kind] for kind in batch[CHANGE].to_pylist()] if sign == 0 else [sign] * len(batch)
+            signs = [SIGNS[kind] for kind in batch[CHANGE].to_pylist()] if sign == 0 else [sign] * len(batch)
             yield from zip(from_arrow(batch.select(names)), signs, strict=True)
 
 
@@ -104,14 +109,6 @@ def _fitting(values: Iterable[Any], type_: pa.DataType) -> list[Any]:
         except (pa.ArrowException, TypeError, OverflowError):
             continue
     return fitting
-
-
-def repeated(dataset: ds.Dataset, key: Sequence[str], condition: ds.Expression | None) -> Iterator[Row]:
-    """Keys that are NULL or come more than once."""
-    found = dataset.to_table(columns=list(key), filter=condition).group_by(list(key)).aggregate([([], "count_all")])
-    for *values, count in from_arrow(found.select([*key, "count_all"])):
-        if count > 1 or None in values:
-            yield tuple(values)
 
 
 def schema_of(columns: Mapping[str, str]) -> pa.Schema:

@@ -29,6 +29,7 @@ FEED = "delta.enableChangeDataFeed"
 MAPPING = "delta.columnMapping.mode"
 READABLE = {"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck", "variantType", "variantType-preview"}
 """Features a reader has to know, and this one does: none of them changes what a data file says of supported types."""
+_Body = Mapping[str, Any]
 _COMMIT = re.compile(r"(\d{20})\.json")
 
 
@@ -97,11 +98,13 @@ class DataFile:
 
 @dataclass(frozen=True)
 class Commit:
-    """One version: a whole transaction. `files` hold what it changed, in full and nothing else."""
+    """One version: a whole transaction. `files` hold what it changed, in full and nothing else; `moved` are the data
+    files that became part of the table or ceased to be."""
 
     position: Position
-    at: datetime | None
-    files: tuple[DataFile, ...]
+    at: datetime | None = None
+    files: tuple[DataFile, ...] = ()
+    moved: tuple[DataFile, ...] = ()
     shape: Shape | None = None
     protocol: Protocol | None = None
 
@@ -214,29 +217,31 @@ class DeltaLog:
             actions = [json.loads(line) for line in content.splitlines() if line.strip()]
         except ValueError as problem:
             raise SourceUnavailable(f"the commit of version {version} is not whole", where=self.where) from problem
-        by_kind: dict[str, list[dict[str, Any]]] = {}
+        by_kind: dict[str, list[_Body]] = {}
         for action in actions:
             for kind, body in action.items():
                 by_kind.setdefault(kind, []).append(body)
         at = _time(by_kind.get("commitInfo", [{}])[0])
         shape = next(map(_shape, by_kind.get("metaData", ())), None)
         protocol = next(map(_protocol, by_kind.get("protocol", ())), None)
-        return Commit(_position(version, content), at, tuple(self._files(version, by_kind)), shape, protocol)
+        moves = [(body, 1) for body in by_kind.get("add", ())] + [(body, -1) for body in by_kind.get("remove", ())]
+        files = self._files(version, moves, by_kind.get("cdc", ()))
+        moved = tuple(self._file(body, sign) for body, sign in moves)
+        return Commit(_position(version, content), at, files, moved, shape, protocol)
 
-    def _files(self, version: int, by_kind: Mapping[str, Sequence[dict[str, Any]]]) -> list[DataFile]:
+    def _files(self, version: int, moves: Sequence[tuple[_Body, int]], cdc: Sequence[_Body]) -> tuple[DataFile, ...]:
         """Where change data was written it is all there is to read; else whole files came and went.
 
         A rewrite that changes no row says so (`dataChange`).
         """
-        if "cdc" in by_kind:
-            return [self._file(body, 0) for body in by_kind["cdc"]]
-        changed = [(b, 1) for b in by_kind.get("add", ()) if b["dataChange"]]
-        changed += [(b, -1) for b in by_kind.get("remove", ()) if b["dataChange"]]
+        if cdc:
+            return tuple(self._file(body, 0) for body in cdc)
+        changed = [(body, sign) for body, sign in moves if body["dataChange"]]
         if any(body.get("deletionVector") for body, _ in changed):
             raise self.lost(f"version {version} has deletion vectors, which this source cannot read")
-        return [self._file(body, sign) for body, sign in changed]
+        return tuple(self._file(body, sign) for body, sign in changed)
 
-    def _file(self, body: Mapping[str, Any], sign: int) -> DataFile:
+    def _file(self, body: _Body, sign: int) -> DataFile:
         return DataFile(self.data_path(body["path"]), dict(body.get("partitionValues") or {}), sign)
 
     def data_path(self, written: str) -> str:
