@@ -156,15 +156,15 @@ class DeltaSource(Source):
             yield Transaction(self.name, commit.position, changes, commit.at)
             done = commit.position
 
-    def _watched(self, before: Shape) -> dict[str, str]:
-        """The columns that views use, and the key's, with the types that they have now."""
-        now = self._shape().types
+    def _watched(self, start: Shape) -> dict[str, str]:
+        """The columns that views use, and the key's, with the types that they had when the views were compiled."""
+        known = start.types if self._types is None else self._types
         if self._focus is None:
-            return dict(now)
+            return dict(known)
         for column in self._focus:
-            if column not in now:
+            if column not in known:
                 raise self._changed(column)
-        return {name: ddl for name, ddl in now.items() if name in self._focus or name in self._key}
+        return {name: ddl for name, ddl in known.items() if name in self._focus or name in self._key}
 
     def _readable(self, commit: Commit, before: Shape, watched: Mapping[str, str]) -> None:
         """Raise unless what a commit makes of the table is still what the views were made for."""

@@ -29,6 +29,9 @@ FEED = "delta.enableChangeDataFeed"
 MAPPING = "delta.columnMapping.mode"
 READABLE = {"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck", "variantType", "variantType-preview"}
 """Features a reader has to know, and this one does: none of them changes what a data file says of supported types."""
+TRUSTED = ("Apache-Spark/", "Databricks-Runtime/")
+"""Writers whose change data says what their commits did. That of `delta-rs` does not always: it takes the difference of
+sets where rows can repeat. What others did is told by the files that came and went."""
 _Body = Mapping[str, Any]
 _COMMIT = re.compile(r"(\d{20})\.json")
 
@@ -221,21 +224,22 @@ class DeltaLog:
         for action in actions:
             for kind, body in action.items():
                 by_kind.setdefault(kind, []).append(body)
-        at = _time(by_kind.get("commitInfo", [{}])[0])
+        info = by_kind.get("commitInfo", [{}])[0]
         shape = next(map(_shape, by_kind.get("metaData", ())), None)
         protocol = next(map(_protocol, by_kind.get("protocol", ())), None)
         moves = [(body, 1) for body in by_kind.get("add", ())] + [(body, -1) for body in by_kind.get("remove", ())]
-        files = self._files(version, moves, by_kind.get("cdc", ()))
+        feed = by_kind.get("cdc", ()) if str(info.get("engineInfo")).startswith(TRUSTED) else ()
+        files = self._files(version, moves, feed)
         moved = tuple(self._file(body, sign) for body, sign in moves)
-        return Commit(_position(version, content), at, files, moved, shape, protocol)
+        return Commit(_position(version, content), _time(info), files, moved, shape, protocol)
 
-    def _files(self, version: int, moves: Sequence[tuple[_Body, int]], cdc: Sequence[_Body]) -> tuple[DataFile, ...]:
+    def _files(self, version: int, moves: Sequence[tuple[_Body, int]], feed: Sequence[_Body]) -> tuple[DataFile, ...]:
         """Where change data was written it is all there is to read; else whole files came and went.
 
         A rewrite that changes no row says so (`dataChange`).
         """
-        if cdc:
-            return tuple(self._file(body, 0) for body in cdc)
+        if feed:
+            return tuple(self._file(body, 0) for body in feed)
         changed = [(body, sign) for body, sign in moves if body["dataChange"]]
         if any(body.get("deletionVector") for body, _ in changed):
             raise self.lost(f"version {version} has deletion vectors, which this source cannot read")
