@@ -22,12 +22,13 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 COLUMNS = ("id", "day", "at", "amount", "x", "note")
-CREATE = """CREATE TABLE {T} (id BIGINT, day TIMESTAMP, at TIMESTAMP, amount DECIMAL(20,5), x DOUBLE, note CHAR(3))
+CREATE = """CREATE TABLE {T}
+    (id BIGINT, day TIMESTAMP, at TIMESTAMP, amount DECIMAL(20,5), x DOUBLE, note VARCHAR(3), c CHAR(3))
     USING delta PARTITIONED BY (day) TBLPROPERTIES (delta.enableChangeDataFeed = true)"""
 STATEMENTS = [
     """INSERT INTO {T} VALUES
-    (1, timestamp'2024-01-01 10:00:00.5', timestamp'0001-01-01 00:00:00', 123456789012345.00001, double('nan'), 'a'),
-    (2, NULL, timestamp'2024-02-29 23:59:59.999999', -0.1, -0.0, NULL), (2, NULL, NULL, NULL, NULL, 'b b')""",
+    (1, timestamp'2024-01-01 10:00:00.5', timestamp'0001-01-01 00:00:00', 12345678901234.00001, float('nan'), 'a', 'x'),
+    (2, NULL, timestamp'2024-02-29 23:59:59.999999', -0.1, -0.0, NULL, ''), (2, NULL, NULL, NULL, NULL, 'b b', NULL)""",
     "UPDATE {T} SET amount = amount + 1, x = 0.0 WHERE id = 1",
     """MERGE INTO {T} t USING (SELECT 1 AS k, 'm' AS s UNION ALL SELECT 9, 'n') u ON t.id = u.k
     WHEN MATCHED THEN UPDATE SET t.id = 5, note = s WHEN NOT MATCHED THEN INSERT (id, note) VALUES (k, s)""",
@@ -39,7 +40,7 @@ STATEMENTS = [
     "RESTORE TABLE {T} TO VERSION AS OF 1",
     "TRUNCATE TABLE {T}",
     "INSERT INTO {T} (id) VALUES (3)",
-    "INSERT OVERWRITE {T} SELECT 4, NULL, NULL, 1, 1, 'o'",
+    "INSERT OVERWRITE {T} SELECT 4, NULL, NULL, 1, 1, 'o', 'y'",
 ]
 
 
@@ -79,18 +80,20 @@ def feed(spark: SparkSession, path: str, number: int) -> Bag:
 @pytest.mark.slow
 def test_the_stream_is_sparks_own_change_data(spark: SparkSession, table: str) -> None:
     """Version by version, for every operation of Spark's; and a look-up finds what only the microsecond tells apart."""
-    for statement in STATEMENTS:
+    feeds = []
+    for number, statement in enumerate(STATEMENTS, 1):
         spark.sql(statement.format(T=f"delta.`{table}`"))
+        feeds.append(feed(spark, table, number))  # at once: Spark does not read change data across a changed schema
     source = open_source(spark, table)
-    source.focus({"stock": COLUMNS})
+    assert tuple(column.name for column in source.schemas()[0].columns) == COLUMNS, "char(n) is left out"
     state, read_of_change_data = Bag(COLUMNS), 0
-    for transaction in read(source):
-        number = transaction.position.order[0]
+    for number, transaction in enumerate(read(source), 1):
         change = transaction.changes.get("stock", Bag(COLUMNS))
         assert isinstance(change, Bag)
-        state = state.add(change.project(COLUMNS))
-        assert change == feed(spark, table, number), f"version {number}"
+        state = state.add(change)
+        assert change == feeds[number - 1], f"version {number}"
         assert state == version(spark, table, number), f"version {number}"
+    assert number == len(STATEMENTS)
     log = source._log
     position = log.position(0)
     while commit := log.after(position):
@@ -100,7 +103,7 @@ def test_the_stream_is_sparks_own_change_data(spark: SparkSession, table: str) -
 
 
 def test_a_row_is_found_by_its_microsecond(spark: SparkSession, table: str) -> None:
-    """Delta's statistics know milliseconds only."""
+    """Spark's statistics in the log know milliseconds only."""
     spark.sql(STATEMENTS[0].format(T=f"delta.`{table}`"))
     source = open_source(spark, table)
     at = datetime(2024, 2, 29, 23, 59, 59, 999999, tzinfo=timezone.utc)
@@ -116,7 +119,7 @@ def test_a_change_of_many_rows_is_read_by_spark(
     """It stays there, equal to what the driver reads; but of an overwrite with nearly the same rows little is left."""
     name = f"delta.`{table}`"
     spark.sql(f"INSERT INTO {name} (id, amount, x) SELECT id, id / 7, id / 3 FROM range(3000)")
-    spark.sql(f"INSERT OVERWRITE {name} SELECT id, NULL, NULL, id / 7, id / 3, NULL FROM range(1, 3001)")
+    spark.sql(f"INSERT OVERWRITE {name} SELECT id, NULL, NULL, id / 7, id / 3, NULL, NULL FROM range(1, 3001)")
     expected = read(open_source(spark, table))
     monkeypatch.setattr(delta, "DRIVER_ROWS", 1000)
     many, few = read(open_source(spark, table))

@@ -115,17 +115,6 @@ def test_the_difference_between_drops_is_a_transaction(drops: Drops) -> None:
     assert found == Bag.of(["sku"], [("a",), ("d",)]) and now.through == source.now()
 
 
-def test_a_row_is_found_by_its_microsecond(drops: Drops) -> None:
-    """The staged table's statistics know milliseconds only: they must not hide a row."""
-    drops.put("sku,at\na,2024-02-29 23:59:59.999999\nb,2024-02-29 23:59:59.999\n")
-    source = drops.source(columns={"at": "timestamp"})
-    source.prepare([])
-    at = datetime(2024, 2, 29, 23, 59, 59, 999999, tzinfo=timezone.utc)
-    lookup = Lookup(0, "products", ("sku",), ("at",), Bag.of(["k"], [(at,)]))
-    (found,), _ = answer_on_driver(source.reader(), Query("v", 1, "catalog", (lookup,)), 10)
-    assert found == Bag.of(["sku"], [("a",)])
-
-
 BROKEN: dict[str, tuple[str | bytes, str]] = {
     "missing column": ("sku,name\na,x\n", "'price' is missing"),
     "too few fields": ("sku,price\na,1\nb\n", "a broken record: b"),

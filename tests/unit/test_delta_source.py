@@ -379,6 +379,43 @@ def test_what_was_vacuumed_away_is_missed(tmp_path: Path, what: str) -> None:
     assert "ebuild" in caught.value.fix
 
 
+def test_a_version_that_cannot_be_opened_any_more_is_lost(tmp_path: Path) -> None:
+    """Its commit is there, but nothing says what the table was before it; later versions have a checkpoint."""
+    table = Table(tmp_path).create()
+    table.append((1, "a", 1.0))
+    start = table.open().now()
+    table.append((2, "a", 1.0))
+    table.delta.create_checkpoint()
+    table.log(0).unlink()
+    with pytest.raises(LostGuarantee, match="version 1 can no longer be opened"):
+        read(table.open(), start)
+
+
+def test_a_commit_that_was_read_may_be_cleaned_away(tmp_path: Path) -> None:
+    """A stream that stands at the end of a log goes on when Delta cleans up behind it."""
+    table = Table(tmp_path).create()
+    source = table.open()
+    running = source.transactions(source.now(), [], lambda: False)
+    table.append((1, "a", 1.0))
+    next(running)
+    table.append((2, "a", 1.0))
+    table.delta.create_checkpoint()
+    table.log(0).unlink()
+    table.log(1).unlink()
+    assert next(running).changes["stock"] == Bag(("id", "place", "x"), {(2, "a", 1.0): 1})
+
+
+def test_a_removed_file_of_an_untold_partition_is_not_guessed(tmp_path: Path) -> None:
+    """Some writers leave a removed file's partition values out: NULL would be wrong."""
+    table = Table(tmp_path).create(["place"])
+    table.append((1, "a", 1.0))
+    start = table.open().now()
+    (path,) = pa.table(table.delta.get_add_actions())["path"].to_pylist()
+    table.commit({"remove": {"path": path, "dataChange": True}})
+    with pytest.raises(LostGuarantee, match="partitions"):
+        read(table.open(), start)
+
+
 def test_a_vacuum_within_its_retention_takes_nothing_that_is_needed(tmp_path: Path) -> None:
     """VACUUM as Delta allows it by default leaves all that the stream has yet to read."""
     table = Table(tmp_path).create()
@@ -494,13 +531,15 @@ def test_mapped_columns_are_refused(tmp_path: Path) -> None:
 
 
 def test_types_that_are_not_supported_are_left_out(tmp_path: Path) -> None:
-    """Nested columns, and binary ones that are partitions, are not offered; the rest is."""
+    """Nested columns, padded and collated text, and binary partitions are not offered; the rest is."""
     path = str(tmp_path / "stock")
     schema = pa.schema([("id", pa.int64()), ("many", pa.list_(pa.int64())), ("raw", pa.binary()), ("p", pa.binary())])
+    for column, text in (("c", '{"__CHAR_VARCHAR_TYPE_STRING": "char(3)"}'), ("k", '{"__COLLATIONS": "{}"}')):
+        schema = schema.append(pa.field(column, pa.string(), metadata=json.loads(text)))
     DeltaTable.create(path, schema, partition_by=["p"], configuration=FEED)
     source = Table(tmp_path).open()
     assert {c.name: c.type for c in source.schemas()[0].columns} == {"id": "bigint", "raw": "binary"}
-    row = pa.table({"id": [1], "many": [[1, 2]], "raw": [b"\x00"], "p": [b"x"]}, schema=schema)
+    row = pa.table({"id": [1], "many": [[1, 2]], "raw": [b"\x00"], "p": [b"x"], "c": ["a"], "k": ["a"]}, schema=schema)
     write_deltalake(path, row, mode="append")
     assert read(source)[0].changes["stock"] == Bag(("id", "raw"), {(1, b"\x00"): 1}) == ask(source, ["id", "raw"])
 

@@ -8,33 +8,26 @@ retention settings keep anyway.
 
 from __future__ import annotations
 
-import pickle
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
-
-import pyarrow as pa
+from typing import Any, Protocol
 
 from strobe.algebra.bag import Bag
 from strobe.algebra.relation import Relation
 from strobe.algebra.schema import Column, RelationSchema
-from strobe.dataplane.arrow import from_arrow, to_arrow
 from strobe.errors import StrobeError, UserError
 from strobe.messages import Position, Transaction
 from strobe.sources.base import Finding, Reader, Source
 from strobe.sources.delta_check import enable, findings
 from strobe.sources.delta_files import changes_in, dataset_of_files
 from strobe.sources.delta_key import KeyWatch
-from strobe.sources.delta_log import Commit, DataFile, DeltaLog, Shape
+from strobe.sources.delta_log import Commit, DeltaLog, Shape
 from strobe.sources.delta_reader import DeltaReader, reading
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 DRIVER_ROWS = 100_000
 """A change of more rows than this is read by Spark, and stays there unless little of it is left net."""
-BATCH = 20_000
 POLL = 0.1
 UNSEARCHABLE = {"float", "double"}
 
@@ -53,7 +46,7 @@ class Config(Protocol):
 class DeltaSource(Source):
     """One table. `spark` is called only for changes of very many rows."""
 
-    def __init__(self, name: str, config: Config, spark: Callable[[], SparkSession] | None) -> None:
+    def __init__(self, name: str, config: Config, spark: Callable[[], Any] | None) -> None:
         self.name = name
         root = Path(config.path).absolute()
         self._log = DeltaLog(name, root)
@@ -194,10 +187,15 @@ class DeltaSource(Source):
                 f"files of version {commit.version} have been vacuumed away, such as {gone[0]}",
                 "Rebuild the views that use this source; for the future raise delta.deletedFileRetentionDuration.",
             )
+        if shape.partitioned and any(file.partition is None for file in commit.files):
+            raise self._log.lost(f"version {commit.version} does not tell the partitions of files that it removed")
         with reading(self._log):
             many = dataset_of_files(commit.files, watched, shape.partitioned).count_rows() > DRIVER_ROWS
             if many and self._spark is not None:
-                return _in_spark(self._spark(), commit.files, watched, shape.partitioned)
+                from strobe.dataplane.pieces import read_pieces
+
+                read = partial(changes_in, columns=watched, partitioned=shape.partitioned)
+                return read_pieces(self._spark(), commit.files, read, watched, DRIVER_ROWS)
             return _summed(watched, changes_in(commit.files, watched, shape.partitioned))
 
 
@@ -210,32 +208,3 @@ def _summed(columns: Mapping[str, str], rows: Iterable[tuple[tuple[Any, ...], in
         else:
             del counts[row]
     return Bag(tuple(columns), counts)
-
-
-def _in_spark(
-    spark: SparkSession, files: Sequence[DataFile], columns: Mapping[str, str], partitioned: Sequence[str]
-) -> Relation:
-    """The change with its files read by executors, as the driver reads them; a bag if little of it is left net."""
-    from strobe.dataplane.relation import COUNT, SparkRelation
-
-    names, types = [*(f"c{i}" for i in range(len(columns))), COUNT], [*columns.values(), "bigint"]
-
-    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            own = [pickle.loads(value) for value in batch["file"].to_pylist()]
-            rows: list[tuple[Any, ...]] = []
-            for row, sign in changes_in(own, columns, partitioned):
-                rows.append((*row, sign))
-                if len(rows) >= BATCH:
-                    yield from to_arrow(names, types, rows).to_batches()
-                    rows = []
-            yield from to_arrow(names, types, rows).to_batches()
-
-    listed = spark.createDataFrame([(pickle.dumps(file),) for file in files], "file binary")
-    schema = ", ".join(f"{name} {ddl}" for name, ddl in zip(names, types, strict=True))
-    tasks = min(len(files), spark.sparkContext.defaultParallelism)
-    change = SparkRelation(listed.repartition(tasks).mapInArrow(read, schema), list(columns), {}).net()
-    rows = list(from_arrow(change.dataframe().limit(DRIVER_ROWS + 1).toArrow()))
-    if len(rows) > DRIVER_ROWS:
-        return change
-    return Bag(tuple(columns), {row[:-1]: row[-1] for row in rows})

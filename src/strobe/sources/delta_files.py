@@ -1,7 +1,7 @@
 """Rows of a Delta table's Parquet files, found by the files' own statistics.
 
-Delta's log has statistics too, but they are no bounds: Spark cuts timestamps to milliseconds there, and readers take
-decimals through floating point. Only the values of partition columns are taken from the log.
+Delta's log has statistics too, but as text that each writer rounds in its way (Spark cuts timestamps to milliseconds).
+Only the values of partition columns are taken from the log.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _fragment(path: str, partition: tuple[tuple[str, pa.Scalar], ...]) -> ds.Fra
 def fragment_of(file: DataFile, columns: Mapping[str, str], partitioned: Sequence[str]) -> ds.Fragment:
     """A file that a commit names, for a dataset that has these columns."""
     known = ((name, arrow_type(columns[name])) for name in partitioned if name in columns)
-    return _fragment(file.path, tuple((name, _value(file.partition.get(name), type_)) for name, type_ in known))
+    return _fragment(file.path, tuple((name, _value((file.partition or {}).get(name), type_)) for name, type_ in known))
 
 
 def dataset_over(fragments: Iterable[ds.Fragment], schema: pa.Schema) -> ds.Dataset:
@@ -75,7 +75,7 @@ def _value(text: str | None, type_: pa.DataType) -> pa.Scalar:
 
 
 def changes_in(
-    files: Iterable[DataFile], columns: Mapping[str, str], partitioned: Sequence[str]
+    files: Sequence[DataFile], columns: Mapping[str, str], partitioned: Sequence[str]
 ) -> Iterator[tuple[Row, int]]:
     """The rows that files say come (+1) or go (-1)."""
     names = list(columns)

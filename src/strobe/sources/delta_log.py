@@ -85,8 +85,11 @@ def _declared(column: Mapping[str, Any], partitioned: bool) -> str:
     type_ = column["type"]
     if not isinstance(type_, str):
         return str(type_["type"])
-    if "__COLLATIONS" in column.get("metadata", {}):
+    metadata = column.get("metadata", {})
+    if "__COLLATIONS" in metadata:
         return "collated string"
+    if str(metadata.get("__CHAR_VARCHAR_TYPE_STRING")).startswith("char"):
+        return "padded string"  # Spark pads when it reads: change data may have blanks that data files have not
     return "binary as a partition" if partitioned and type_ == "binary" else type_
 
 
@@ -95,7 +98,8 @@ class DataFile:
     """A file whose rows all come (+1), all go (-1), or say so row by row (0)."""
 
     path: str
-    partition: Mapping[str, str | None]
+    partition: Mapping[str, str | None] | None
+    """As the log writes it. A partition that is NULL may be left out; None where the log does not tell at all."""
     sign: int
 
 
@@ -152,8 +156,11 @@ class DeltaLog:
         try:
             return DeltaTable(str(self.root), version=version)
         except (DeltaError, OSError, ValueError) as problem:
-            self.versions()
             reason = str(problem).splitlines()[0]
+            newest = self.versions()[-1]
+            if version < newest and self.table(newest):
+                message = f"version {version} can no longer be opened, which a later one can: {reason}"
+                raise self.lost(message) from problem
             raise SourceUnavailable(f"version {version} cannot be opened: {reason}", where=self.where) from problem
 
     def shape(self, table: DeltaTable) -> tuple[Shape, Protocol]:
@@ -203,10 +210,14 @@ class DeltaLog:
             raise self.lost(f"commits after version {version} are missing in the table's log")
 
     def after(self, position: Position) -> Commit | None:
-        """The commit that follows a position, if there is one yet."""
-        if self.position(position.order[0]) != position:
-            self.verify(position)
+        """The commit that follows a position just read, if there is one yet. Delta may clean the one before it away."""
         path = self._path(position.order[0] + 1)
+        try:
+            if self.position(position.order[0]) != position:
+                self.verify(position)
+        except LostGuarantee:
+            if self._path(position.order[0]).exists() or not path.exists():
+                raise
         try:
             content = path.read_bytes()
         except FileNotFoundError:
@@ -246,7 +257,7 @@ class DeltaLog:
         return tuple(self._file(body, sign) for body, sign in changed)
 
     def _file(self, body: _Body, sign: int) -> DataFile:
-        return DataFile(self.data_path(body["path"]), dict(body.get("partitionValues") or {}), sign)
+        return DataFile(self.data_path(body["path"]), body.get("partitionValues"), sign)
 
     def data_path(self, written: str) -> str:
         """Where a file is that the log names, relative to the table or (in a shallow clone) absolutely."""
