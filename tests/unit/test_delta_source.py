@@ -145,6 +145,9 @@ def test_every_operation_is_reported_as_what_it_changed(
         table.by_spark(*range(table.delta.version() + 1))
     found = hold(table, table.open(), ["id", "place", "x"])
     assert [t.position.order[0] for t in found if not t.changes] == quiet
+    log = table.open()._log
+    compaction = log.after(log.position(quiet[0] - 1))
+    assert compaction is not None and compaction.moved and not compaction.files, "no file is read in vain"
     update = found[2].changes["stock"]
     assert update == Bag(("id", "place", "x"), {two: -1, (2, "b/ü %20=", 9.0): 1})
     assert found[0].committed_at is not None
@@ -247,16 +250,18 @@ def test_partition_columns_have_the_same_values_from_everywhere(tmp_path: Path, 
 
 
 def test_utc_timestamps_of_partitions_as_spark_writes_them(tmp_path: Path) -> None:
-    """Spark leaves NULLs out of a removed file's partition values, and gives instants a zone."""
+    """Spark leaves NULLs out of a removed file's partition values, and gives instants a zone; no text is NULL too."""
     table = Table(tmp_path, id="bigint", p="timestamp").create(["p"])
     pq.write_table(pa.table({"id": pa.array([1], pa.int64())}), table.path / "one.parquet")
     add = {"path": "one.parquet", "size": 1, "modificationTime": 1, "dataChange": True}
     table.commit({"add": {**add, "partitionValues": {"p": "2024-01-01T10:00:00.500000Z"}}})
     table.commit({"remove": {**add, "partitionValues": {}}})
-    first, second = read(table.open())
+    table.commit({"add": {**add, "partitionValues": {"p": ""}}})
+    first, second, third = read(table.open())
     at = datetime(2024, 1, 1, 10, 0, 0, 500000, tzinfo=timezone.utc)
     assert first.changes["stock"] == Bag(("id", "p"), {(1, at): 1})
     assert second.changes["stock"] == Bag(("id", "p"), {(1, None): -1})
+    assert third.changes["stock"] == Bag(("id", "p"), {(1, None): 1})
 
 
 def test_timestamps_of_ninety_six_bits(tmp_path: Path) -> None:
