@@ -112,7 +112,7 @@ def test_every_commit_is_a_state_of_the_tables(tmp_path: Path, algorithm: str) -
     last = Commit(1, datetime.now(timezone.utc), {"v": {s: start[s][0] for s in start}})
     warehouse = MemoryWarehouse(assembly, last, initial, 0.02)
     coordinator = Coordinator(assembly, warehouse, last, through_spark=None)  # type: ignore[arg-type]  # in memory
-    pause = 0.6 if algorithm == "t-strobe" else 0.1
+    pause = 0.1 if algorithm == "sweep" else 0.6  # the others put what comes at once into one commit
     work = [
         threading.Thread(target=write, args=(tmp_path / name, seed, 3.0, pause)) for name in TABLES for seed in (1, 2)
     ]
@@ -125,6 +125,7 @@ def test_every_commit_is_a_state_of_the_tables(tmp_path: Path, algorithm: str) -
         return not any(thread.is_alive() for thread in work) and coordinator.idle()
 
     coordinator.run(done)
-    assert len(warehouse.commits) > 5 and any(commit.changes for commit in warehouse.commits)
+    assert any(commit.changes for commit in warehouse.commits)
+    assert len(warehouse.commits) > 5 or algorithm != "sweep"
     compare(assembly, warehouse, Past(), initial)  # type: ignore[arg-type]  # a past of Delta's
     assembly.close()

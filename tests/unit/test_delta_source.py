@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import threading
+import time
 from collections.abc import Callable
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -15,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError
 
 from strobe import config
 from strobe.algebra.bag import Bag, Row
@@ -197,6 +200,52 @@ def test_random_operations(tmp_path: Path, seed: int, feed: bool) -> None:
     hold(table, table.open(), ["id", "part"])
 
 
+def test_a_file_that_is_removed_twice_goes_once(tmp_path: Path) -> None:
+    """A writer that lost a race removes a file that another has compacted: the table keeps its rows, and so do we."""
+    table = Table(tmp_path).create()
+    table.append((1, "a", 1.0))
+    (old,) = pa.table(table.delta.get_add_actions())["path"].to_pylist()
+    table.append((2, "b", 2.0))
+    table.delta.optimize.compact()
+    (new,) = pa.table(table.delta.get_add_actions()).to_pylist()
+    table.commit({"remove": {"path": old, "dataChange": True, "partitionValues": {}}})
+    again = {"modificationTime": 1, "dataChange": True, "partitionValues": {}}
+    table.commit({"add": {"path": new["path"], "size": new["size_bytes"], **again}})
+    size = (table.path / old).stat().st_size
+    rewritten = {"path": old, "size": size, **again, "dataChange": False}  # brings back rows that had gone
+    table.commit({"remove": {"path": "nowhere.parquet", "dataChange": False}}, {"add": rewritten})
+    found = hold(table, table.open(), ["id", "place", "x"])
+    assert [bool(t.changes) for t in found] == [True, True, False, False, False, True]
+
+
+def test_writers_that_race(tmp_path: Path) -> None:
+    """Overwrites, merges and compactions at once, without a word between them."""
+    table = Table(tmp_path, id="bigint", n="int").create()
+    table.append((1, 1))
+    end = time.monotonic() + 2
+
+    def write(seed: int) -> None:
+        rng = random.Random(seed)
+        while time.monotonic() < end:
+            try:
+                if rng.random() < 0.3:
+                    table.delta.optimize.compact()
+                elif rng.random() < 0.3:
+                    write_deltalake(table.delta, table.rows((rng.randint(1, 9), seed)), mode="overwrite")
+                else:
+                    merge = table.delta.merge(table.rows((rng.randint(1, 9), seed)), "s.id = t.id", "s", "t")
+                    merge.when_matched_update_all().when_not_matched_insert_all().execute()
+            except CommitFailedError:
+                continue
+
+    writers = [threading.Thread(target=write, args=(seed,)) for seed in range(3)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    hold(table, table.open(), ["id", "n"])
+
+
 def test_change_data_that_is_wrong_is_not_used(tmp_path: Path) -> None:
     """`delta-rs` leaves a row out of an update's change data that equals one that was there: the files have it."""
     table = Table(tmp_path, n="bigint").create()
@@ -245,6 +294,7 @@ def test_partition_columns_have_the_same_values_from_everywhere(tmp_path: Path, 
     assert repr(came.changes["stock"]) == repr(Bag.of(("id", "p"), list(enumerate(values))))
     assert isinstance(came.changes["stock"], Bag) and isinstance(changed.changes["stock"], Bag)
     assert repr(came.changes["stock"].add(changed.changes["stock"])) == repr(expected) == repr(ask(source, ["id", "p"]))
+    assert source.schemas()[0].indexed("p") == source.schemas()[0].column("p").searchable
     for n, value in enumerate(values[:-1]):
         assert (n + 10,) in dict(ask(source, ["id"], ["p"], [(value,)]).items())
 

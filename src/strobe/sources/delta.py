@@ -23,7 +23,7 @@ from strobe.sources.base import Finding, Reader, Source
 from strobe.sources.delta_check import enable, findings
 from strobe.sources.delta_files import changes_in, dataset_of_files
 from strobe.sources.delta_key import KeyWatch
-from strobe.sources.delta_log import Commit, DeltaLog, Shape
+from strobe.sources.delta_log import Commit, DataFile, DeltaLog, Shape
 from strobe.sources.delta_reader import DeltaReader, reading
 
 DRIVER_ROWS = 100_000
@@ -59,9 +59,12 @@ class DeltaSource(Source):
     # What it is
 
     def schemas(self) -> tuple[RelationSchema, ...]:
-        self._types = self._shape().types
-        columns = tuple(Column(name, ddl, ddl not in UNSEARCHABLE) for name, ddl in self._types.items())
-        return (RelationSchema(self.name, self._relation, columns, self._key),)
+        """Rows are found without a scan by the columns by which the table is partitioned."""
+        shape = self._shape()
+        self._types = shape.types
+        columns = tuple(Column(name, ddl, ddl not in UNSEARCHABLE) for name, ddl in shape.types.items())
+        indexes = tuple((c.name,) for c in columns if c.name in shape.partitioned and c.searchable)
+        return (RelationSchema(self.name, self._relation, columns, self._key, indexes),)
 
     def focus(self, columns: Mapping[str, Collection[str]]) -> None:
         self._focus = columns.get(self._relation, ())
@@ -129,12 +132,13 @@ class DeltaSource(Source):
         self, after: Position, stops: Sequence[Position], stopped: Callable[[], bool]
     ) -> Iterator[Transaction]:
         self.verify(after)
-        shape, protocol = self._log.shape(self._log.table(after.order[0]))
+        table = self._log.table(after.order[0])
+        shape, protocol = self._log.shape(table)
         watched = self._watched(shape)
         start = Commit(after, shape=shape, protocol=protocol)
         self._readable(start, shape, watched)
         keys = KeyWatch(self._log, self._key, start) if self._key else None
-        done = after
+        active, done = self._log.active(table), after
         while not stopped():
             commit = self._log.after(done)
             if commit is None:
@@ -142,7 +146,8 @@ class DeltaSource(Source):
                 continue
             self._readable(commit, shape, watched)
             shape = commit.shape or shape
-            change = self._change(commit, shape, watched) if commit.files and watched else None
+            files = active.follow(commit)
+            change = self._change(commit, files, shape, watched) if files and watched else None
             if keys is not None:
                 keys.follow(commit, shape, change)
             changes = {} if change is None or change.known_empty else {self._relation: change}
@@ -178,25 +183,25 @@ class DeltaSource(Source):
         message = f"the column {column}, which a view uses, is gone or of another type {at}".rstrip()
         return self._log.lost(message, "Change the views that use it, and rebuild them.")
 
-    def _change(self, commit: Commit, shape: Shape, watched: Mapping[str, str]) -> Relation:
+    def _change(self, commit: Commit, files: Sequence[DataFile], shape: Shape, watched: Mapping[str, str]) -> Relation:
         """What a commit changed, net. Everything is there or nothing is: a missing file was vacuumed."""
-        gone = [file.path for file in commit.files if not Path(file.path).exists()]
+        gone = [file.path for file in files if not Path(file.path).exists()]
         if gone:
             self._log.verify(commit.position)
             raise self._log.lost(
                 f"files of version {commit.version} have been vacuumed away, such as {gone[0]}",
                 "Rebuild the views that use this source; for the future raise delta.deletedFileRetentionDuration.",
             )
-        if shape.partitioned and any(file.partition is None for file in commit.files):
+        if shape.partitioned and any(file.partition is None for file in files):
             raise self._log.lost(f"version {commit.version} does not tell the partitions of files that it removed")
         with reading(self._log):
-            many = dataset_of_files(commit.files, watched, shape.partitioned).count_rows() > DRIVER_ROWS
+            many = dataset_of_files(files, watched, shape.partitioned).count_rows() > DRIVER_ROWS
             if many and self._spark is not None:
                 from strobe.dataplane.pieces import read_pieces
 
                 read = partial(changes_in, columns=watched, partitioned=shape.partitioned)
-                return read_pieces(self._spark(), commit.files, read, watched, DRIVER_ROWS)
-            return _summed(watched, changes_in(commit.files, watched, shape.partitioned))
+                return read_pieces(self._spark(), files, read, watched, DRIVER_ROWS)
+            return _summed(watched, changes_in(files, watched, shape.partitioned))
 
 
 def _summed(columns: Mapping[str, str], rows: Iterable[tuple[tuple[Any, ...], int]]) -> Bag:

@@ -11,13 +11,14 @@ import json
 import os
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
@@ -105,8 +106,8 @@ class DataFile:
 
 @dataclass(frozen=True)
 class Commit:
-    """One version: a whole transaction. `files` hold what it changed, in full and nothing else; `moved` are the data
-    files that became part of the table or ceased to be."""
+    """One version: a whole transaction. `files` hold what it says that it changed, in full and nothing else; `moved`
+    are the data files that it adds to the table and removes."""
 
     position: Position
     at: datetime | None = None
@@ -118,6 +119,29 @@ class Commit:
     @property
     def version(self) -> int:
         return self.position.order[0]
+
+
+class ActiveFiles:
+    """The data files of a table, followed from commit to commit.
+
+    Writers that race each other may remove a file that another has replaced meanwhile (an overwrite by `delta-rs`
+    beside a compaction does), or add one that is there: neither does anything to the table. What such a commit says of
+    its changes is not so.
+    """
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self._paths = set(paths)
+
+    def follow(self, commit: Commit) -> tuple[DataFile, ...]:
+        """The files that hold what a commit really changed."""
+        removed = {file.path: file for file in commit.moved if file.sign < 0}
+        added = {file.path: file for file in commit.moved if file.sign > 0}
+        as_told = removed.keys() <= self._paths and not added.keys() & self._paths
+        gone = [file for path, file in removed.items() if path in self._paths and path not in added]
+        came = [file for path, file in added.items() if path not in self._paths]
+        self._paths.difference_update(removed)
+        self._paths.update(added)
+        return commit.files if as_told else (*gone, *came)
 
 
 class DeltaLog:
@@ -168,6 +192,9 @@ class DeltaLog:
         partitioned = list(metadata.partition_columns)
         shape = Shape.of(str(metadata.id), table.schema().to_json(), partitioned, dict(metadata.configuration))
         return shape, Protocol(protocol.min_reader_version, frozenset(protocol.reader_features or ()))
+
+    def active(self, table: DeltaTable) -> ActiveFiles:
+        return ActiveFiles(self.data_path(path) for path in pa.table(table.get_add_actions())["path"].to_pylist())
 
     def position(self, version: int) -> Position:
         """The position of a version whose commit is there."""
