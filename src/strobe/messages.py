@@ -138,6 +138,8 @@ class Rel(Immutable):
     views: frozenset[str]
     committed_at: datetime | None = None
     part_of: tuple[GlobalTransaction, ...] = ()
+    empty: bool = False
+    """Whether it only moves the position: then it is no transaction of the source's."""
 
 
 @dataclass(frozen=True)

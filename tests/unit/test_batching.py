@@ -21,7 +21,7 @@ def test_what_waits_is_taken_as_long_as_appends_are_short() -> None:
 
 def test_costly_transactions_make_small_batches() -> None:
     """An append stays within its bound, or within a few times its fixed part where that alone is long."""
-    assert taught(0.5, 0.1, [1, 2, 9]).size in (14, 15)  # 0.5 s + 15 × 0.1 s = LONGEST
+    assert taught(0.5, 0.1, [9, 1, 2]).size in (14, 15)  # 0.5 s + 15 × 0.1 s = LONGEST
     assert taught(3.0, 0.5, [1, 4, 2]).size in (17, 18)  # (TIMES - 1) × 3 s
     assert taught(0.1, 50.0, [1, 2, 3]).size == 1
     assert LONGEST == 2.0 and TIMES == 4
@@ -34,3 +34,16 @@ def test_the_newest_appends_count_most() -> None:
     for size in [5, 50, 20, 80, 10, 40]:
         batching.took(size, 0.2 + 0.1 * size)
     assert batching.size < before / 2
+
+
+def test_one_slow_append_does_not_keep_batches_small() -> None:
+    """A stall looks as if transactions were costly; a few short appends show that they are not."""
+    batching = Batching()
+    for size, seconds in ((3, 4.0), (1, 0.25)):
+        batching.took(size, seconds)
+    appends, waiting = 0, 1000
+    while waiting:
+        size = min(waiting, batching.size)
+        batching.took(size, 0.25 + size / 1000)
+        waiting, appends = waiting - size, appends + 1
+    assert appends < 12

@@ -71,6 +71,32 @@ def test_audits_under_load_get_exactly_their_vector(tmp_path: Path, level: str) 
     compare(assembly, warehouse, past, states)
 
 
+@pytest.mark.parametrize("pace", ["", "every: 2, "])
+def test_audits_of_several_groups_and_blocks(tmp_path: Path, pace: str) -> None:
+    """Cuts that are made behind the barrier, of complete-N or of another group, do not keep an audit waiting."""
+    views = "".join(
+        f"  {name}: {{sql: 'SELECT a.* FROM {table} a JOIN {table} b ON a.id = b.id', {pace}freshness: 20ms}}\n"
+        for name, table in (("one", "sales.orders"), ("other", "billing.payments"))
+    )
+    assembly, audits = opened(tmp_path, PROJECT.partition("views:")[0] + "views:\n" + views), Audits()
+    warehouse, past, states = run(assembly, tmp_path, seconds=3, commit_seconds=0.02, audits=audits)
+    assert len(audits) > 3
+    for vector, positions in audits:
+        for reflected in positions.values():
+            assert reflected == {source: vector[source] for source in reflected}
+    compare(assembly, warehouse, past, states)
+
+
+def test_a_block_that_is_larger_than_the_table_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that only wait for the end of their block do not keep its other rows out."""
+    monkeypatch.setattr(coordinator_module, "TABLE_ROWS", 3)
+    text = PROJECT.replace("consistency: complete", "every: 20")
+    assembly = opened(tmp_path, text)
+    warehouse, past, states = run(assembly, tmp_path, seconds=2, commit_seconds=0.02)
+    assert len(warehouse.commits) > 2
+    compare(assembly, warehouse, past, states)
+
+
 def test_a_full_table_does_not_stand_still(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bound on the view-update table never keeps back what an answer waits for: else neither would ever move."""
     monkeypatch.setattr(coordinator_module, "TABLE_ROWS", 3)
@@ -111,12 +137,16 @@ def test_complete_n_shows_exactly_every_nth_state(tmp_path: Path) -> None:
             arrived.append(message)
 
     warehouse, past, states = run(assembly, tmp_path, seconds=2, commit_seconds=0.02, record=record)
-    vectors: list[dict[str, str]] = [{}]
+    vector: dict[str, str] = {}
+    wanted, count = [], 0
     for transaction in arrived:
-        vectors.append({**vectors[-1], transaction.source: transaction.position.text})
-    wanted = [*vectors[2:-4:2], *vectors[-4:]]  # blocks are ended early when nothing more seems to come
+        vector = {**vector, transaction.source: transaction.position.text}
+        count += bool(transaction.changes)
+        if transaction.changes and count % 2 == 0:
+            wanted.append(vector)
+    wanted.append(vector)
     rest = iter(wanted)
     for commit in warehouse.commits:  # but for blocks that concern no view, and so show nothing new
-        assert any(vector.items() <= commit.positions["paid"].items() for vector in rest), commit.positions
+        assert any(place.items() <= commit.positions["paid"].items() for place in rest), commit.positions
     assert len(warehouse.commits) > len(wanted) / 2 > 5
     compare(assembly, warehouse, past, states)

@@ -205,7 +205,6 @@ def test_a_removal_alone_is_a_commit() -> None:
         begin,
         {"v": V},
         {"v": {"x": start}},
-        done=lambda _: None,
         fail=failed.append,
     )
     nothing = Bag(V.attributes)

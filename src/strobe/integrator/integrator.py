@@ -67,6 +67,7 @@ class Integrator:
             views,
             transaction.committed_at,
             transaction.part_of,
+            empty=not (transaction.changes or transaction.gone or transaction.part_of),
         )
         return Routed(update, rel)
 

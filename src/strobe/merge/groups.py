@@ -61,7 +61,7 @@ class Group:
 
     def arrive(self, rel: Rel) -> list[WarehouseTransaction]:
         self.arrived = rel.number
-        self._rows += 1
+        self._rows += not rel.empty
         return self.merge.receive(rel)
 
     def end_block(self) -> list[WarehouseTransaction]:
@@ -70,8 +70,12 @@ class Group:
 
     @property
     def block_open(self) -> bool:
+        return self.open_through(self.cut)
+
+    def open_through(self, number: int) -> bool:
+        """Whether a row up to this one has not been applied."""
         oldest = self.merge.oldest()
-        return oldest is not None and oldest[0] <= self.cut
+        return oldest is not None and oldest[0] <= number
 
 
 class Merges:
@@ -106,16 +110,17 @@ class Merges:
                 found += group.merge.receive(message)
         return found
 
-    def stop_at(self, number: int) -> None:
-        for group in self.groups:
-            group.merge.stop_at(number)
-
     def go_on(self) -> list[WarehouseTransaction]:
         return [transaction for group in self.groups for transaction in group.merge.go_on()]
 
     @property
     def size(self) -> int:
         return sum(group.merge.size for group in self.groups)
+
+    @property
+    def backlog(self) -> int:
+        """The rows that wait for anything but the end of their block."""
+        return sum(group.merge.size - group.merge.unended for group in self.groups)
 
     def waiting_for(self, view: str) -> int:
         """How many rows wait for this view's action lists."""

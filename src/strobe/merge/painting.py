@@ -125,6 +125,11 @@ class Painting:
     def size(self) -> int:
         return len(self._rows)
 
+    @property
+    def unended(self) -> int:
+        """How many rows are in a block that has not ended."""
+        return 0 if self._block is None else len(self._block.rows)
+
     def waiting_for(self, view: str) -> int:
         """How many rows wait for this view's action lists."""
         return sum(view in row.white for row in list(self._rows.values()))

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import Any
 
 from strobe.algebra.bag import Bag, Row
 from strobe.algebra.relation import Relation
@@ -30,6 +31,9 @@ DRIVER_ROWS = 100_000
 
 POOLED = 16
 """Questions that are answered in one snapshot, at the most."""
+
+REMEMBERED = 10_000
+"""Larger results are not kept for other questions."""
 
 SAMPLE = 50
 """Rows of an answer whose size is looked at; the others are taken to be as large."""
@@ -52,6 +56,8 @@ class Asked:
 
 
 Found = tuple[Query, tuple[Relation, ...], Seen]
+
+Answers = Callable[[Sequence[Query]], Iterator[Found]]
 
 SparkAnswer = Callable[[Source, Query], tuple[tuple[Relation, ...], Seen]]
 """Answers the first look-up of a query through Spark."""
@@ -76,58 +82,70 @@ class Answerer:
         self._from_copy = from_copy
         self._evaluate = evaluate
         self._stop = threading.Event()
+        self._lock = threading.Lock()
         self._pools = {
             name: ThreadPoolExecutor(connections, thread_name_prefix=f"answer-{name}") for name in self._sources
         }
-        self._lock = threading.Lock()
         self._waiting: dict[str, deque[Query]] = {name: deque() for name in self._sources}
         self._at_home = ThreadPoolExecutor(1, thread_name_prefix="answer-copies")
         self.asked = {name: Asked() for name in self._sources}
         self.problems: dict[str, StrobeError] = {}
 
     def ask(self, query: Query) -> None:
-        """May be called from any thread."""
+        """May be called from any thread; after `stop` nobody waits for an answer."""
         reach("asked")
         if query.at_home:
-            self._at_home.submit(self._answer, query.source, lambda: self._deliver_all([query], self._from_home))
+            self._submit(self._at_home, self._answer, [query], self._from_home)
         else:
-            self._waiting[query.source].append(query)
-            self._pools[query.source].submit(self._serve, query.source)
+            self._wait_in_line([query])
 
     def stop(self) -> None:
         self._stop.set()
         for pool in (*self._pools.values(), self._at_home):
             pool.shutdown(wait=False, cancel_futures=True)
 
+    def _submit(self, pool: ThreadPoolExecutor, work: Callable[..., None], *arguments: Any) -> None:
+        with self._lock:
+            if not self._stop.is_set():
+                pool.submit(work, *arguments)
+
+    def _wait_in_line(self, queries: Sequence[Query]) -> None:
+        for query in queries:
+            self._waiting[query.source].append(query)
+            self._submit(self._pools[query.source], self._serve, query.source)
+
     def _serve(self, source: str) -> None:
         """Answer all that wait for a source by now; nothing, if another connection did."""
         with self._lock:
             taken = _together(self._waiting[source])
-        if taken:
-            self._answer(source, lambda: self._deliver_all(taken, self._pooled))
+        self._answer(taken, self._pooled)
 
-    def _answer(self, source: str, deliver: Callable[[], None]) -> None:
+    def _answer(self, queries: list[Query], answers: Answers) -> None:
+        """Until all have been answered. What one of them meets must not hold up the others: after a failure they wait
+        in line again, and the first is tried alone."""
         backoff = Backoff(self._stop)
-        while not self._stop.is_set():
+        while queries and not self._stop.is_set():
+            source = queries[0].source
             try:
-                deliver()
+                self._deliver_all(queries, answers)
                 self.problems.pop(source, None)
-                return
             except LostGuarantee as error:
                 self._fail(error)
                 return
             except StrobeError as error:
                 self.problems[source] = error
+                self._wait_in_line(queries[1:])
+                del queries[1:]
                 if not backoff.pause():
                     return
             except BaseException as error:  # nobody waits for this future: hand the failure to the coordinator
                 self._fail(error)
                 return
 
-    def _deliver_all(self, queries: list[Query], answers: Callable[[Sequence[Query]], Iterator[Found]]) -> None:
-        """Deliver each answer as soon as it is there; after a failure only the rest is asked again."""
+    def _deliver_all(self, queries: list[Query], answers: Answers) -> None:
+        """Deliver each answer as soon as it is there; what is left of `queries` has not been answered."""
         started = time.perf_counter()
-        for query, relations, seen in answers(tuple(queries)) if queries else ():
+        for query, relations, seen in answers(tuple(queries)):
             queries.remove(query)
             now = time.perf_counter()
             self._count(query, relations, now - started)
@@ -206,10 +224,14 @@ class Snapshot:
         if self._alone:
             return read_bag(self._reader, lookup, keys, limit)
         asked = lookup.relation, lookup.on, None if keys is None else frozenset(keys)
-        if asked not in self._found:
-            wider = replace(lookup, columns=self._columns[lookup.relation])
-            self._found[asked] = read_bag(self._reader, wider, keys, limit)
-        return self._found[asked].project(lookup.columns)
+        found = self._found.get(asked)
+        if found is None:
+            found = read_bag(self._reader, replace(lookup, columns=self._columns[lookup.relation]), keys, limit)
+            if len(found) <= REMEMBERED:
+                self._found[asked] = found
+        if len(found) > limit:
+            raise TooLarge
+        return found.project(lookup.columns)
 
 
 def _size(rows: Bag) -> int:

@@ -23,20 +23,27 @@ TIMES = 4
 class Batching:
     def __init__(self) -> None:
         self._sums: tuple[float, ...] = (0.0,) * 5
+        self._proven = 0
+        """How many transactions the last append held, if it was short enough."""
 
     def took(self, transactions: int, seconds: float) -> None:
         """An append of so many transactions took so long."""
         n = float(transactions)
+        self._proven = transactions if seconds < LONGEST else 0
         latest = (1.0, n, n * n, seconds, n * seconds)
         self._sums = tuple(FORGET * old + new for old, new in zip(self._sums, latest, strict=True))
 
     @property
     def size(self) -> int:
-        """How many transactions the next append should hold at the most."""
+        """How many transactions the next append should hold at the most.
+
+        Twice as many as the last one, if that was short: one slow append must not keep batches small for long.
+        """
         fixed, each = self._estimates()
         if each <= 0:
             return MOST
-        return max(1, min(MOST, int((max(LONGEST, TIMES * fixed) - fixed) / each)))
+        estimated = int((max(LONGEST, TIMES * fixed) - fixed) / each)
+        return min(MOST, max(1, estimated, 2 * self._proven))
 
     def _estimates(self) -> tuple[float, float]:
         """The fixed seconds of an append and those for each transaction, by least squares."""

@@ -98,7 +98,10 @@ class Beside:
             warehouse.join(self._loaded, last)
         reach("apply.loaded")
         warehouse.use(compiled, lenient=[each.view.name for each in planned if each.level == "none"])
-        self.coordinator = Coordinator(self.assembly, warehouse, last, through_spark=self._answer)
+        used = frozenset(source for view in compiled for source in view.sources)
+        self.coordinator = Coordinator(  # in one group: they meet the others at one vector anyhow
+            self.assembly, warehouse, last, through_spark=self._answer, together=[used]
+        )
         self.coordinator.run(self._turn)
 
     def _load(self, view: View, taken: Snapshot) -> Loaded:
@@ -222,8 +225,10 @@ class Beside:
 
 
 def _in_haste(planned: PlannedView) -> PlannedView:
-    """Nobody reads the states in between: large batches catch up sooner."""
-    return replace(planned, level="strong" if planned.level == "complete" else planned.level, freshness=0.0)
+    """Nobody reads the states in between: large batches catch up sooner, and sweep's blocks end whenever it suits."""
+    level = "strong" if planned.level == "complete" else planned.level
+    every = None if planned.algorithm.name == "sweep" else planned.every
+    return replace(planned, level=level, freshness=0.0, every=every)
 
 
 def _later(position: Position, other: Coordinator, source: str) -> Position:

@@ -43,7 +43,6 @@ class Committer(threading.Thread):
         floors: Mapping[str, Mapping[str, Position]],
         *,
         passing: Collection[str] = (),
-        done: Callable[[Commit], None],
         fail: Callable[[BaseException], None],
     ) -> None:
         """`floors` is what each view reflects at the start: one may be ahead of others until they have caught up.
@@ -56,7 +55,7 @@ class Committer(threading.Thread):
         self._floors = floors
         self._passing = frozenset(passing)
         self._last = self._durable = last
-        self._done, self._fail = done, fail
+        self._fail = fail
         self._queue: deque[Waiting] = deque()
         self._moved: WarehouseTransaction | None = None
         self.visible: dict[str, Position] = {}
@@ -175,7 +174,6 @@ class Committer(threading.Thread):
         with self._changed:
             for transaction in (*batch, *([self._moved] if self._moved else [])):
                 self.visible = {**self.visible, **transaction.positions}
-        self._done(self._last)
 
     def _numbered(self, transaction: WarehouseTransaction) -> Commit:
         """The next commit. Times never go back, even if the clock does."""

@@ -57,6 +57,9 @@ from strobe.warehouse.warehouse import Warehouse
 TABLE_ROWS = 5_000
 """Rows of the view-update table beyond which the sources are left alone until some have been applied."""
 
+MOMENT = 0.3
+"""Seconds without anything new after which nothing more is expected, by those who wait for the end."""
+
 PAUSE = 60.0
 """Seconds in which the sources must come to rest for an errand."""
 
@@ -90,7 +93,8 @@ class Coordinator:
 
         `together` are sources that have taken part in one global transaction: their views are in one group.
 
-        `record` is given every message that the pure boxes get, in order: enough to replay them."""
+        `record` is given every message that integrator and managers get, in each view's order: enough to replay them.
+        In which commits the views meet depends on when their action lists come, too."""
         self.assembly = assembly
         self.warehouse = warehouse
         self._through_spark = through_spark
@@ -120,9 +124,7 @@ class Coordinator:
             )
             for name, planned in self.assembly.views.items()
         }
-        self.committer = Committer(
-            self.warehouse, last, views, positions, passing=passing, done=lambda _: None, fail=self.fail
-        )
+        self.committer = Committer(self.warehouse, last, views, positions, passing=passing, fail=self.fail)
         self.answerer = Answerer(
             {s: self.assembly.sources[s] for s in self.vector},
             deliver=self._events.put,
@@ -148,6 +150,8 @@ class Coordinator:
         self._told = last.number
         self._cut_at = dict.fromkeys(self.merge.groups, 0.0)
         self._wanted: dict[str, Position] = {}
+        self._read: dict[str, str] = {}
+        self._read_at = 0.0
 
     def _parts(self, source: str) -> frozenset[str]:
         """The global transactions whose part at a source the views have already; none if it cannot tell now: then views
@@ -170,7 +174,7 @@ class Coordinator:
     def _room(self, source: str, position: Position) -> bool:
         """Whether more of a source may come in. What an answer waits for always may: else neither would ever move."""
         wanted = self._wanted.get(source)
-        return self.merge.size < TABLE_ROWS or (wanted is not None and position < wanted)
+        return self.merge.backlog < TABLE_ROWS or (wanted is not None and position < wanted)
 
     def _used_sources(self) -> list[str]:
         return sorted({s for planned in self.assembly.views.values() for s in planned.view.sources})
@@ -200,8 +204,9 @@ class Coordinator:
             producers: list[Monitor | ViewTask] = [*self.monitors.values(), *self.tasks.values()]
             for producer in producers:
                 producer.stop()
+            deadline = time.monotonic() + 10
             for producer in producers:
-                producer.join(timeout=10)
+                producer.join(max(0.0, deadline - time.monotonic()))
             self.answerer.stop()
             self.committer.stop(everything=sys.exc_info()[0] is None)
             self.committer.join()
@@ -350,12 +355,14 @@ class Coordinator:
         while not (all(self.monitors[source].holds for source in positions) and self._events.empty()):
             yield from _until(deadline)
         yield
+        ends = {}
         for group in self.merge.groups:
             self._cut(group)
             group.merge.stop_at(group.cut)
+            ends[group] = group.cut
         for monitor in self.monitors.values():
             monitor.resume()
-        while any(group.block_open for group in self.merge.groups):
+        while any(group.open_through(end) for group, end in ends.items()):  # cuts go on behind the barrier
             yield from _until(deadline)
         self.committer.flush()
         while self.committer.busy:
@@ -397,9 +404,13 @@ class Coordinator:
         return self._all_read()
 
     def end_blocks(self) -> None:
-        """Nothing more is expected: what is less than a block of N is to be shown too."""
+        """What is less than a block of N is to be shown too, if nothing has come for a moment."""
+        read = {name: monitor.position.text for name, monitor in self.monitors.items()}
+        if read != self._read:
+            self._read, self._read_at = read, time.monotonic()
         started = [group for group in self.merge.groups if group.pace and group.uncut]
-        if started and self._errand is None and self._events.empty() and self._all_read():
+        waited = time.monotonic() - self._read_at >= MOMENT
+        if started and waited and self._errand is None and self._events.empty() and self._all_read():
             for group in started:
                 self._cut(group)
 

@@ -26,6 +26,7 @@ class ViewTask(threading.Thread):
         self._send, self._fail = send, fail
         self._queue: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
         self._cut_posted = self._cut_handled = 0
+        self._stopped = False
         self.asking = False
         """Whether any question is open."""
         self.waits_for: tuple[str, ...] = ()
@@ -60,22 +61,25 @@ class ViewTask(threading.Thread):
 
     def stop(self) -> None:
         """End; what is posted and not handled yet is forgotten, as in a crash."""
+        self._stopped = True
         self._queue.put(None)
 
     def run(self) -> None:
         try:
-            while (work := self._queue.get()) is not None:
+            while (work := self._queue.get()) is not None and not self._stopped:
                 sent = work()
                 inbox = self._inbox
-                self.asking, self.waits_for, self.early = inbox.asking, inbox.waits_for, inbox.early
+                self.waits_for, self.early = inbox.waits_for, inbox.early
+                self.asking = self.asking or bool(sent)  # until what was sent has arrived
                 for message in sent:
                     self._send(message)
+                self.asking = inbox.asking
         except BaseException as error:  # a view must not die silently in its thread
             self._fail(error)
 
     def _cut(self, cut: Cut) -> list[Outbound]:
         sent = self._inbox.cut(cut)
-        self.asking = self._inbox.asking
+        self.asking = self.asking or bool(sent)
         self._cut_handled = cut.number
         return sent
 

@@ -154,7 +154,7 @@ class World:
     passing: frozenset[str] = frozenset()
     """Views that promise nothing."""
     pace: int = 0
-    """N, where all views are kept at complete-N."""
+    """N, where all views are kept at complete-N, in one group."""
 
     def __post_init__(self) -> None:
         views = {name: manager.view for name, manager in self.managers.items()}
