@@ -25,7 +25,7 @@ ORDERS = "sales.orders o JOIN sales.customers c ON c.id = o.customer"
 KINDS = [
     ("sweep", f"SELECT o.state, c.name FROM {ORDERS} WHERE o.id <> {{n}}"),
     ("eca", f"SELECT o.id, c.name FROM {ORDERS} WHERE o.id > {{n}} - 5"),
-    ("t-strobe", "SELECT o.id AS o, p.id AS p, p.cents FROM sales.orders o JOIN billing.payments p ON p.order_id = o.id"),
+    ("t-strobe", "SELECT o.id AS o, p.id, p.cents FROM sales.orders o JOIN billing.payments p ON p.order_id = o.id"),
     ("nested-sweep", "SELECT p.cents + {n} AS cents FROM billing.payments p WHERE p.cents > 100 * {n}"),
     ("sweep", f"SELECT o.id, p.cents, k.grams FROM {ORDERS} JOIN billing.payments p ON p.order_id = o.id "
      "JOIN stock.parcels k ON k.order_id = o.id"),
