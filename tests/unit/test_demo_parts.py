@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
@@ -27,6 +28,7 @@ from strobe.auditor.compare import Difference
 from strobe.auditor.replay import states
 from strobe.demo import shop
 from strobe.demo.history import Archive
+from strobe.demo.history_postgres import PostgresRecorder
 from strobe.demo.oracle import Oracle, Wrong, check_every_state
 from strobe.demo.screen import in_words
 from strobe.demo.server import SETTINGS, Server
@@ -360,6 +362,38 @@ def test_archive_knows_every_state_of_postgresql(tmp_path: Path, billing: str) -
         archive.state_at("billing", "0/1")
     with psycopg.connect(billing) as connection:
         assert not connection.execute("SELECT slot_name FROM pg_replication_slots").fetchall()
+
+
+def test_archive_waits_until_a_commit_can_be_seen(tmp_path: Path, billing: str) -> None:
+    """A commit that is in the log, but waits for a standby, is taken down when others can see it, and whole."""
+    shop.create(tmp_path, billing)
+
+    def write() -> None:
+        with psycopg.connect(billing) as connection:
+            connection.execute("UPDATE payments SET amount_cents = 1")
+
+    with Archive({}, postgres={"billing": billing}) as archive, psycopg.connect(billing, autocommit=True) as owner:
+        recorder = archive.recorders["billing"]
+        assert isinstance(recorder, PostgresRecorder)
+        owner.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+        owner.execute("SELECT pg_reload_conf()")
+        writer = threading.Thread(target=write)
+        try:
+            while owner.execute("SHOW synchronous_standby_names").fetchall() == [("",)]:
+                time.sleep(0.01)
+            writer.start()
+            end = time.monotonic() + 20
+            while not recorder._waiting:
+                assert time.monotonic() < end
+                time.sleep(0.01)
+            assert recorder.changed == 0
+        finally:
+            owner.execute("ALTER SYSTEM RESET synchronous_standby_names")
+            owner.execute("SELECT pg_reload_conf()")
+        writer.join(20)
+        ((here,),) = owner.execute("SELECT pg_current_wal_lsn()::text").fetchall()
+    found = archive.state_at("billing", here)["payments"]
+    assert found == Bag.of(found.attributes, payments(billing))
 
 
 def test_the_oracle_answers_the_shops_views(tmp_path: Path, billing: str) -> None:
