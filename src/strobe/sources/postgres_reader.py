@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any, cast
 
@@ -21,14 +22,14 @@ import psycopg
 from psycopg import sql
 
 from strobe.algebra.bag import Row
-from strobe.errors import SourceUnavailable, UserError
+from strobe.errors import LostGuarantee, SourceUnavailable, UserError
 from strobe.messages import Lookup, Position, Seen, SeenByXid
 from strobe.sources import postgres_pgoutput as pgoutput
 from strobe.sources.base import Reader
 from strobe.sources.postgres_catalog import Table, read_tables, rows
 from strobe.sources.postgres_pgoutput import lsn_text, parse_lsn, widen
 from strobe.sources.postgres_place import Connection, Place, Pool
-from strobe.sources.postgres_stream import copy_slot, unfit
+from strobe.sources.postgres_stream import copy_slot, named_by, unfit
 from strobe.sources.postgres_values import Decode, Encoding, PgType, Unfit, decoder, encoding
 
 KEYS = 5_000
@@ -213,7 +214,7 @@ class PostgresReader(Reader):
             with self._place.errors():
                 self._tables.update(read_tables(self._open_connection(), self._place))
         if name not in self._tables:
-            raise UserError(f"there is no table {name}", where=self._place.where, fix="See `strobe check`.")
+            raise self._place.table_lost(f"there is no table {name}", name)
         return self._tables[name]
 
     def _open_connection(self) -> Connection:
@@ -227,18 +228,9 @@ def _cut(looking: Connection, place: Place, slot: str, snapshot: Snapshot, throu
 
     Transactions before the slot's own position have been reported, and what is reported is visible.
     """
-    found = rows(
-        looking,
-        "SELECT data FROM pg_logical_slot_peek_binary_changes("
-        "%s, %s::pg_lsn, NULL, 'proto_version', '1', 'publication_names', %s) WHERE get_byte(data, 0) IN (66, 67)",
-        slot,
-        lsn_text(through),
-        sql.Identifier(place.name).as_string(looking),
-    )
     missed, last = None, 0
     xid = start = 0
-    for (data,) in found:
-        message = pgoutput.decode(bytes(data))
+    for message in peek(looking, place, slot, through, "BC"):
         if isinstance(message, pgoutput.Begin):
             xid, start = widen(message.xid, snapshot.xmax), message.commit_lsn
         elif isinstance(message, pgoutput.Commit) and message.end_lsn <= through:
@@ -249,6 +241,34 @@ def _cut(looking: Connection, place: Place, slot: str, snapshot: Snapshot, throu
     if missed is None:
         return through
     return missed if last <= missed else None
+
+
+def peek(looking: Connection, place: Place, slot: str, through: int, kinds: str) -> Iterator[pgoutput.Message]:
+    """Messages of some kinds from the slot's own position on, of transactions that are committed before `through`, and
+    a few more."""
+    found = rows(
+        looking,
+        "SELECT data FROM pg_logical_slot_peek_binary_changes(%s, %s::pg_lsn, NULL, 'proto_version', '1', "
+        "'publication_names', %s, 'messages', 'true') WHERE get_byte(data, 0) = ANY(%s::int[])",
+        slot,
+        lsn_text(through),
+        sql.Identifier(place.name).as_string(looking),
+        [ord(kind) for kind in kinds],
+    )
+    return (pgoutput.decode(bytes(data)) for (data,) in found)
+
+
+def parts_before(looking: Connection, place: Place, slot: str, through: int) -> Iterator[str]:
+    """The global transactions with a part in the log between the slot's position and another."""
+    named: list[str] = []
+    for message in peek(looking, place, slot, through, "BMC"):
+        if isinstance(message, pgoutput.Begin):
+            named = []
+        elif isinstance(message, pgoutput.Emitted):
+            with suppress(LostGuarantee):  # views that are past it have been rebuilt since
+                named += [part.id for part in [named_by(message, place)] if part]
+        elif isinstance(message, pgoutput.Commit) and message.end_lsn <= through:
+            yield from named
 
 
 class Rows:
@@ -279,8 +299,7 @@ class Rows:
         for place, type_ in enumerate(self._types):
             if (result.ftype(place), result.fmod(place)) != (type_.oid, type_.modifier):
                 column = self._columns[place]
-                fix = f"Change the views that use it, then `strobe prepare {self._place.source}` and rebuild."
-                raise UserError(f"its column {column} has another type now", where=self._where, fix=fix)
+                raise self._place.table_lost(f"its column {column} has another type now", self._table.name)
 
     def decode(self, result: psycopg.pq.abc.PGresult) -> Iterator[Row]:
         columns = list(enumerate(self._decoders))
