@@ -163,7 +163,8 @@ class Shop:
         positions = {name: {s: start[s][0] for s in view.sources} for name, view in views.items()}
         last = Commit(1, datetime.now(timezone.utc), positions)
         warehouse = MemoryWarehouse(assembly, last, initial, 0.02)
-        coordinator = Coordinator(assembly, warehouse, last, through_spark=_no_spark)  # type: ignore[arg-type]
+        tied: set[frozenset[str]] = set()
+        coordinator = self._coordinator(warehouse, last, tied)
         writers = [
             threading.Thread(target=self.write, args=(name, number, seconds)) for name in start for number in range(2)
         ]
@@ -175,13 +176,23 @@ class Shop:
         def done() -> bool:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"the coordinator did not come to rest: {coordinator.merge.oldest()}")
+            if coordinator.tied:
+                return True
             may_end = middle(coordinator)
             if audits is not None and not coordinator.errand_open and any(writer.is_alive() for writer in writers):
                 coordinator.start_errand(audit(coordinator, audits))
             return may_end and not any(writer.is_alive() for writer in writers) and coordinator.idle()
 
         coordinator.run(done)
+        while coordinator.tied:
+            tied.add(coordinator.tied)
+            coordinator = self._coordinator(warehouse, coordinator.committer.last, tied)
+            coordinator.run(done)
+        self.tied = tied
         return warehouse, Past(assembly, start), initial
+
+    def _coordinator(self, warehouse: MemoryWarehouse, last: Commit, tied: set[frozenset[str]]) -> Coordinator:
+        return Coordinator(self.assembly, warehouse, last, through_spark=_no_spark, together=tied)  # type: ignore[arg-type]
 
     def remove(self) -> None:
         self.assembly.close()
@@ -306,6 +317,21 @@ def test_every_commit_has_all_of_a_global_transaction_or_nothing(shop: Shop, alg
             shown = {source: assembly.sources[source].position(text).order[0] for source, text in vector.items()}
             has = {source: {n for n, at in past.parts[source].items() if at <= end} for source, end in shown.items()}
             assert len(set(map(frozenset, has.values()))) == 1, f"commit {commit.number} tears {has}"
+    compare(assembly, warehouse, past, states)  # type: ignore[arg-type]  # another way to know the past
+
+
+def test_sources_are_tied_together_by_the_first_transaction_that_spans_them(shop: Shop) -> None:
+    """Views that share no source are in groups of their own until then, and no part is shown without the other."""
+    views = view("v", "sweep", ONE_SOURCE) + view("w", "sweep", "\n    sql: SELECT p.* FROM billing.payments p\n")
+    assembly = shop.opened(views.replace("complete", "strong"), True)
+    warehouse, past, states = shop.run(2.5, together=1)
+    assert shop.tied == {frozenset({"sales", "billing"})}
+    sales, billing = past.parts["sales"], past.parts["billing"]
+    assert len(sales) > 10 and set(sales) == set(billing)
+    for commit in warehouse.commits:
+        shown = {s: assembly.sources[s].position(t).order[0] for v in commit.positions.values() for s, t in v.items()}
+        has = {source: {n for n, at in past.parts[source].items() if at <= end} for source, end in shown.items()}
+        assert has["sales"] == has["billing"], f"commit {commit.number} tears {has}"
     compare(assembly, warehouse, past, states)  # type: ignore[arg-type]  # another way to know the past
 
 
