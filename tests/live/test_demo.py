@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import tempfile
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 def test_the_demo(spark: SparkSession, tmp_path: Path) -> None:
     """Strobe passes through no wrong state, the naive maintainer does, the audit agrees, nothing is left running."""
     before = set(threading.enumerate())
+    folders = set(Path(tempfile.gettempdir()).glob("strobe-demo-*"))
     shown = io.StringIO()
     code = demo.run(8, tmp_path / "demo", Console(file=shown, width=150))
     text = shown.getvalue()
@@ -36,6 +38,7 @@ def test_the_demo(spark: SparkSession, tmp_path: Path) -> None:
     assert "The naive" in text and "valid" in text
     left = {thread.name for thread in set(threading.enumerate()) - before}
     assert not left & {"coordinator", "committer", "caretaker", "archive-sales", "archive-billing"}
+    assert set(Path(tempfile.gettempdir()).glob("strobe-demo-*")) <= folders
 
 
 def test_the_demo_keeps_to_an_empty_folder(tmp_path: Path) -> None:

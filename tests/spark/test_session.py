@@ -27,6 +27,13 @@ def test_delta_in_utc(spark: SparkSession, tmp_path: Path) -> None:
     assert spark.sql("SELECT current_timezone()").collect()[0][0] == "UTC"
 
 
+def test_room_for_compiled_code(spark: SparkSession) -> None:
+    """Spark makes code as long as it runs: with the 48 MB of the first compiler alone the JVM was at an end in a minute
+    of the demo."""
+    pools = spark._jvm.java.lang.management.ManagementFactory.getMemoryPoolMXBeans()
+    assert sum(pool.getUsage().getMax() for pool in pools if pool.getName().startswith("Code")) > 200 * 2**20
+
+
 def test_workers_run_this_python(spark: SparkSession) -> None:
     """Python code on executors runs on the interpreter that runs Strobe."""
     from pyspark.sql.functions import udf

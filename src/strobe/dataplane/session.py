@@ -86,7 +86,9 @@ def _defaults(master: str) -> dict[str, str]:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "2g",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",  # half the CPU of a run that lasts minutes
+        # Half the CPU of a run that lasts minutes. Spark compiles on and on, and fills the 48 MB of code that come with
+        # it; then the JVM only interprets, or fails.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
         "spark.sql.shuffle.partitions": few,
         "spark.databricks.delta.snapshotPartitions": few,
     }

@@ -25,6 +25,7 @@ from strobe.demo import shop
 from strobe.demo.history import Archive
 from strobe.demo.oracle import Verdict, check_every_state
 from strobe.demo.screen import Screen
+from strobe.demo.server import Server
 from strobe.errors import NotNow, StrobeError, UserError
 from strobe.runtime.assembly import assemble
 from strobe.runtime.audit import audit
@@ -41,8 +42,10 @@ def run(seconds: float = 40, keep: Path | None = None, console: Console | None =
     screen = Screen(console or Console(highlight=False), seconds)
     with _folder(keep) as folder:
         screen.introduce()
-        shop.create(folder)
-        verdicts, audited = _show(config.load(folder), seconds, screen)
+        screen.step("Starting PostgreSQL")
+        with Server() as server:
+            shop.create(folder, server.dsn)
+            verdicts, audited = _show(config.load(folder), server.dsn, seconds, screen)
         screen.judge(verdicts, audited)
         screen.conclude(keep)
     right = all(verdicts[view].states > 1 and not verdicts[view].wrong for view in shop.VIEWS)
@@ -64,18 +67,18 @@ def _folder(keep: Path | None) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _show(project: Project, seconds: float, screen: Screen) -> tuple[dict[str, Verdict], dict[str, Any]]:
+def _show(project: Project, billing: str, seconds: float, screen: Screen) -> tuple[dict[str, Verdict], dict[str, Any]]:
     coordinator = _Coordinator(project, screen)
-    archive = _archive(project)
+    archive = _archive(project, billing)
     with ExitStack() as cleanup:
-        screen.step("Starting Spark, preparing two SQLite databases and a folder of CSV drops")
+        screen.step("Starting Spark, preparing a PostgreSQL and a SQLite database and a folder of CSV drops")
         coordinator.prepare()
         archive.start()
         cleanup.callback(archive.stop)
         screen.step("Loading two views, each kept twice: by Strobe, and by a naive maintainer")
         cleanup.callback(coordinator.stop)
         coordinator.start()
-        with screen.live(archive), _people(project.directory, seconds) as people:
+        with screen.live(archive), _people(project.directory, billing, seconds) as people:
             while any(person.poll() is None for person in people):
                 coordinator.check()
                 time.sleep(0.1)
@@ -90,15 +93,15 @@ def _show(project: Project, seconds: float, screen: Screen) -> tuple[dict[str, V
     return verdicts, audited
 
 
-def _archive(project: Project) -> Archive:
-    databases = {source: project.directory / f"{source}.db" for source in shop.SQLITE}
-    return Archive(databases, {"catalog": ("products", project.warehouse / "staging" / "files" / "catalog")})
+def _archive(project: Project, billing: str) -> Archive:
+    staged = project.warehouse / "staging" / "files" / "catalog"
+    return Archive({"sales": project.directory / "sales.db"}, {"catalog": ("products", staged)}, {"billing": billing})
 
 
 @contextmanager
-def _people(folder: Path, seconds: float) -> Iterator[list[subprocess.Popen[bytes]]]:
+def _people(folder: Path, billing: str, seconds: float) -> Iterator[list[subprocess.Popen[bytes]]]:
     """The shop's people at work, each a process. They are sent home whatever happens."""
-    command = [sys.executable, "-m", "strobe.demo.shop", str(folder)]
+    command = [sys.executable, "-m", "strobe.demo.shop", str(folder), billing]
     people: list[subprocess.Popen[bytes]] = []
     try:
         names = (*shop.PEOPLE, shop.BUYER)
@@ -116,7 +119,7 @@ def _check_arrived(archive: Archive, verdicts: Mapping[str, Verdict]) -> None:
     """The last commit is where the databases ended: nothing was right only because it never came."""
     for view in shop.VIEWS:
         for source, recorder in archive.recorders.items():
-            if archive.order(source, verdicts[view].positions[source]) != recorder.changes[-1].seq:
+            if recorder.passed(verdicts[view].positions[source]) != recorder.changed:
                 raise StrobeError(f"the last commit is not at the end of source {source}", where=f"view {view}")
 
 

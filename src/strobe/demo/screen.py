@@ -55,9 +55,9 @@ class Screen:
             "",
             Text.assemble(("Strobe", "bold"), ": joined views of live databases, fresh and never wrong."),
             "",
-            "A little shop keeps orders and customers in one SQLite database and payments in another, and gets its "
-            "catalogue as CSV files. None of them knows of the others. Two views join them all, while a clerk, a desk, "
-            "a cashier and a buyer change everything at once, often the same order at the same moment.",
+            "A little shop keeps orders and customers in SQLite and payments in PostgreSQL, and gets its catalogue as "
+            "CSV files. None of them knows of the others. Two views join them all, while a clerk, a desk, a cashier, a "
+            "bank and a buyer change everything at once, often the same order at the same moment.",
             "",
         )
 
@@ -95,7 +95,7 @@ class Screen:
                 self.step(self._summary(archive, self._status))
 
     def _summary(self, archive: Archive, status: dict[str, Any]) -> str:
-        changes = sum(len(recorder.changes) - 1 for recorder in archive.recorders.values())
+        changes = sum(recorder.changed for recorder in archive.recorders.values())
         asked = sum(source["asked"]["queries"] for source in status["sources"].values())
         behind = max(_behind(archive, status, source) for source in archive.recorders)
         return (
@@ -151,7 +151,8 @@ class Screen:
             )
             return
         self._print(f"The project is in {keep}. Next, with `--project {keep}`:")
-        self._print("  strobe history", '  strobe sql "SELECT * FROM paid_orders" --at 1', "  strobe run", "")
+        self._print("  strobe history", '  strobe sql "SELECT * FROM paid_orders" --at 1', "")
+        self._print("`strobe run` cannot go on: the demo's PostgreSQL server is gone.", "")
 
     def _print(self, *parts: RenderableType) -> None:
         for part in parts:
@@ -168,10 +169,9 @@ def _sources(archive: Archive, status: Mapping[str, Any]) -> Table:
     for title in ("rows changed", "visible", "behind"):
         table.add_column(title, justify="right")
     for name, recorder in archive.recorders.items():
-        first = recorder.changes[0].seq
-        visible = archive.order(name, status["sources"][name]["position"]) - first
+        visible = recorder.passed(status["sources"][name]["position"])
         behind = f"{_behind(archive, status, name):.1f} s"
-        table.add_row(f"{name} (SQLite)", f"{len(recorder.changes) - 1:,}", f"{visible:,}", behind)
+        table.add_row(f"{name} ({recorder.kind})", f"{recorder.changed:,}", f"{visible:,}", behind)
     for name in archive.drops:
         read, visible = (archive.order(name, status["sources"][name][what]) - 1 for what in ("read", "position"))
         table.add_row(f"{name} (CSV)", f"{read} drops", f"{visible} drops", "")

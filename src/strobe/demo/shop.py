@@ -1,30 +1,35 @@
-"""A little shop: sales and billing in two SQLite databases, a catalogue that is dropped as a CSV file now and then.
+"""A little shop: sales in SQLite, billing in PostgreSQL, a catalogue that is dropped as a CSV file now and then.
 
 Its people work at the same time, each in a process of their own, and mostly on the order of the moment: the clerk
-changes it, the desk renames its customer, the cashier books its payment. That is where a maintainer of joined views
-goes wrong that believes whatever the databases answer.
+changes it, the desk renames its customer, the cashier books its payment, the bank settles it. That is where a
+maintainer of joined views goes wrong that believes whatever the databases answer.
 
-    python -m strobe.demo.shop FOLDER PERSON SECONDS
+    python -m strobe.demo.shop FOLDER BILLING PERSON SECONDS
+
+BILLING is the dsn of the PostgreSQL database.
 """
 
 from __future__ import annotations
 
 import csv
+import json
 import os
 import random
 import sqlite3
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
+from typing import Any, Protocol
+
+import psycopg
 
 ORDERS, CUSTOMERS, PAYMENTS, PRODUCTS = 60, 25, 90, 30
 """About how many rows there are."""
 
 MOMENT = 0.4
 """Seconds for which everybody is busy with the same order."""
-
-SQLITE = ("sales", "billing")
 
 VIEWS = {
     "open_orders": """\
@@ -57,7 +62,7 @@ warehouse: ./warehouse
 spark: {spark.master: "local[2]"}
 sources:
   sales:   {type: sqlite, path: sales.db}
-  billing: {type: sqlite, path: billing.db}
+  billing: {type: postgres, dsn: BILLING}
   catalog: {type: files, path: drops/products.csv, relation: products, key: [sku],
             columns: {sku: string, name: string, price_cents: bigint}}
 views:                              # their SQL is in views/
@@ -74,21 +79,27 @@ _CITIES = ("Aarhus", "Bologna", "CÃ¡diz", "Dublin", "Edinburgh", "Fribourg", "GÃ
 _THINGS = ("lamp", "kettle", "chair", "bicycle", "umbrella", "radio", "teapot", "compass", "notebook", "clock")
 _COLOURS = ("red", "blue", "green")
 
-Database = sqlite3.Connection
+
+class Database(Protocol):
+    """A connection to either database, whose transactions begin and end by statements."""
+
+    def execute(self, sql: Any, parameters: Any = ..., /) -> object: ...
+
+
 Action = Callable[[Database, random.Random, int], None]
 """What somebody does in one transaction, mostly to one order."""
 
 
-def create(folder: Path) -> None:
-    """The shop as it is in the morning, and a project that watches it."""
+def create(folder: Path, billing: str) -> None:
+    """The shop as it is in the morning, and a project that watches it; `billing` is an empty PostgreSQL database."""
     chance = random.Random(1)
     (folder / "views").mkdir(parents=True)
     (folder / "drops").mkdir()
-    (folder / "strobe.yml").write_text(PROJECT, encoding="utf-8")
+    (folder / "strobe.yml").write_text(PROJECT.replace("BILLING", json.dumps(billing)), encoding="utf-8")
     for name, sql in VIEWS.items():
         (folder / "views" / f"{name}.sql").write_text(sql, encoding="utf-8")
     _create_sales(folder / "sales.db", chance)
-    _create_billing(folder / "billing.db", chance)
+    _create_billing(billing, chance)
     drop(folder, {_sku(n): (_product(n), chance.randrange(100, 9000)) for n in range(PRODUCTS)})
 
 
@@ -108,17 +119,16 @@ def _create_sales(path: Path, chance: random.Random) -> None:
     connection.close()
 
 
-def _create_billing(path: Path, chance: random.Random) -> None:
-    connection = sqlite3.connect(path)
-    connection.executescript("""
-        CREATE TABLE payments (id INTEGER PRIMARY KEY, order_id INTEGER NOT NULL, amount_cents INTEGER NOT NULL,
-                               state TEXT NOT NULL);
-        CREATE INDEX payments_of_order ON payments (order_id);
-    """)
-    payments = [_payment(n, chance.randrange(1, ORDERS), chance) for n in range(1, PAYMENTS)]
-    connection.executemany("INSERT INTO payments VALUES (?, ?, ?, ?)", payments)
-    connection.commit()
-    connection.close()
+def _create_billing(dsn: str, chance: random.Random) -> None:
+    with psycopg.connect(dsn) as connection:
+        connection.execute("""
+            CREATE TABLE payments (id bigint PRIMARY KEY, order_id bigint NOT NULL, amount_cents bigint NOT NULL,
+                                   state text NOT NULL);
+            CREATE INDEX payments_of_order ON payments (order_id);
+            ALTER TABLE payments REPLICA IDENTITY FULL;
+        """)
+        payments = [_payment(n, chance.randrange(1, ORDERS), chance) for n in range(1, PAYMENTS)]
+        connection.cursor().executemany("INSERT INTO payments VALUES (%s, %s, %s, %s)", payments)
 
 
 def drop(folder: Path, products: dict[str, tuple[str, int]]) -> None:
@@ -210,31 +220,33 @@ def _register_again(db: Database, chance: random.Random, order: int) -> None:
     db.execute("INSERT INTO customers VALUES (?, ?, ?)", (customer, _person(chance), chance.choice(_CITIES)))
 
 
-# The cashier: payments.
+# The cashier and the bank: payments.
 
 
 def _take_payment(db: Database, chance: random.Random, order: int) -> None:
-    db.execute("INSERT OR REPLACE INTO payments VALUES (?, ?, ?, ?)", _payment(_number(chance), order, chance))
-
-
-def _settle(db: Database, chance: random.Random, order: int) -> None:
-    db.execute("UPDATE payments SET state = 'paid' WHERE order_id = ? AND state = 'pending'", (order,))
-
-
-def _reopen(db: Database, chance: random.Random, order: int) -> None:
-    db.execute("UPDATE payments SET state = 'pending' WHERE order_id = ?", (order,))
+    again = "order_id = excluded.order_id, amount_cents = excluded.amount_cents, state = excluded.state"
+    statement = f"INSERT INTO payments VALUES (%s, %s, %s, %s) ON CONFLICT (id) DO UPDATE SET {again}"
+    db.execute(statement, _payment(_number(chance), order, chance))
 
 
 def _correct_amount(db: Database, chance: random.Random, order: int) -> None:
-    db.execute("UPDATE payments SET amount_cents = ? WHERE order_id = ?", (chance.randrange(100, 20000), order))
+    db.execute("UPDATE payments SET amount_cents = %s WHERE order_id = %s", (chance.randrange(100, 20000), order))
 
 
 def _book_elsewhere(db: Database, chance: random.Random, order: int) -> None:
-    db.execute("UPDATE payments SET order_id = ? WHERE id = ?", (order, _number(chance)))
+    db.execute("UPDATE payments SET order_id = %s WHERE id = %s", (order, _number(chance)))
 
 
 def _refund(db: Database, chance: random.Random, order: int) -> None:
-    db.execute("DELETE FROM payments WHERE id = (SELECT min(id) FROM payments WHERE order_id = ?)", (order,))
+    db.execute("DELETE FROM payments WHERE id = (SELECT min(id) FROM payments WHERE order_id = %s)", (order,))
+
+
+def _settle(db: Database, chance: random.Random, order: int) -> None:
+    db.execute("UPDATE payments SET state = 'paid' WHERE order_id = %s AND state = 'pending'", (order,))
+
+
+def _reopen(db: Database, chance: random.Random, order: int) -> None:
+    db.execute("UPDATE payments SET state = 'pending' WHERE order_id = %s", (order,))
 
 
 def _number(chance: random.Random) -> int:
@@ -243,12 +255,14 @@ def _number(chance: random.Random) -> int:
 
 _CLERK = (_change_quantity, _change_product, _change_customer, _open_or_close, _replace_order, _cancel, _renumber)
 _DESK = (_rename, _rename, _move_house, _register_again)
-_CASHIER = (_take_payment, _take_payment, _settle, _reopen, _correct_amount, _book_elsewhere, _refund)
+_CASHIER = (_take_payment, _take_payment, _correct_amount, _book_elsewhere, _refund)
+_BANK = (_settle, _reopen)
 
 PEOPLE: dict[str, tuple[str, float, tuple[Action, ...]]] = {
-    "clerk": ("sales.db", 4.0, _CLERK),
-    "desk": ("sales.db", 2.0, _DESK),
-    "cashier": ("billing.db", 5.0, _CASHIER),
+    "clerk": ("sales", 4.0, _CLERK),
+    "desk": ("sales", 2.0, _DESK),
+    "cashier": ("billing", 3.5, _CASHIER),
+    "bank": ("billing", 1.5, _BANK),
 }
 """Who works on which database, how often in a second, and what they do."""
 
@@ -258,21 +272,30 @@ BUYER = "buyer"
 DROP_EVERY = 2.5
 
 
-def work(folder: Path, person: str, seconds: float) -> None:
+def work(folder: Path, billing: str, person: str, seconds: float) -> None:
     """Do a person's work for some seconds."""
     chance = random.Random(person)
     end = time.monotonic() + seconds
     if person == BUYER:
         _drop_catalogues(folder, chance, end)
-        return
-    file, rate, actions = PEOPLE[person]
-    connection = sqlite3.connect(folder / file, timeout=30, isolation_level=None)
+    elif PEOPLE[person][0] == "billing":
+        with psycopg.connect(billing, autocommit=True) as connection:
+            _transact(connection, "BEGIN", person, chance, end)
+    else:
+        with closing(sqlite3.connect(folder / "sales.db", timeout=30, isolation_level=None)) as database:
+            _transact(database, "BEGIN IMMEDIATE", person, chance, end)
+
+
+def _transact(db: Database, begin: str, person: str, chance: random.Random, end: float) -> None:
+    _, rate, actions = PEOPLE[person]
     while (left := end - time.monotonic()) > 0:
         time.sleep(min(left, chance.expovariate(rate)))
-        connection.execute("BEGIN IMMEDIATE")
-        chance.choice(actions)(connection, chance, _order_of_the_moment(chance))
-        connection.execute("COMMIT")
-    connection.close()
+        db.execute(begin)
+        try:
+            chance.choice(actions)(db, chance, _order_of_the_moment(chance))
+            db.execute("COMMIT")
+        except psycopg.errors.DeadlockDetected:  # the others go first
+            db.execute("ROLLBACK")
 
 
 def _order_of_the_moment(chance: random.Random) -> int:
@@ -290,4 +313,4 @@ def _drop_catalogues(folder: Path, chance: random.Random, end: float) -> None:
 
 
 if __name__ == "__main__":
-    work(Path(sys.argv[1]), sys.argv[2], float(sys.argv[3]))
+    work(Path(sys.argv[1]), sys.argv[2], sys.argv[3], float(sys.argv[4]))
