@@ -312,7 +312,7 @@ def test_a_slot_that_is_gone_or_made_anew_is_noticed(db: Database) -> None:
     db.server.execute(db.name, "SELECT pg_drop_replication_slot('strobe_test_shop')")
     with pytest.raises(LostGuarantee, match="slot is missing"):
         source.verify(position)
-    with pytest.raises(UserError, match="not prepared"):
+    with pytest.raises(LostGuarantee, match="is gone"):
         next(source.transactions(position, [], lambda: False))
     source.prepare(["orders"])
     with pytest.raises(LostGuarantee, match="made anew"):

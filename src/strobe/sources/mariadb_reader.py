@@ -51,7 +51,7 @@ class Shared:
         self.marks = Marks(place)
 
     def position(self, file: str, offset: int) -> Position:
-        return position_at(file, offset, self.marks.of(file))
+        return position_at(file, offset, self.marks.of(file, self.connections.made))
 
 
 class MariadbReader(Reader):
