@@ -1,7 +1,7 @@
 """Faults of networks, servers and operators, one after the other, while the real coordinator keeps a view.
 
 Each either passes by itself, with every commit a state of the databases and nothing lost or doubled, or it stops with
-what to do. See docs/faults.md for all of them; what concerns the warehouse itself is in tests/spark/test_faults.py.
+what to do. See docs/faults.md for all of them; what concerns the warehouse itself is in tests/live/test_warehouse_faults.py.
 """
 
 from __future__ import annotations
@@ -601,6 +601,6 @@ def test_the_catalogue_names_tests_that_exist() -> None:
     assert len(named) > 20
     for file, test in named:
         assert f"def {test}(" in (ROOT / file).read_text(), f"{file}::{test}"
-    for file in ("tests/unit/test_faults.py", "tests/spark/test_faults.py"):
+    for file in ("tests/unit/test_faults.py", "tests/live/test_warehouse_faults.py"):
         there = set(re.findall(r"^def (test_\w+)\(", (ROOT / file).read_text(), re.MULTILINE))
         assert there - {"test_the_catalogue_names_tests_that_exist"} <= {test for name, test in named if name == file}
