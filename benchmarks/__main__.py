@@ -2,8 +2,8 @@
 
 For batches of 1, 100 and 10,000 updates: seconds from the source's commit until a reader has the new view, look-ups
 and rows asked from the sources, Spark jobs of the commit; and, interleaved with it, the seconds of recomputing the
-same view from the sources. Then throughput with 1, 5 and 20 views, the driver's memory for base tables of two sizes,
-and the speed of simulation. Times depend on the machine: read the ratios.
+same view from the sources. Then throughput with 1, 5 and 20 views, what a slow view does to others, the driver's memory
+for base tables of two sizes, and the speed of simulation. Times depend on the machine: read the ratios.
 """
 
 from __future__ import annotations
@@ -15,20 +15,18 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from strobe import config
+from benchmarks.shop import make, serve
+from benchmarks.slow_view import slow_view
 from strobe.managers.registry import ALGORITHMS
-from strobe.runtime.assembly import assemble
 from strobe.runtime.loading import snapshot
 from strobe.runtime.service import Service
 from strobe.simulator.explorer import all_schedules
@@ -65,37 +63,6 @@ class Measured:
     queries: int
     rows: int
     jobs: int
-
-
-class Quiet:
-    def say(self, text: str) -> None: ...
-
-    def loading(self, source: str, rows: int) -> None: ...
-
-    def status(self, document: dict[str, Any]) -> None: ...
-
-
-def make(folder: Path, orders: int) -> None:
-    """A shop with so many orders, a tenth as many customers, and a payment for each order."""
-    with sqlite3.connect(folder / "sales.db") as sales:
-        sales.executescript(
-            "CREATE TABLE customers (id INTEGER PRIMARY KEY, name TEXT);"
-            "CREATE TABLE orders (id INTEGER PRIMARY KEY, customer INTEGER, state TEXT);"
-            "CREATE INDEX orders_customer ON orders (customer);"
-        )
-        sales.executemany("INSERT INTO customers VALUES (?, ?)", ((i, f"customer {i}") for i in range(orders // 10)))
-        sales.executemany("INSERT INTO orders VALUES (?, ?, 'open')", ((i, i % (orders // 10)) for i in range(orders)))
-    with sqlite3.connect(folder / "billing.db") as billing:
-        billing.executescript(
-            "CREATE TABLE payments (id INTEGER PRIMARY KEY, order_id INTEGER, cents INTEGER);"
-            "CREATE INDEX payments_order ON payments (order_id);"
-        )
-        billing.executemany("INSERT INTO payments VALUES (?, ?, ?)", ((i, i, 100 + i % 900) for i in range(orders)))
-    (folder / "strobe.yml").write_text(PROJECT)
-    assembly = assemble(config.load(folder))
-    for name, source in assembly.sources.items():
-        source.prepare([relation.name for relation in assembly.relations(name)])
-    assembly.close()
 
 
 def jobs(service: Service) -> int:
@@ -140,21 +107,10 @@ def measure(folder: Path, service: Service, batch: int, at: int) -> Measured:
     return Measured(visible, read, recompute, queries, rows, spent)
 
 
-def serve(folder: Path) -> tuple[Service, threading.Thread]:
-    service = Service(config.load(folder), Quiet())
-    thread = threading.Thread(target=service.run, daemon=True)
-    thread.start()
-    while service.coordinator is None:
-        if not thread.is_alive():
-            raise RuntimeError("the coordinator did not start")
-        time.sleep(0.1)
-    return service, thread
-
-
 def latency(console: Console, orders: int, rounds: int) -> None:
     with tempfile.TemporaryDirectory(prefix="strobe-bench-") as name:
         folder = Path(name)
-        make(folder, orders)
+        make(folder, orders, PROJECT)
         service, thread = serve(folder)
         found: dict[int, list[Measured]] = {batch: [] for batch in BATCHES}
         measure(folder, service, 1, 0)  # warms everything up
@@ -207,8 +163,7 @@ def throughput(console: Console, orders: int, seconds: float) -> None:
     for number in (1, 5, 20):
         with tempfile.TemporaryDirectory(prefix="strobe-bench-") as name:
             folder = Path(name)
-            make(folder, orders)
-            (folder / "strobe.yml").write_text(many_views(number))
+            make(folder, orders, many_views(number))
             service, thread = serve(folder)
             coordinator = service.coordinator
             if coordinator is None:
@@ -242,7 +197,7 @@ def memory(orders: int) -> float:
     """The driver's peak memory in MB after loading and a hundred updates."""
     with tempfile.TemporaryDirectory(prefix="strobe-bench-") as name:
         folder = Path(name)
-        make(folder, orders)
+        make(folder, orders, PROJECT)
         service, thread = serve(folder)
         measure(folder, service, 100, 1)
         service.stop()
@@ -264,6 +219,7 @@ def main() -> None:
     simulation(console)
     latency(console, arguments.orders, arguments.rounds)
     throughput(console, arguments.orders // 10, arguments.seconds)
+    slow_view(console, arguments.orders // 10, arguments.rounds)
     table = Table(title="Driver's peak memory (Python process), by size of the base tables")
     table.add_column("orders", justify="right")
     table.add_column("MB", justify="right")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
-from postgres_server import PostgresServer
+from postgres_server import PostgresServer, without_server
 
 if TYPE_CHECKING:
     from mariadb_server import Server
@@ -58,9 +58,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
     """A PostgreSQL server of the test run's own, on loopback."""
-    missing = PostgresServer.missing()
-    if missing:
-        pytest.skip(missing)
+    without_server(PostgresServer.missing())
     server = PostgresServer()
     try:
         server.start()

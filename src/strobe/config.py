@@ -150,7 +150,8 @@ class ViewConfig(_Model):
 
     every: Annotated[int, Field(ge=1)] | None = Field(
         default=None,
-        description="For rv and the strobe family: how many updates share a recomputation or an install.",
+        description="For sweep: a state after exactly so many transactions (complete-N). For rv and the strobe family: "
+        "how many updates share a recomputation or an install.",
     )
 
     cache: list[Text] = Field(

@@ -33,6 +33,12 @@ BILLING = """
     CREATE INDEX payments_order ON payments (order_id);
     INSERT INTO payments VALUES (1, 10, 500), (2, 12, 700);
 """
+STOCK = """
+    CREATE TABLE parcels (id INTEGER PRIMARY KEY, order_id INTEGER, grams INTEGER);
+    CREATE INDEX parcels_order ON parcels (order_id);
+    INSERT INTO parcels VALUES (1, 10, 250), (2, 11, 900);
+"""
+DATABASES = {"sales": SALES, "billing": BILLING}
 VIEWS = {
     "paid": "SELECT o.id, o.state, c.name, p.id AS payment, p.cents FROM sales.orders o "
     "JOIN sales.customers c ON c.id = o.customer JOIN billing.payments p ON p.order_id = o.id WHERE p.cents > 120",
@@ -62,20 +68,31 @@ WRITES = {
         "DELETE FROM payments WHERE id < :n - 12",
         "UPDATE payments SET order_id = :order WHERE id = :n - 3",
     ],
+    "stock": [
+        "INSERT INTO parcels VALUES (:n, :order, :n % 1000)",
+        "DELETE FROM parcels WHERE id < :n - 15",
+        "UPDATE parcels SET grams = :n % 700 WHERE order_id = :order",
+    ],
 }
 STROBE = [sys.executable, "-m", "strobe"]
 
 
 class Shop:
-    def __init__(self, folder: Path, project: str = PROJECT, views: Mapping[str, str] = VIEWS) -> None:
-        self.folder, self.views = folder, views
-        for name, script in (("sales", SALES), ("billing", BILLING)):
+    def __init__(
+        self,
+        folder: Path,
+        project: str = PROJECT,
+        views: Mapping[str, str] = VIEWS,
+        databases: Mapping[str, str] = DATABASES,
+    ) -> None:
+        self.folder, self.views, self.databases = folder, views, databases
+        for name, script in databases.items():
             connection = sqlite3.connect(folder / f"{name}.db")
             connection.executescript(script)
             connection.close()
         (folder / "strobe.yml").write_text(project)
         self.strobe("prepare")
-        self.archive = Archive({name: folder / f"{name}.db" for name in WRITES})
+        self.archive = Archive({name: folder / f"{name}.db" for name in databases})
 
     def start(self, *arguments: str, failpoint: str = "") -> subprocess.Popen[str]:
         environment = {**os.environ, "STROBE_FAILPOINT": failpoint}
@@ -96,10 +113,10 @@ class Shop:
 
     @contextmanager
     def load(self, writers: int = 2) -> Iterator[None]:
-        """Several processes write to both databases meanwhile."""
+        """Several processes write to each database meanwhile."""
         processes = [
             subprocess.Popen([sys.executable, __file__, str(self.folder), source, str(number)])
-            for source in WRITES
+            for source in self.databases
             for number in range(writers)
         ]
         try:

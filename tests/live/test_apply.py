@@ -84,8 +84,8 @@ def last(shop: Shop) -> Any:
     return look.last_header(warehouse) if look.exists(warehouse / "log") else None
 
 
-def wait_for(shop: Shop, commit: int) -> None:
-    end = time.monotonic() + 120
+def wait_for(shop: Shop, commit: int, patience: float = 120) -> None:
+    end = time.monotonic() + patience
     while (header := last(shop)) is None or header.number < commit:
         assert time.monotonic() < end, f"there was no commit {commit}"
         time.sleep(0.2)

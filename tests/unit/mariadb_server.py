@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pymysql
-import pytest
+from postgres_server import without_server
 
 PASSWORD = "s3cret/pass:word"
 RIGHTS = ["REPLICATION SLAVE, BINLOG MONITOR ON *.*"]
@@ -145,9 +145,7 @@ def _belongs_to_mysql(folder: Path) -> None:
 @contextlib.contextmanager
 def new_template() -> Iterator[Path]:
     """An empty data folder, from which servers start in a second."""
-    reason = missing()
-    if reason:
-        pytest.skip(reason)
+    without_server(missing())
     program = _find("mariadb-install-db")
     assert program
     folder = own_folder()

@@ -6,7 +6,7 @@ import random
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from strobe import config
 from strobe.algebra.bag import Bag
 from strobe.algebra.relation import Relation
 from strobe.algebra.view import View
-from strobe.messages import Lookup, Position
+from strobe.messages import Lookup, Message, Position
 from strobe.runtime.assembly import Assembly, assemble
 from strobe.runtime.coordinator import Coordinator
 from strobe.simulator.world import Contents, evaluate
@@ -179,6 +179,7 @@ def run(
     commit_seconds: float,
     ahead: str = "",
     audits: Audits | None = None,
+    record: Callable[[Message], None] = lambda _: None,
 ) -> tuple[MemoryWarehouse, Past, dict[str, Bag]]:
     """Keep the views while others write; the view `ahead` starts from a later state than the others.
 
@@ -196,7 +197,7 @@ def run(
     positions = {name: {s: begins[name][s][0] for s in view.sources} for name, view in views.items()}
     last = Commit(1, datetime.now(timezone.utc), positions)
     warehouse = MemoryWarehouse(assembly, last, initial, commit_seconds)
-    coordinator = Coordinator(assembly, warehouse, last, through_spark=_no_spark)  # type: ignore[arg-type]  # in memory
+    coordinator = Coordinator(assembly, warehouse, last, through_spark=_no_spark, record=record)  # type: ignore[arg-type]  # in memory
     writers = [threading.Thread(target=write, args=(folder, name, seconds, 0.003)) for name in WRITES]
     for writer in writers:
         writer.start()
@@ -207,7 +208,10 @@ def run(
             raise TimeoutError("the coordinator did not come to rest")
         if audits is not None and not coordinator.errand_open and any(writer.is_alive() for writer in writers):
             coordinator.start_errand(audit(coordinator, audits))
-        return not any(writer.is_alive() for writer in writers) and coordinator.idle()
+        if any(writer.is_alive() for writer in writers):
+            return False
+        coordinator.end_blocks()
+        return coordinator.idle()
 
     coordinator.run(done)
     return warehouse, Past(assembly, start), initial

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
 from psycopg import sql
 
 USER = "postgres"
@@ -28,6 +29,14 @@ SETTINGS = {
     "autovacuum": "off",
     "fsync": "off",
 }
+
+
+def without_server(missing: str) -> None:
+    """Skip what needs a server that is missing; fail where somebody relies on it."""
+    if missing and os.environ.get("STROBE_NEED_SERVERS"):
+        pytest.fail(missing)
+    elif missing:
+        pytest.skip(missing)
 
 
 def _binaries() -> Path | None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from memory_live import Audits, compare, opened, run
 
+from strobe.managers.base import Inbound, Outbound
+from strobe.managers.sweep import Sweep
+from strobe.messages import Message, Transaction
 from strobe.runtime import coordinator as coordinator_module
 from strobe.runtime.assembly import Assembly
 
@@ -71,4 +76,47 @@ def test_a_full_table_does_not_stand_still(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(coordinator_module, "TABLE_ROWS", 3)
     assembly = project(tmp_path, "strong")
     warehouse, past, states = run(assembly, tmp_path, seconds=2, commit_seconds=0.05)
+    compare(assembly, warehouse, past, states)
+
+
+def test_a_slow_manager_delays_nobody_who_shares_no_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each manager has a thread and a queue of its own: one that thinks for long holds up its own view only."""
+    views = "".join(
+        f"  {name}: {{sql: 'SELECT a.* FROM {table} a JOIN {table} b ON a.id = b.id', freshness: 20ms}}\n"
+        for name, table in (("slow", "sales.orders"), ("quick", "billing.payments"))
+    )
+    assembly = opened(tmp_path, PROJECT.partition("views:")[0] + "views:\n" + views)
+    receive = Sweep.receive
+
+    def ponder(self: Sweep, messages: Sequence[Inbound]) -> list[Outbound]:
+        time.sleep(0.3 if self.view.name == "slow" else 0)
+        return receive(self, messages)
+
+    monkeypatch.setattr(Sweep, "receive", ponder)
+    warehouse, past, states = run(assembly, tmp_path, seconds=2, commit_seconds=0.01)
+    compare(assembly, warehouse, past, states)
+    last_quick = [c.number for c in warehouse.commits if "quick" in c.changes][-1]
+    before = [c for c in warehouse.commits if c.number < last_quick]
+    assert sum("quick" in c.changes for c in before) > 3 * sum("slow" in c.changes for c in before)
+
+
+def test_complete_n_shows_exactly_every_nth_state(tmp_path: Path) -> None:
+    """With `every: 4` for one view and 6 for another that shares sources, a state for every second transaction."""
+    text = PROJECT.replace("consistency: complete", "every: 4").rstrip() + "\n    every: 6\n"
+    assembly = opened(tmp_path, text)
+    arrived: list[Transaction] = []
+
+    def record(message: Message) -> None:
+        if isinstance(message, Transaction):
+            arrived.append(message)
+
+    warehouse, past, states = run(assembly, tmp_path, seconds=2, commit_seconds=0.02, record=record)
+    vectors: list[dict[str, str]] = [{}]
+    for transaction in arrived:
+        vectors.append({**vectors[-1], transaction.source: transaction.position.text})
+    wanted = [*vectors[2:-4:2], *vectors[-4:]]  # blocks are ended early when nothing more seems to come
+    rest = iter(wanted)
+    for commit in warehouse.commits:  # but for blocks that concern no view, and so show nothing new
+        assert any(vector.items() <= commit.positions["paid"].items() for vector in rest), commit.positions
+    assert len(warehouse.commits) > len(wanted) / 2 > 5
     compare(assembly, warehouse, past, states)

@@ -71,6 +71,23 @@ def test_with_the_order_of_sources_one_vector_fits_all_views_of_a_group() -> Non
         assert together(world) in ("strong", "complete"), f"seed {seed}"
 
 
+@pytest.mark.parametrize("every", [2, 3])
+def test_complete_n_views_show_exactly_every_nth_state(every: int) -> None:
+    """In blocks of exactly N transactions, as the auditor says too where each of them changed something."""
+    found = set()
+    for seed in range(60):
+        world = random_world(seed, ["chain", "pairs", "single"], MIXED[1], transactions=8)
+        world.pace = every
+        world.crash(MIXED[1])
+        run(world, seed)
+        assert wrong(world) == [], f"seed {seed}"
+        judge, key = judged(world)
+        numbers = [len(state.numbers) for state in world.history[1:]]
+        assert numbers[:-1] == [every] * (len(numbers) - 1), f"seed {seed}"
+        found.add(judge.complete_n(key))
+    assert every in found
+
+
 def test_with_the_order_of_views_a_later_transaction_may_be_seen_without_an_earlier_one() -> None:
     """What `order: views` gives up: the views of one source are not always at one of its states."""
     levels = set()

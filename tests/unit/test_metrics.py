@@ -109,7 +109,7 @@ def test_a_coordinator_says_what_waits_and_what_it_asked(tmp_path: Path, monkeyp
 
 def test_a_view_is_behind_by_the_sources_own_clock() -> None:
     """Views that stand still have no numbers of their own; the others say how far behind each source they are."""
-    asked = {"queries": 1, "keys": 2, "rows": 3, "milliseconds": 4, "through_spark": 0, "bytes": 5}
+    asked = {"queries": 1, "snapshots": 1, "keys": 2, "rows": 3, "milliseconds": 4, "through_spark": 0, "bytes": 5}
     kept = {"stale": False, "queue": 1, "dropped": 0, "compensations": 0}
     document = {
         "commit": 9,

@@ -11,7 +11,7 @@ from strobe.managers.registry import ALGORITHMS, LEVELS, Algorithm
 AUTO = ("sweep", "g-strobe")
 """In this order: the first that can serve the view."""
 
-EVERY = {"rv", "strobe", "t-strobe", "g-strobe", "c-strobe", "c-tstrobe", "c-gstrobe"}
+EVERY = {"sweep", "rv", "strobe", "t-strobe", "g-strobe", "c-strobe", "c-tstrobe", "c-gstrobe"}
 """Algorithms for which `every` means something."""
 
 

@@ -8,6 +8,7 @@ Sources that take part in global transactions together belong together too.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 
 from strobe.algebra.view import View
@@ -36,10 +37,13 @@ def groups(sources: Mapping[str, Collection[str]], together: Iterable[Collection
 class Group:
     """Views that share sources, their merge, and where their last block ended."""
 
-    def __init__(self, views: Mapping[str, View], merge: Painting) -> None:
+    def __init__(self, views: Mapping[str, View], merge: Painting, pace: int = 0) -> None:
         self.views = frozenset(views)
         self.sources = frozenset(source for view in views.values() for source in view.sources)
         self.merge = merge
+        self.pace = pace
+        """After how many rows a block ends (complete-N); 0 where it ends whenever it suits."""
+        self._rows = 0
         self.arrived = 0
         """The number of the last row."""
         self.cut = 0
@@ -49,6 +53,20 @@ class Group:
     def uncut(self) -> bool:
         """Whether anything has arrived since the last cut."""
         return self.arrived > self.cut
+
+    @property
+    def full(self) -> bool:
+        """Whether a block of complete-N has its N rows."""
+        return self.pace > 0 and self._rows >= self.pace
+
+    def arrive(self, rel: Rel) -> list[WarehouseTransaction]:
+        self.arrived = rel.number
+        self._rows += 1
+        return self.merge.receive(rel)
+
+    def end_block(self) -> list[WarehouseTransaction]:
+        self.cut, self._rows = self.arrived, 0
+        return self.merge.end_block()
 
     @property
     def block_open(self) -> bool:
@@ -67,20 +85,23 @@ class Merges:
         order: str = "source",
         passing: Collection[str] = (),
         together: Iterable[Collection[str]] = (),
+        pace: Mapping[str, int] | None = None,
     ) -> None:
+        """`pace` is N of complete-N views. Where views of one group differ, blocks end at every common divisor."""
         self.groups = []
         for names in partition(views, together):
             members = {name: views[name] for name in names}
             sources = {source for view in members.values() for source in view.sources}
             vector = {source: position for source, position in positions.items() if source in sources}
-            self.groups.append(Group(members, Painting(vector, order=order, passing=names & frozenset(passing))))
+            every = math.gcd(*((pace or {}).get(name, 0) for name in names))
+            merge = Painting(vector, order=order, passing=names & frozenset(passing), blocks=every > 0)
+            self.groups.append(Group(members, merge, every))
 
     def receive(self, message: Rel | ActionList) -> list[WarehouseTransaction]:
         found: list[WarehouseTransaction] = []
         for group in self.groups:
             if isinstance(message, Rel) and message.source in group.sources:
-                group.arrived = message.number
-                found += group.merge.receive(message)
+                found += group.arrive(message)
             elif isinstance(message, ActionList) and message.view in group.views:
                 found += group.merge.receive(message)
         return found

@@ -19,6 +19,7 @@ Departures from the paper:
   a reader may see a later transaction of a source without an earlier one that concerns other views. Each view is still
   at a prefix of every source as far as it can tell; `ahead` says which.
 * A view that promises nothing passes through (6.3): its action lists are applied as they come, and nobody waits for it.
+* For complete-N views (6.3) rows come in blocks: all rows up to `end_block` are applied together, or none.
 
 With complete managers every action list covers one row, a closure is one row, and this is the Simple Painting
 Algorithm (4.2). It is prompt: whenever a message arrives, everything that can be applied is. With `order: source` an
@@ -49,13 +50,28 @@ class Row:
     earlier: set[int] = field(default_factory=set)
     """The previous row of the source and of each view, and the row of a view's previous action list: closures follow
     these."""
+    block: Block | None = None
+
+
+@dataclass
+class Block:
+    """Rows that are applied together, as soon as it has ended."""
+
+    rows: list[int] = field(default_factory=list)
+    ended: bool = False
 
 
 class Painting:
     def __init__(
-        self, positions: Mapping[str, Position], *, order: str = "source", passing: Collection[str] = ()
+        self,
+        positions: Mapping[str, Position],
+        *,
+        order: str = "source",
+        passing: Collection[str] = (),
+        blocks: bool = False,
     ) -> None:
-        """`positions` is the vector that the warehouse reflects at the start; views in `passing` promise nothing."""
+        """`positions` is the vector that the warehouse reflects at the start; views in `passing` promise nothing; with
+        `blocks` rows are applied block by block."""
         self._rows: dict[int, Row] = {}
         self._by_source: dict[str, deque[Rel]] = defaultdict(deque)
         """By source, its rows in order, from the first that has not been applied."""
@@ -67,6 +83,7 @@ class Painting:
         self._as_of: dict[str, datetime] = {}
         self._barrier: int | None = None
         self._by_view = order == "views"
+        self._block = Block() if blocks else None
         self._passing = frozenset(passing)
         self._passed: dict[int, Rel] = {}
         """What views that pass through have been told of and have not covered yet."""
@@ -91,6 +108,14 @@ class Painting:
     def stop_at(self, number: int) -> None:
         """Apply no row after this one until `go_on`: so a commit is made to stand at an exact vector."""
         self._barrier = number
+
+    def end_block(self) -> list[WarehouseTransaction]:
+        """What has arrived since the last block is one."""
+        if self._block is None:
+            return []
+        self._block.ended = True
+        self._block = Block()
+        return self._apply()
 
     def go_on(self) -> list[WarehouseTransaction]:
         self._barrier = None
@@ -122,7 +147,9 @@ class Painting:
         views = rel.views - self._passing
         if rel.views & self._passing:
             self._passed[rel.number] = rel
-        row = Row(rel, set(views))
+        row = Row(rel, set(views), block=self._block)
+        if self._block is not None:
+            self._block.rows.append(rel.number)
         queue = self._by_source[rel.source]
         if queue and not self._by_view:
             row.earlier.add(queue[-1].number)
@@ -189,6 +216,10 @@ class Painting:
             row = self._rows[current]
             if row.white or (self._barrier is not None and current > self._barrier):
                 return None
+            if row.block is not None:
+                if not row.block.ended:
+                    return None
+                todo += row.block.rows
             closure.add(current)
             todo += row.earlier
             todo += row.red.values()

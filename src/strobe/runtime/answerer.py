@@ -2,28 +2,34 @@
 source.
 
 A source has as many connections as it allows (two by default), so that one view's slow question does not hold up
-another's. Questions that fail are asked again, with back-off, for as long as the coordinator runs.
+another's. Questions of all views that wait for a connection are pooled: they are answered one after another in one
+snapshot, and what several of them ask for is read once. Questions that fail are asked again, with back-off, for as
+long as the coordinator runs.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
-from strobe.algebra.bag import Bag
+from strobe.algebra.bag import Bag, Row
 from strobe.algebra.relation import Relation
 from strobe.errors import LostGuarantee, StrobeError
-from strobe.messages import Answer, Query, Seen
+from strobe.messages import Answer, Lookup, Query, Seen
 from strobe.runtime.backoff import Backoff
 from strobe.runtime.failpoints import reach
-from strobe.sources.base import Source, TooLarge, answer_on_driver
+from strobe.sources.base import Reader, Source, TooLarge, answer_within, read_bag
 
 DRIVER_ROWS = 100_000
 """Answers with more rows than this are read and joined by Spark."""
+
+POOLED = 16
+"""Questions that are answered in one snapshot, at the most."""
 
 SAMPLE = 50
 """Rows of an answer whose size is looked at; the others are taken to be as large."""
@@ -34,6 +40,8 @@ class Asked:
     """What a source was asked so far."""
 
     queries: int = 0
+    snapshots: int = 0
+    """In how many snapshots these were answered."""
     keys: int = 0
     rows: int = 0
     milliseconds: float = 0.0
@@ -42,6 +50,8 @@ class Asked:
     bytes: int = 0
     """About how many: from a sample of the rows."""
 
+
+Found = tuple[Query, tuple[Relation, ...], Seen]
 
 SparkAnswer = Callable[[Source, Query], tuple[tuple[Relation, ...], Seen]]
 """Answers the first look-up of a query through Spark."""
@@ -69,53 +79,82 @@ class Answerer:
         self._pools = {
             name: ThreadPoolExecutor(connections, thread_name_prefix=f"answer-{name}") for name in self._sources
         }
+        self._lock = threading.Lock()
+        self._waiting: dict[str, deque[Query]] = {name: deque() for name in self._sources}
         self._at_home = ThreadPoolExecutor(1, thread_name_prefix="answer-copies")
         self.asked = {name: Asked() for name in self._sources}
         self.problems: dict[str, StrobeError] = {}
 
     def ask(self, query: Query) -> None:
+        """May be called from any thread."""
         reach("asked")
-        pool = self._at_home if query.at_home else self._pools[query.source]
-        pool.submit(self._answer, query)
+        if query.at_home:
+            self._at_home.submit(self._answer, query.source, lambda: self._deliver_all([query], self._from_home))
+        else:
+            self._waiting[query.source].append(query)
+            self._pools[query.source].submit(self._serve, query.source)
 
     def stop(self) -> None:
         self._stop.set()
         for pool in (*self._pools.values(), self._at_home):
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def _answer(self, query: Query) -> None:
+    def _serve(self, source: str) -> None:
+        """Answer all that wait for a source by now; nothing, if another connection did."""
+        with self._lock:
+            taken = _together(self._waiting[source])
+        if taken:
+            self._answer(source, lambda: self._deliver_all(taken, self._pooled))
+
+    def _answer(self, source: str, deliver: Callable[[], None]) -> None:
         backoff = Backoff(self._stop)
         while not self._stop.is_set():
             try:
-                started = time.perf_counter()
-                relations, seen = self._evaluate_query(query)
-                self._count(query, relations, time.perf_counter() - started)
-                self.problems.pop(query.source, None)
-                reach("answered")
-                self._deliver(Answer(query.view, query.id, query.source, relations, seen))
+                deliver()
+                self.problems.pop(source, None)
                 return
             except LostGuarantee as error:
                 self._fail(error)
                 return
             except StrobeError as error:
-                self.problems[query.source] = error
+                self.problems[source] = error
                 if not backoff.pause():
                     return
             except BaseException as error:  # nobody waits for this future: hand the failure to the coordinator
                 self._fail(error)
                 return
 
-    def _evaluate_query(self, query: Query) -> tuple[tuple[Relation, ...], Seen]:
-        if query.at_home:
-            return self._from_copy(query)
-        source = self._sources[query.source]
-        if self._evaluate != "spark":
-            try:
-                limit = DRIVER_ROWS if self._evaluate == "auto" else 2**62
-                return answer_on_driver(source.reader(), query, limit)
-            except TooLarge:
-                pass
-        return self._through_spark(source, query)
+    def _deliver_all(self, queries: list[Query], answers: Callable[[Sequence[Query]], Iterator[Found]]) -> None:
+        """Deliver each answer as soon as it is there; after a failure only the rest is asked again."""
+        started = time.perf_counter()
+        for query, relations, seen in answers(tuple(queries)) if queries else ():
+            queries.remove(query)
+            now = time.perf_counter()
+            self._count(query, relations, now - started)
+            started = now
+            reach("answered")
+            self._deliver(Answer(query.view, query.id, query.source, relations, seen))
+
+    def _from_home(self, queries: Sequence[Query]) -> Iterator[Found]:
+        for query in queries:
+            yield query, *self._from_copy(query)
+
+    def _pooled(self, queries: Sequence[Query]) -> Iterator[Found]:
+        """Answer these in one snapshot; then, each in its own, those that are too large for the driver."""
+        source = self._sources[queries[0].source]
+        large = list(queries) if self._evaluate == "spark" else []
+        if not large:
+            limit = DRIVER_ROWS if self._evaluate == "auto" else 2**62
+            self.asked[source.name].snapshots += 1
+            with Snapshot(source.reader(), queries) as snapshot:
+                for query in queries:
+                    try:
+                        yield query, answer_within(query, limit, snapshot.read), snapshot.seen
+                    except TooLarge:
+                        large.append(query)
+        for query in large:
+            self.asked[source.name].snapshots += 1
+            yield query, *self._through_spark(source, query)
 
     def _count(self, query: Query, relations: tuple[Relation, ...], seconds: float) -> None:
         if query.at_home:
@@ -127,6 +166,50 @@ class Answerer:
         asked.bytes += sum(_size(relation) for relation in relations if isinstance(relation, Bag))
         asked.milliseconds += seconds * 1000
         asked.through_spark += any(not isinstance(relation, Bag) for relation in relations)
+
+
+def _together(waiting: deque[Query]) -> list[Query]:
+    """The next questions to answer: all that wait, but one that reads a whole relation alone: nobody awaits it."""
+    taken: list[Query] = []
+    while waiting and len(taken) < POOLED and not (taken and any(map(_reads_all, (taken[0], waiting[0])))):
+        taken.append(waiting.popleft())
+    return taken
+
+
+def _reads_all(query: Query) -> bool:
+    return any(lookup.keys is None and lookup.keys_from is None for lookup in query.lookups)
+
+
+class Snapshot:
+    """One snapshot of a source, in which several questions are answered; what more than one asks for is read once."""
+
+    def __init__(self, reader: Reader, queries: Sequence[Query]) -> None:
+        self._reader = reader
+        lookups = [lookup for query in queries for lookup in query.lookups]
+        self._columns = {
+            relation: tuple(
+                dict.fromkeys(c for lookup in lookups if lookup.relation == relation for c in lookup.columns)
+            )
+            for relation in {lookup.relation for lookup in lookups}
+        }
+        self._alone = len(queries) == 1
+        self._found: dict[tuple[str, tuple[str, ...], frozenset[Row] | None], Bag] = {}
+
+    def __enter__(self) -> Snapshot:
+        self.seen = self._reader.open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._reader.close()
+
+    def read(self, lookup: Lookup, keys: list[Row] | None, limit: int) -> Bag:
+        if self._alone:
+            return read_bag(self._reader, lookup, keys, limit)
+        asked = lookup.relation, lookup.on, None if keys is None else frozenset(keys)
+        if asked not in self._found:
+            wider = replace(lookup, columns=self._columns[lookup.relation])
+            self._found[asked] = read_bag(self._reader, wider, keys, limit)
+        return self._found[asked].project(lookup.columns)
 
 
 def _size(rows: Bag) -> int:

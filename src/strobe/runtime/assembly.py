@@ -36,6 +36,11 @@ class PlannedView:
     """What would have to change for a higher level."""
     every: int | None = None
 
+    @property
+    def pace(self) -> int:
+        """After exactly how many transactions it has a state (complete-N); 0 where freshness decides."""
+        return self.every or 0 if self.algorithm.name == "sweep" and self.level == "strong" else 0
+
     def manager(self, others: Iterable[PlannedView]) -> ViewManager:
         """`others` are the views that share the warehouse with it."""
         shared = {s for other in others if other.view.name != self.view.name for s in other.view.sources}

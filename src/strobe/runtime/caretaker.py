@@ -16,6 +16,8 @@ from strobe.runtime.coordinator import Coordinator
 from strobe.warehouse.warehouse import Warehouse
 
 FOLD_EVERY = 60.0
+FOLD_SHARE = 10
+"""Folding that takes long is done less often: at the most for one of so many seconds, unless many commits wait."""
 FOLD_COMMITS = 500
 IDLE_FOLD = 5.0
 DISCARD_EVERY = 5.0
@@ -30,6 +32,7 @@ class Caretaker(threading.Thread):
         self._say = say
         self._ended = threading.Event()
         self._folded = coordinator.committer.last.number
+        self._fold_took = 0.0
         self._folded_at = self._maintained_at = self._discarded_at = time.monotonic()
         self._discarded: dict[str, str] = {}
         self.logs_needed: Callable[[], bool] = lambda: False
@@ -58,12 +61,14 @@ class Caretaker(threading.Thread):
         behind = last.number - self._folded
         since_commit = time.time() - last.committed_at.timestamp()
         waited = now - self._folded_at
-        return behind > 0 and (behind >= FOLD_COMMITS or waited >= FOLD_EVERY or min(waited, since_commit) >= IDLE_FOLD)
+        pause = max(FOLD_EVERY, FOLD_SHARE * self._fold_took)
+        return behind > 0 and (behind >= FOLD_COMMITS or waited >= pause or min(waited, since_commit) >= IDLE_FOLD)
 
     def _fold(self) -> None:
-        last = self._coordinator.committer.last.number
+        last, began = self._coordinator.committer.last.number, time.monotonic()
         self._warehouse.fold()
         self._folded, self._folded_at = last, time.monotonic()
+        self._fold_took = self._folded_at - began
 
     def _discard(self) -> None:
         """Durable positions only: what is not in the log yet may have to be read again."""

@@ -1,9 +1,9 @@
 """Turns warehouse transactions into commits: one thread, one append at a time, many commits in an append.
 
-While an append is on its way the next transactions gather and share the one after it; each keeps a commit number of
-its own, so that *complete* costs what *strong* costs. Transactions that change nothing only move positions: these
-become durable with the next commit, or now and then by a commit without rows, so that the sources can discard their
-logs.
+While an append is on its way the next transactions gather and share the one after it, as many as `batching` says; each
+keeps a commit number of its own, so that *complete* costs what *strong* costs. Transactions that change nothing only
+move positions: these become durable with the next commit, or now and then by a commit without rows, so that the
+sources can discard their logs.
 """
 
 from __future__ import annotations
@@ -17,15 +17,13 @@ from datetime import datetime, timedelta, timezone
 
 from strobe.algebra.view import View
 from strobe.messages import Position, WarehouseTransaction
+from strobe.runtime.batching import Batching
 from strobe.warehouse.header import Commit
 from strobe.warehouse.removals import combined
 from strobe.warehouse.warehouse import Warehouse
 
 QUIET = 30.0
 """Seconds after which positions that moved without rows are made durable."""
-
-MOST = 1000
-"""Commits in one append, at the most."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +62,7 @@ class Committer(threading.Thread):
         self.visible: dict[str, Position] = {}
         """The vector that readers see: of the last durable commit, or of what followed it without changing anything."""
         self._moved_at = 0.0
+        self.batching = Batching()
         self.appends = 0
         self.append_seconds = 0.0
         self._flush = False
@@ -130,7 +129,9 @@ class Committer(threading.Thread):
             self._changed.notify_all()
             while True:
                 now = time.monotonic()
-                if self._queue and (self._flush or len(self._queue) >= MOST or min(w.due for w in self._queue) <= now):
+                if self._queue and (
+                    self._flush or len(self._queue) >= self.batching.size or min(w.due for w in self._queue) <= now
+                ):
                     return self._take()
                 if self._moved is not None and (self._flush or self._moved_at + QUIET <= now):
                     return self._take()
@@ -145,7 +146,8 @@ class Committer(threading.Thread):
         self._working = True
         batch: list[WarehouseTransaction] = []
         moved, self._moved = self._moved, None
-        while self._queue and len(batch) < MOST:
+        most = self.batching.size
+        while self._queue and len(batch) < most:
             waiting = self._queue.popleft()
             empty = all(action.empty for action in waiting.transaction.actions)
             moved = _after(moved, waiting.transaction)
@@ -165,8 +167,10 @@ class Committer(threading.Thread):
             commits.append(self._last)
         started = time.perf_counter()
         self._warehouse.append(commits)
+        seconds = time.perf_counter() - started
+        self.batching.took(len(batch), seconds)
         self.appends += 1
-        self.append_seconds += time.perf_counter() - started
+        self.append_seconds += seconds
         self._durable = self._last
         with self._changed:
             for transaction in (*batch, *([self._moved] if self._moved else [])):

@@ -1,17 +1,19 @@
 """The coordinator: one process that keeps the views of a project, live.
 
     monitors (a thread per source) ──Transaction──▶ ┐
-    answerer (a few threads per source) ──Answer──▶ ├─ events ─▶ this loop: integrator, inboxes, managers, merge
-                                                    ┘                 │ queries ▶ answerer      │ warehouse transactions
-    committer (a thread, one append at a time) ◀────────────────────────────────────────────────┘
+    answerer (a few threads per source) ──Answer──▶ ├─ events ─▶ this loop: integrator and merge
+    view tasks (a thread per view) ──ActionList───▶ ┘                │                  │ warehouse transactions
+        ▲ │ queries ▶ answerer                                       │                  ▼
+        └─┴──────────────── updates, answers, cuts ◀─────────────────┘   committer (a thread, one append at a time)
 
-The loop is the only one that touches the pure boxes. The log in the warehouse is the only durable state: after a
-crash everything in flight is forgotten, the last header is read (after fencing off whoever wrote it), and the sources
-are read again from its positions.
+Each pure box is touched by one thread only. The log in the warehouse is the only durable state: after a crash
+everything in flight is forgotten, the last header is read (after fencing off whoever wrote it), and the sources are
+read again from its positions.
 
 Blocks: strongly consistent managers work through the updates between two cuts. A cut is made when the views'
 freshness allows another commit and the block before has been merged, so that under load blocks grow by themselves,
 and always for all views of a group at the same update. Groups share no source, and so nobody waits for another group.
+A group with complete-N views has a cut after every N transactions, whenever they come.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -47,6 +49,7 @@ from strobe.runtime.assembly import Assembly
 from strobe.runtime.committer import Committer
 from strobe.runtime.failpoints import reach
 from strobe.runtime.monitor import Monitor
+from strobe.runtime.view_task import ViewTask
 from strobe.sources.base import Source
 from strobe.warehouse.header import Commit
 from strobe.warehouse.warehouse import Warehouse
@@ -69,7 +72,7 @@ class Failure:
     error: BaseException
 
 
-Event = Transaction | Answer | Failure
+Event = Transaction | Answer | ActionList | Failure
 
 
 class Coordinator:
@@ -81,8 +84,11 @@ class Coordinator:
         *,
         through_spark: SparkAnswer,
         record: Callable[[Message], None] = lambda _: None,
+        together: Collection[frozenset[str]] = (),
     ) -> None:
         """`last` is the last commit in the log, read after fencing; the assembly holds exactly the views in it.
+
+        `together` are sources that have taken part in one global transaction: their views are in one group.
 
         `record` is given every message that the pure boxes get, in order: enough to replay them."""
         self.assembly = assembly
@@ -92,6 +98,10 @@ class Coordinator:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self.stop_requested = threading.Event()
         self._errand: Errand | None = None
+        self.tied: frozenset[str] = frozenset()
+        """Sources that a global transaction ties together while their views are in different groups: then nothing more
+        is taken in, and the loop is to end and to begin anew with them in one."""
+        self._together = tuple(together)
         self._build(last)
 
     def _build(self, last: Commit) -> None:
@@ -101,9 +111,13 @@ class Coordinator:
         self.vector = {s: min((p[s] for p in positions.values() if s in p), key=_order) for s in self._used_sources()}
         self.integrator = Integrator(views, positions)
         passing = [name for name, planned in self.assembly.views.items() if planned.level == "none"]
-        self.merge = Merges(views, self.vector, order=self.assembly.project.order, passing=passing)
-        self.inboxes = {
-            name: Inbox(planned.manager(self.assembly.views.values()), self.vector)
+        pace = {name: planned.pace for name, planned in self.assembly.views.items()}
+        order = self.assembly.project.order
+        self.merge = Merges(views, self.vector, order=order, passing=passing, together=self._together, pace=pace)
+        self.tasks = {
+            name: ViewTask(
+                Inbox(planned.manager(self.assembly.views.values()), self.vector), send=self._send, fail=self.fail
+            )
             for name, planned in self.assembly.views.items()
         }
         self.committer = Committer(
@@ -169,17 +183,18 @@ class Coordinator:
 
     def run(self, done: Callable[[], bool] = lambda: False) -> None:
         """Keep the views until asked to stop or `done`; then commit what has been merged, and end."""
-        for thread in (*self.monitors.values(), self.committer):
+        for thread in (*self.monitors.values(), *self.tasks.values(), self.committer):
             thread.start()
         try:
             while not self.stop_requested.is_set() and not done():
                 self._turn()
         finally:
-            for monitor in self.monitors.values():
-                monitor.stop()
+            producers: list[Monitor | ViewTask] = [*self.monitors.values(), *self.tasks.values()]
+            for producer in producers:
+                producer.stop()
+            for producer in producers:
+                producer.join(timeout=10)
             self.answerer.stop()
-            for monitor in self.monitors.values():
-                monitor.join(timeout=10)
             self.committer.stop(everything=sys.exc_info()[0] is None)
             self.committer.join()
         self._raise_failures()
@@ -201,17 +216,29 @@ class Coordinator:
         """Inboxes need not remember what every copy shows from now on."""
         if self.committer.last.number != self._told:
             self._told = self.committer.last.number
-            for inbox in self.inboxes.values():
-                inbox.committed(self.committer.visible)
+            for task in self.tasks.values():
+                task.committed(self.committer.visible)
 
     def _handle(self, event: Event) -> None:
         if isinstance(event, Transaction):
-            self._route(event)
+            self.tied = self.tied or self._torn(event)
+            if not self.tied:
+                self._route(event)
         elif isinstance(event, Answer):
             self._record(event)
-            self._send(self.inboxes[event.view].answer(event))
+            self.tasks[event.view].answer(event)
+        elif isinstance(event, ActionList):
+            self._merge(event)
         else:
             raise event.error
+
+    def _torn(self, transaction: Transaction) -> frozenset[str]:
+        """The sources of a global transaction whose views are in different groups, if they are."""
+        for part in transaction.part_of:
+            tied = part.participants & set(self.vector)
+            if not any(tied <= group.sources for group in self.merge.groups):
+                return tied
+        return frozenset()
 
     def _raise_failures(self) -> None:
         while not self._events.empty():
@@ -225,18 +252,21 @@ class Coordinator:
         routed = self.integrator.receive(transaction)
         self._merge(routed.rel)
         for view in sorted(routed.rel.views):
-            self._send(self.inboxes[view].update(routed.update))
+            self.tasks[view].update(routed.update)
         reach("routed")
-        for name, inbox in self.inboxes.items():
+        for name, task in self.tasks.items():
             if transaction.source in self.assembly.views[name].view.sources:
-                self._send(inbox.progress(transaction.source, transaction.position))
+                task.progress(transaction.source, transaction.position)
+        for group in self.merge.groups:
+            if group.full:
+                self._cut(group)
 
-    def _send(self, messages: list[Outbound]) -> None:
-        for message in messages:
-            if isinstance(message, Query):
-                self.answerer.ask(message)
-            else:
-                self._merge(message)
+    def _send(self, message: Outbound) -> None:
+        """What a manager sends, in its own thread."""
+        if isinstance(message, Query):
+            self.answerer.ask(message)
+        else:
+            self._events.put(message)
 
     def _merge(self, message: Rel | ActionList) -> None:
         for transaction in self.merge.receive(message):
@@ -247,7 +277,8 @@ class Coordinator:
         views = [self.assembly.views[action.view] for action in transaction.actions]
         complete = [planned for planned in views if planned.level == "complete"]
         wait = min((p.freshness for p in complete), default=0.0) if len(complete) == len(views) else 0.0
-        self.committer.submit(transaction, wait=wait, keep=bool(complete))
+        keep = any(planned.level == "complete" or planned.pace for planned in views)
+        self.committer.submit(transaction, wait=wait, keep=keep)
 
     # Blocks.
 
@@ -256,21 +287,23 @@ class Coordinator:
         if self.committer.waiting:
             return
         for group in self.merge.groups:
-            if group.uncut and not self._at_work(group):
+            if group.uncut and not group.pace and not self._at_work(group):
                 pause = min((self.assembly.views[name].freshness for name in group.views), default=0.0)
                 if time.monotonic() >= self._cut_at[group] + pause:
                     self._cut(group)
 
     def _at_work(self, group: Group) -> bool:
         """Whether the block goes on by itself. Where its rows are tied to later ones, it needs another cut."""
-        return group.block_open and any(self.inboxes[name].asking for name in group.views)
+        return group.block_open and any(self.tasks[name].at_work for name in group.views)
 
     def _cut(self, group: Group) -> None:
         cut = Cut(group.arrived)
         self._record(cut)
-        group.cut, self._cut_at[group] = cut.number, time.monotonic()
+        for transaction in group.end_block():
+            self._submit(transaction)
+        self._cut_at[group] = time.monotonic()
         for name in sorted(group.views):
-            self._send(self.inboxes[name].cut(cut))
+            self.tasks[name].cut(cut)
 
     # Coming to rest at an exact vector.
 
@@ -329,8 +362,8 @@ class Coordinator:
 
     def _early_answers(self) -> dict[str, Position]:
         wanted: dict[str, Position] = {}
-        for inbox in self.inboxes.values():
-            for source, position in inbox.early.items():
+        for task in self.tasks.values():
+            for source, position in task.early.items():
                 wanted[source] = max(wanted.get(source, position), position, key=_order)
         return wanted
 
@@ -353,6 +386,16 @@ class Coordinator:
         """Whether everything that the sources had committed by now is in the warehouse."""
         if self._errand is not None or self.merge.size or not self._events.empty() or self.committer.waiting:
             return False
+        return self._all_read()
+
+    def end_blocks(self) -> None:
+        """Nothing more is expected: what is less than a block of N is to be shown too."""
+        started = [group for group in self.merge.groups if group.pace and group.uncut]
+        if started and self._errand is None and self._events.empty() and self._all_read():
+            for group in started:
+                self._cut(group)
+
+    def _all_read(self) -> bool:
         return all(self._caught_up(self.assembly.sources[s], monitor) for s, monitor in self.monitors.items())
 
     @staticmethod

@@ -63,6 +63,7 @@ class StatusCollector(Collector):
         yield self._many(GaugeMetricFamily, "strobe_source_up", "1 while a source is read.", ["source"], up.items())
         for name, help_, what, unit in (
             ("strobe_source_queries", "Queries asked.", "queries", 1),
+            ("strobe_source_snapshots", "Snapshots in which they were answered.", "snapshots", 1),
             ("strobe_source_keys", "Keys asked for.", "keys", 1),
             ("strobe_source_rows", "Rows that answers had.", "rows", 1),
             ("strobe_source_bytes", "About how many bytes answers had.", "bytes", 1),

@@ -86,6 +86,9 @@ class Service:
         self._detached: set[str] = set()
         """Sources that are down, whose views stand still."""
         self._regroup: set[str] | None = None
+        """What will be detached when the loop begins anew, because sources came or went or were tied together."""
+        self._together: set[frozenset[str]] = set()
+        """Sources that have taken part in one global transaction."""
         self._down_since: dict[str, float] = {}
         self._next_try = 0.0
         self._failures: list[int] = []
@@ -248,6 +251,12 @@ class Service:
             back = {name for name in self._detached if _reachable(coordinator.assembly.sources[name])}
             self._regroup = self._detached - back if back else None
 
+    def _tie(self, sources: frozenset[str]) -> None:
+        """A global transaction ties sources together whose views were in different groups: begin anew, in one."""
+        self._together.add(sources)
+        self._regroup = set(self._detached)
+        self._reporter.say(f"a transaction spans {', '.join(sorted(sources))}: their views share commits from now on")
+
     def _verify(self, assembly: Assembly, last: Commit) -> set[str]:
         """Rule 8: the sources are the same, and their logs still reach back to where the views stand.
 
@@ -283,7 +292,12 @@ class Service:
         self, assembly: Assembly, warehouse: Warehouse, last: Commit, until_idle: bool, deadline: float | None
     ) -> Commit:
         coordinator = Coordinator(
-            assembly, warehouse, last, through_spark=self._answer_through_spark(assembly), record=self._record
+            assembly,
+            warehouse,
+            last,
+            through_spark=self._answer_through_spark(assembly),
+            record=self._record,
+            together=self._together,
         )
         self.coordinator = coordinator
         caretaker = Caretaker(coordinator, warehouse, self._reporter.say)
@@ -302,6 +316,8 @@ class Service:
                 self._mind_sources(coordinator)
             if self._stop.is_set() or (deadline is not None and time.monotonic() >= deadline):
                 return True
+            if coordinator.tied:
+                self._tie(coordinator.tied)
             if self._joining.ready or self._regroup is not None:
                 return True
             return until_idle and not self._detached and quiet.for_a_moment()
@@ -383,6 +399,7 @@ class _Quiet:
         if now < self._next_look:
             return False
         self._next_look = now + 0.1
+        self._coordinator.end_blocks()
         if not self._coordinator.idle():
             self._since = None
             return False

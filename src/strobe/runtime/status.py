@@ -52,7 +52,7 @@ def _source(coordinator: Coordinator, name: str) -> dict[str, Any]:
 
 def _view(coordinator: Coordinator, name: str) -> dict[str, Any]:
     planned = coordinator.assembly.views[name]
-    inbox = coordinator.inboxes[name]
+    task = coordinator.tasks[name]
     down = [s for s in planned.view.sources if coordinator.problem(s)]
     as_of = coordinator.committer.last.as_of.get(name, {})
     return {
@@ -61,9 +61,9 @@ def _view(coordinator: Coordinator, name: str) -> dict[str, Any]:
         "algorithm": planned.algorithm.name,
         "freshness": planned.freshness,
         "queue": coordinator.merge.waiting_for(name),
-        "waits_for": down or list(inbox.waits_for),
+        "waits_for": down or list(task.waits_for),
         "dropped": coordinator.integrator.dropped[name],
-        "compensations": getattr(inbox.manager, "compensations", 0),
+        "compensations": task.compensations,
         "as_of": {source: time.isoformat() for source, time in as_of.items()},
         "behind": {source: _behind(coordinator, name, source) for source in planned.view.sources},
     }

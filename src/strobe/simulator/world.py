@@ -153,6 +153,8 @@ class World:
     order: str = "source"
     passing: frozenset[str] = frozenset()
     """Views that promise nothing."""
+    pace: int = 0
+    """N, where all views are kept at complete-N."""
 
     def __post_init__(self) -> None:
         views = {name: manager.view for name, manager in self.managers.items()}
@@ -174,7 +176,14 @@ class World:
         places = {name: {s: position(n) for s, n in place.items()} for name, place in last.places.items()}
         self.integrator = Integrator(views, places)
         self.inboxes = {name: Inbox(manager, reached) for name, manager in self.managers.items()}
-        self.merge = Merges(views, reached, order=self.order, passing=self.passing, together=self._together())
+        self.merge = Merges(
+            views,
+            reached,
+            order=self.order,
+            passing=self.passing,
+            together=self._together(),
+            pace=dict.fromkeys(views, self.pace),
+        )
         self.questions: dict[str, deque[Query]] = defaultdict(deque)
         self.answers: list[Answer] = []
 
@@ -194,7 +203,8 @@ class World:
         found += [("report", s) for s, source in self.sources.items() if self.reported[s] < source.now]
         found += [("evaluate", s) for s, queue in self.questions.items() if queue]
         found += [("answer", str(i)) for i in range(len(self.answers))]
-        found += [("cut", "")] if self.integrator.uncut else []
+        if self.integrator.uncut and not (self.pace and found):  # less than N at the end only
+            found += [("cut", "")]
         return found
 
     def step(self, event: str, subject: str) -> None:
@@ -226,6 +236,9 @@ class World:
     def _cut(self) -> None:
         cut = self.integrator.cut()
         self.record(cut)
+        for group in self.merge.groups:
+            for transaction in group.end_block():
+                self._install(transaction)
         for inbox in self.inboxes.values():
             self._send(inbox.cut(cut))
 
@@ -242,6 +255,8 @@ class World:
             self._send(self.inboxes[view].update(routed.update))
         for inbox in self.inboxes.values():
             self._send(inbox.progress(transaction.source, transaction.position))
+        if any(group.full for group in self.merge.groups):
+            self._cut()
 
     def _send(self, messages: Sequence[Outbound]) -> None:
         for message in messages:

@@ -151,19 +151,30 @@ def answer_on_driver(reader: Reader, query: Query, limit: int) -> tuple[tuple[Ba
     """Answer a query in one snapshot with bags in memory; `TooLarge` if it would hold more than `limit` rows."""
     seen = reader.open()
     try:
-        found: list[Bag] = []
-        total = 0
-        for lookup in query.lookups:
-            rows: list[tuple[Any, ...]] = []
-            for row in reader.lookup(lookup, _keys(lookup, found)):
-                rows.append(row)
-                total += 1
-                if total > limit:
-                    raise TooLarge
-            found.append(Bag.of(lookup.columns, rows))
-        return tuple(found), seen
+        return answer_within(query, limit, lambda lookup, keys, left: read_bag(reader, lookup, keys, left)), seen
     finally:
         reader.close()
+
+
+ReadBag = Callable[[Lookup, "list[Row] | None", int], Bag]
+
+
+def answer_within(query: Query, limit: int, read: ReadBag) -> tuple[Bag, ...]:
+    """The same in a snapshot that is open, of which `read` gives what a look-up finds."""
+    found: list[Bag] = []
+    for lookup in query.lookups:
+        found.append(read(lookup, _keys(lookup, found), limit - sum(map(len, found))))
+    return tuple(found)
+
+
+def read_bag(reader: Reader, lookup: Lookup, keys: list[Row] | None, limit: int) -> Bag:
+    """What a look-up finds; `TooLarge` if these are more rows than `limit`."""
+    rows: list[tuple[Any, ...]] = []
+    for row in reader.lookup(lookup, keys):
+        rows.append(row)
+        if len(rows) > limit:
+            raise TooLarge
+    return Bag.of(lookup.columns, rows)
 
 
 def _keys(lookup: Lookup, found: Sequence[Bag]) -> list[Row] | None:

@@ -1,0 +1,55 @@
+"""The databases and the running service that measurements use."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from strobe import config
+from strobe.runtime.assembly import assemble
+from strobe.runtime.service import Service
+
+
+class Quiet:
+    def say(self, text: str) -> None: ...
+
+    def loading(self, source: str, rows: int) -> None: ...
+
+    def status(self, document: dict[str, Any]) -> None: ...
+
+
+def make(folder: Path, orders: int, project: str) -> None:
+    """A shop with so many orders, a tenth as many customers, and a payment for each order."""
+    with sqlite3.connect(folder / "sales.db") as sales:
+        sales.executescript(
+            "CREATE TABLE customers (id INTEGER PRIMARY KEY, name TEXT);"
+            "CREATE TABLE orders (id INTEGER PRIMARY KEY, customer INTEGER, state TEXT);"
+            "CREATE INDEX orders_customer ON orders (customer);"
+        )
+        sales.executemany("INSERT INTO customers VALUES (?, ?)", ((i, f"customer {i}") for i in range(orders // 10)))
+        sales.executemany("INSERT INTO orders VALUES (?, ?, 'open')", ((i, i % (orders // 10)) for i in range(orders)))
+    with sqlite3.connect(folder / "billing.db") as billing:
+        billing.executescript(
+            "CREATE TABLE payments (id INTEGER PRIMARY KEY, order_id INTEGER, cents INTEGER);"
+            "CREATE INDEX payments_order ON payments (order_id);"
+        )
+        billing.executemany("INSERT INTO payments VALUES (?, ?, ?)", ((i, i, 100 + i % 900) for i in range(orders)))
+    (folder / "strobe.yml").write_text(project)
+    assembly = assemble(config.load(folder))
+    for name, source in assembly.sources.items():
+        source.prepare([relation.name for relation in assembly.relations(name)])
+    assembly.close()
+
+
+def serve(folder: Path) -> tuple[Service, threading.Thread]:
+    service = Service(config.load(folder), Quiet())
+    thread = threading.Thread(target=service.run, daemon=True)
+    thread.start()
+    while service.coordinator is None:
+        if not thread.is_alive():
+            raise RuntimeError("the coordinator did not start")
+        time.sleep(0.1)
+    return service, thread

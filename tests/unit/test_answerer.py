@@ -1,0 +1,131 @@
+"""Questions of several views to one source: pooled, answered in one snapshot, each row read once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+
+from strobe.algebra.bag import Bag, Row
+from strobe.errors import SourceUnavailable
+from strobe.messages import Answer, Lookup, Position, Query, Seen
+from strobe.runtime.answerer import Answerer
+from strobe.sources.base import Reader
+
+ROWS = [(1, "a", 10), (2, "b", 20), (3, "c", 30)]
+COLUMNS = ("id", "name", "price")
+
+
+class Shelf(Reader):
+    """A reader over three rows that can be made to wait, or to break."""
+
+    def __init__(self, source: Shop) -> None:
+        self._source = source
+
+    def open(self) -> Seen:
+        self._source.opened += 1
+        self._source.busy.set()
+        self._source.gate.wait(10)
+        if self._source.broken:
+            self._source.broken -= 1
+            raise SourceUnavailable("gone for a moment", where="source shop")
+        return Seen(Position(str(self._source.opened), (self._source.opened,)))
+
+    def lookup(self, lookup: Lookup, keys: Iterable[Row] | None) -> Iterator[Row]:
+        self._source.read.append((lookup.on, keys is None))
+        wanted = None if keys is None else set(keys)
+        for row in ROWS:
+            values = dict(zip(COLUMNS, row, strict=True))
+            if wanted is None or tuple(values[c] for c in lookup.on) in wanted:
+                yield tuple(values[c] for c in lookup.columns)
+
+    def scan(self, relation: str, columns: Sequence[str]) -> Iterator[Row]:
+        raise NotImplementedError
+
+    def close(self) -> None: ...
+
+
+class Shop:
+    name = "shop"
+
+    def __init__(self) -> None:
+        self.opened = self.broken = 0
+        self.read: list[tuple[tuple[str, ...], bool]] = []
+        self.busy, self.gate = threading.Event(), threading.Event()
+
+    def reader(self) -> Shelf:
+        return Shelf(self)
+
+
+class Asking:
+    """An answerer with one connection, which is kept busy until all questions have been asked."""
+
+    def __init__(self) -> None:
+        self.shop = Shop()
+        self.answers: list[Answer] = []
+        self._arrived = threading.Semaphore(0)
+        self.answerer = Answerer(
+            {"shop": self.shop},  # type: ignore[dict-item]  # all that the answerer needs of a source
+            deliver=self._deliver,
+            fail=self._fail,
+            through_spark=lambda *_: self._fail(AssertionError("nothing here is large")),  # type: ignore[arg-type]
+            from_copy=lambda *_: self._fail(AssertionError("there are no copies")),  # type: ignore[arg-type]
+            evaluate="auto",
+            connections=1,
+        )
+
+    def ask(self, *lookups: Lookup) -> list[Answer]:
+        """The first question is on its way when the others are asked."""
+        for number, lookup in enumerate(lookups):
+            self.answerer.ask(Query(f"v{number}", 0, "shop", (lookup,)))
+            self.shop.busy.wait(10)
+        self.shop.gate.set()
+        for _ in lookups:
+            assert self._arrived.acquire(timeout=10), "an answer is missing"
+        self.answerer.stop()
+        return self.answers
+
+    def _deliver(self, answer: Answer) -> None:
+        self.answers.append(answer)
+        self._arrived.release()
+
+    def _fail(self, error: BaseException) -> None:
+        raise error
+
+
+def by_id(columns: tuple[str, ...], *ids: int) -> Lookup:
+    return Lookup(0, "goods", columns, ("id",), Bag.of(("id",), [(i,) for i in ids]))
+
+
+def test_what_waits_is_answered_in_one_snapshot() -> None:
+    """One snapshot for the question that found the source free, one for all that waited meanwhile."""
+    asking = Asking()
+    answers = asking.ask(by_id(("name",), 1), by_id(("name",), 2), by_id(("price", "id"), 3), by_id(("price",), 1))
+    assert [dict(a.relations[0].items()) for a in answers] == [{("a",): 1}, {("b",): 1}, {(30, 3): 1}, {(10,): 1}]
+    assert [a.seen.through.text for a in answers] == ["1", "2", "2", "2"]
+    assert asking.answerer.asked["shop"].queries == 4
+    assert asking.answerer.asked["shop"].snapshots == 2
+
+
+def test_what_several_views_ask_for_is_read_once() -> None:
+    """The same rows by the same keys, of which the views use different columns."""
+    asking = Asking()
+    answers = asking.ask(by_id(("id",), 1), by_id(("name",), 2, 3), by_id(("price",), 3, 2), by_id(("name",), 2))
+    assert [len(a.relations[0]) for a in answers] == [1, 2, 2, 1]  # type: ignore[arg-type]  # bags
+    assert dict(answers[2].relations[0].items()) == {(20,): 1, (30,): 1}  # type: ignore[attr-defined]
+    assert len(asking.shop.read) == 3
+
+
+def test_a_whole_relation_is_read_alone() -> None:
+    """Nobody waits for a question that may take long in a snapshot that it shares."""
+    asking = Asking()
+    answers = asking.ask(by_id(("id",), 1), by_id(("id",), 2), Lookup(0, "goods", ("id",)), by_id(("id",), 3))
+    assert [a.seen.through.text for a in answers] == ["1", "2", "3", "4"]
+
+
+def test_after_a_failure_only_the_rest_is_asked_again() -> None:
+    """A source that breaks is asked again, and every view gets its answer once."""
+    asking = Asking()
+    asking.shop.broken = 2
+    answers = asking.ask(by_id(("id",), 1), by_id(("id",), 2), by_id(("id",), 3))
+    assert sorted(a.view for a in answers) == ["v0", "v1", "v2"]
+    assert not asking.answerer.problems
