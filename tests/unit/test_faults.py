@@ -1,11 +1,12 @@
 """Faults of networks, servers and operators, one after the other, while the real coordinator keeps a view.
 
 Each either passes by itself, with every commit a state of the databases and nothing lost or doubled, or it stops with
-what to do. See docs/faults.md for all of them; what concerns the warehouse itself is in tests/live/test_warehouse_faults.py.
+what to do. See docs/faults.md for all of them; tests/live/test_warehouse_faults.py has what concerns the warehouse.
 """
 
 from __future__ import annotations
 
+import pickle
 import random
 import re
 import shutil
@@ -137,7 +138,7 @@ def test_connections_that_stall(impatient: None, world: World) -> None:
 # A load.
 
 
-@pytest.mark.parametrize("how", ["cut", "reset", "stalled", "killed"])
+@pytest.mark.parametrize("how", ["cut", pytest.param("reset", marks=pytest.mark.slow), "stalled", "killed"])
 @pytest.mark.parametrize("name", ["sales", "billing"])
 def test_a_half_done_snapshot_is_repeated(impatient: None, world: World, name: str, how: str) -> None:
     """A load that is interrupted in the middle fails as a whole; another one is exactly the state at its position."""
@@ -422,8 +423,9 @@ def test_a_server_restored_under_a_running_coordinator(world: World, name: str) 
         world.keep(coordinator, 2, fault)
     assert asked
     reader = world.assembly.sources[name].reader()
-    with pytest.raises((SourceUnavailable, LostGuarantee), match=r"restarted|restored"):
-        reader.open()
+    for asking in (reader, pickle.loads(pickle.dumps(reader))):
+        with pytest.raises((SourceUnavailable, LostGuarantee), match=r"restarted|restored"):
+            asking.open()
 
 
 def test_a_server_that_failed_over(world: World) -> None:

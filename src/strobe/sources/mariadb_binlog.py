@@ -205,6 +205,10 @@ class Marks:
         self._known: dict[str, int] = {}
         self._asked: dict[str, int] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What was asked for on connections of this process has to be asked again elsewhere."""
+        return {"_place": self._place, "_known": dict(self._known), "_asked": {}}
+
     def of(self, file: str, connections: int) -> int:
         """`connections` is how many have been made so far."""
         if self._asked.get(file) != connections:

@@ -173,9 +173,9 @@ class Place:
 class Pool:
     """The connections for questions: as many as the limit says, kept open between them."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, started: str = "") -> None:
         self.place = place
-        self.started = ""
+        self.started = started
         """When the server was started of which it is known that its log is the one that views stand in."""
         self._free = threading.BoundedSemaphore(place.connections)
         self._idle: list[Connection] = []

@@ -95,14 +95,14 @@ class PostgresReader(Reader):
         self._tables = {} if tables is None else tables
         self._cursors = 0
 
-    def __getstate__(self) -> tuple[Place, bool]:
+    def __getstate__(self) -> tuple[Place, bool, str]:
         if self._connection is not None:
             raise TypeError("an open reader cannot be pickled")
-        return self._place, self._at_a_position
+        return self._place, self._at_a_position, self._pool.started
 
-    def __setstate__(self, state: tuple[Place, bool]) -> None:
-        place, at_a_position = state
-        self.__init__(Pool(place), at_a_position=at_a_position)  # type: ignore[misc]
+    def __setstate__(self, state: tuple[Place, bool, str]) -> None:
+        place, at_a_position, started = state
+        self.__init__(Pool(place, started), at_a_position=at_a_position)  # type: ignore[misc]
 
     def open(self) -> Seen:
         self.close()
