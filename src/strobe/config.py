@@ -29,7 +29,6 @@ _NAME = "[a-z][a-z0-9_]*"
 _DURATION = r"(\d{1,9})(ms|s|m|h|d)"
 _UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _FORMATS = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
-_LATER = ("delta",)
 _SHORTEST_SECRET = 4
 """A shorter value hides nothing, and blotting it out would spoil every message that happens to contain it."""
 
@@ -125,7 +124,16 @@ class MariadbSource(_Model):
     limits: Limits = Limits()
 
 
-SourceConfig = SqliteSource | FilesSource | PostgresSource | MariadbSource
+class DeltaSource(_Model):
+    """A Delta table with its change data feed on."""
+
+    type: Literal["delta"]
+    path: FilePath
+    relation: Text | None = Field(default=None, description="By default the name of the table's folder.")
+    key: list[Text] = Field(default=[], description="Columns that identify a row; verified in every version.")
+
+
+SourceConfig = SqliteSource | FilesSource | PostgresSource | MariadbSource | DeltaSource
 _WITH_DSN = (PostgresSource, MariadbSource)
 
 
@@ -341,7 +349,7 @@ def _validate(source: YamlFile, values: dict[str, Any]) -> Document:
 
 
 def _check_sources(source: YamlFile, sources: Any) -> None:
-    """What the models cannot say of sources: reserved names, kinds to come, formats by suffix, keys that repeat."""
+    """What the models cannot say of sources: reserved names, formats by suffix, keys that repeat."""
     for name, config in sources.items() if isinstance(sources, dict) else ():
         path: NodePath = ("sources", name)
         if name == "views":
@@ -349,11 +357,10 @@ def _check_sources(source: YamlFile, sources: Any) -> None:
             raise mistake("views is reserved and cannot name a source", source.line(path), fix)
         if not isinstance(config, dict):
             continue
-        if config.get("type") in _LATER:
-            message = f"sources of type {config['type']} are not supported yet"
-            raise mistake(message, source.line((*path, "type")), "Supported are sqlite, files, postgres and mariadb.")
         if config.get("type") == "files":
             _check_files(source, path, config)
+        if config.get("type") in ("files", "delta"):
+            _check_key(source, path, config)
         if config.get("type") in ("postgres", "mariadb"):
             _check_dsn(source, path)
 
@@ -373,6 +380,9 @@ def _check_files(source: YamlFile, path: NodePath, config: dict[str, Any]) -> No
             fix = f"Add format: csv, jsonl or parquet to source {path[1]}."
             raise mistake("the path does not say which format the file has", source.line((*path, "path")), fix)
         config["format"] = _FORMATS[suffix]
+
+
+def _check_key(source: YamlFile, path: NodePath, config: dict[str, Any]) -> None:
     key = config.get("key")
     if isinstance(key, list) and any(key.count(column) > 1 for column in key):
         raise mistake("key names a column twice", source.line((*path, "key")), "Name each column of the key once.")
@@ -442,6 +452,7 @@ def _keys_at(source: YamlFile, path: NodePath) -> list[str]:
         "files": FilesSource,
         "postgres": PostgresSource,
         "mariadb": MariadbSource,
+        "delta": DeltaSource,
     }
     if path[:1] == ("sources",) and path[2:] == ("limits",):
         return list(Limits.model_fields)

@@ -208,13 +208,6 @@ MISTAKES = [
         "limits.conections is not a",
         "connections?",
     ),
-    (
-        SOURCE,
-        "  depot: {type: delta, path: x}",
-        4,
-        "type delta are not supported yet",
-        "sqlite, files, postgres and mariadb",
-    ),
     (SOURCE, "  depot: {type: sqlite}", 4, "sources.depot.path is missing", "Add path"),
     (SOURCE, "  depot:\n    type: sqlite\n    pth: x", 6, "sources.depot.pth is not a known key", "Did you mean path?"),
     (SOURCE, "  depot:\n    type: sqlite\n    path: x\n    pfad: y", 7, "sources.depot.pfad is not a known", "path"),

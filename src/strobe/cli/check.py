@@ -86,8 +86,8 @@ def _costs(project: Project, planned: PlannedView) -> Iterator[Finding]:
         this = (relation.id, tuple(each.columns))
         if each.step.cost >= 2 and this not in told:
             told.add(this)
-            files = project.sources[relation.source].type == "files"
-            yield Finding("warning", f"view {planned.view.name}", _slow(each), _remedy(each, files))
+            kind = project.sources[relation.source].type
+            yield Finding("warning", f"view {planned.view.name}", _slow(each), _remedy(each, kind))
 
 
 def _slow(each: Asked) -> str:
@@ -98,12 +98,15 @@ def _slow(each: Asked) -> str:
     return f"{relation.id} has no index on the joined column {columns}: a change of {changed.id} makes it scan"
 
 
-def _remedy(each: Asked, files: bool) -> str:
+def _remedy(each: Asked, kind: str) -> str:
     if not each.columns:
         return "Join it by equality of plain columns of one type, or keep that relation small."
-    if files:
+    columns = ", ".join(each.columns)
+    if kind == "files":
         return "A drop has no indexes but its key: join by the key, or keep the file small."
-    return f"Make an index on {each.occurrence.relation.name} ({', '.join(each.columns)})."
+    if kind == "delta":
+        return f"Partition or sort the table by {columns}, keep it small, or let the view `cache` it."
+    return f"Make an index on {each.occurrence.relation.name} ({columns})."
 
 
 def _of_warehouse(project: Project) -> Iterator[Finding]:

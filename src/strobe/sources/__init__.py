@@ -39,8 +39,12 @@ def open_source(
         from strobe.sources.mariadb import MariadbSource
 
         return MariadbSource(name, config)
+    if config.type == "delta":
+        from strobe.sources.delta import DeltaSource
+
+        return DeltaSource(name, config, spark)
     raise UserError(
         f"there is no source type {config.type}",
         where=f"source {name}",
-        fix="Known types: sqlite, files, postgres, mariadb.",
+        fix="Known types: sqlite, files, postgres, mariadb, delta.",
     )
