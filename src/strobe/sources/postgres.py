@@ -25,7 +25,7 @@ from strobe.messages import Position, Transaction
 from strobe.sources.base import Finding, Reader, Source
 from strobe.sources.postgres_catalog import Slot, Table, read_prepared, read_slot, read_tables, read_types, rows
 from strobe.sources.postgres_check import check, publication_statements, usable_table
-from strobe.sources.postgres_mark import mark_of, parse, passes, position_at
+from strobe.sources.postgres_mark import parse, passes, position_at
 from strobe.sources.postgres_pgoutput import lsn_text, parse_lsn, widen
 from strobe.sources.postgres_place import STARTED, Connection, Place, Pool, identifier, literal
 from strobe.sources.postgres_reader import PostgresReader, Snapshot, end_of_log
@@ -228,19 +228,14 @@ class PostgresSource(Source):
         with self._pool.session() as connection:
             watched = self._watched(connection)
         visible = Visible(self._pool)
-        mark = mark_of(after)
-        ends = sorted({s.order[0] for s in stops if after < s})
 
         def check(slot: str, started: str) -> None:
             self._check_stream(after, slot, started)
 
-        with Stream(self._place, after, watched, self._types, lambda: self._durable, self._slots, check) as stream:
+        with Stream(
+            self._place, after, stops, watched, self._types, lambda: self._durable, self._slots, check
+        ) as stream:
             for arrived in arrivals(stream, stopped):
-                while ends and ends[0] <= arrived.end:
-                    if ends[0] < arrived.end:
-                        yield Transaction(self.name, position_at(ends[0], mark))
-                    del ends[0]
-                mark = arrived.mark
                 transaction = self._transaction(arrived, visible)
                 if transaction.xid is not None and not visible.wait(transaction.xid, stopped):
                     return

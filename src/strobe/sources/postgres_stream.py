@@ -13,7 +13,7 @@ import queue
 import select
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
@@ -92,6 +92,7 @@ class Stream(threading.Thread):
         self,
         place: Place,
         after: Position,
+        stops: Sequence[Position],
         watched: Mapping[tuple[str, str], Watched],
         types: Callable[[set[tuple[int, int]]], Mapping[tuple[int, int], PgType]],
         durable: Callable[[], int],
@@ -106,6 +107,7 @@ class Stream(threading.Thread):
         self._place = place
         self._after = after.order[0]
         self._mark = mark_of(after)
+        self._stops = sorted({stop.order[0] for stop in stops if after < stop})
         self._check = check
         self._assembly = Assembly(place, watched, types)
         self._durable = durable
@@ -235,11 +237,12 @@ class Stream(threading.Thread):
         arrived = self._assembly.receive(pgoutput.decode(frame.payload))
         if arrived is None:
             return
+        self._stop_before(connection, arrived.end)
         self._mark = arrived.mark
         if arrived.changes or arrived.gone:
             self._passed = None
             self._received = max(self._received, arrived.end)
-            self._put(connection, arrived)
+            self._arrive(connection, arrived)
         else:
             self._reached(arrived.end)
 
@@ -252,7 +255,18 @@ class Stream(threading.Thread):
         """Report how far irrelevant log has been passed, now and then."""
         if self._passed is not None and time.monotonic() >= self._passed_at + PROGRESS_SECONDS:
             passed, self._passed, self._passed_at = self._passed, None, time.monotonic()
-            self._put(connection, Arrived(passed, self._mark))
+            self._stop_before(connection, passed)
+            self._arrive(connection, Arrived(passed, self._mark))
+
+    def _stop_before(self, connection: Connection, end: int) -> None:
+        """Report the stops before a place, each with the transaction that was the last one by then."""
+        while self._stops and self._stops[0] < end:
+            self._put(connection, Arrived(self._stops.pop(0), self._mark))
+
+    def _arrive(self, connection: Connection, arrived: Arrived) -> None:
+        if self._stops and self._stops[0] == arrived.end:
+            del self._stops[0]
+        self._put(connection, arrived)
 
     def _put(self, connection: Connection | None, item: Arrived | BaseException) -> None:
         while not self._ending.is_set():
