@@ -28,6 +28,8 @@ from strobe.yamlfile import FILE, NodePath, YamlFile, mistake
 _NAME = "[a-z][a-z0-9_]*"
 _DURATION = r"(\d{1,9})(ms|s|m|h|d)"
 _UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_SIZES = ("kB", "MB", "GB", "TB")
+_SIZE = rf"(\d{{1,9}})({'|'.join(_SIZES)})"
 _FORMATS = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 _SHORTEST_SECRET = 4
 """A shorter value hides nothing, and blotting it out would spoil every message that happens to contain it."""
@@ -49,6 +51,14 @@ def _refuse_duration() -> timedelta:
     raise PydanticCustomError("duration", "must be a duration: a whole number and a unit, as 7d, 12h, 5m, 5s or 500ms")
 
 
+def parse_size(text: object) -> int:
+    """`512MB`, `10GB`, …, as PostgreSQL counts: in bytes, by powers of 1024."""
+    found = re.fullmatch(_SIZE, text, re.ASCII) if isinstance(text, str) else None
+    if not found:
+        raise PydanticCustomError("size", "must be a size: a whole number and a unit, as 512MB, 10GB or 1TB")
+    return int(found.group(1)) * int(1024 ** (_SIZES.index(found.group(2)) + 1))
+
+
 def _no_address(text: str) -> str:
     if "://" in text:
         raise PydanticCustomError("path", "must be a path on a local or mounted file system, not an address")
@@ -58,6 +68,7 @@ def _no_address(text: str) -> str:
 Duration = Annotated[
     timedelta, BeforeValidator(parse_duration), WithJsonSchema({"type": "string", "pattern": f"^{_DURATION}$"})
 ]
+Size = Annotated[int, BeforeValidator(parse_size), WithJsonSchema({"type": "string", "pattern": f"^{_SIZE}$"})]
 Name = Annotated[str, StringConstraints(pattern=f"^{_NAME}$")]
 Text = Annotated[str, StringConstraints(min_length=1)]
 FilePath = Annotated[Text, BeforeValidator(lambda value: _no_address(value) if isinstance(value, str) else value)]
@@ -107,6 +118,16 @@ class Limits(_Model):
     statement_timeout: Duration = Field(default=timedelta(seconds=5), json_schema_extra={"default": "5s"})
 
 
+class Slot(_Model):
+    """How much log a server may keep for Strobe."""
+
+    warn: Size = Field(default=2**30, json_schema_extra={"default": "1GB"}, description="`strobe status` warns beyond.")
+    limit: Size | None = Field(default=None, description="The source is given up beyond.")
+    beyond: Literal["stop", "drop"] = Field(
+        default="stop", description="Beyond the limit: stop, and keep the log; or drop the slot too, and let it go."
+    )
+
+
 class PostgresSource(_Model):
     """A PostgreSQL database, version 14 or newer."""
 
@@ -114,6 +135,7 @@ class PostgresSource(_Model):
     dsn: Text = Field(description="A URL, or keys and values, as libpq takes them.", repr=False)
     schema_name: Text = Field(alias="schema", default="public", description="Where tables without a schema are.")
     limits: Limits = Limits()
+    slot: Slot = Slot()
 
 
 class MariadbSource(_Model):
@@ -456,6 +478,8 @@ def _keys_at(source: YamlFile, path: NodePath) -> list[str]:
     }
     if path[:1] == ("sources",) and path[2:] == ("limits",):
         return list(Limits.model_fields)
+    if path[:1] == ("sources",) and path[2:] == ("slot",):
+        return list(Slot.model_fields)
     if path[:1] == ("views",):
         return list(ViewConfig.model_fields)
     if path[:1] == ("sources",):

@@ -8,6 +8,8 @@ happened (`CommitUnknown`), or Strobe itself is broken (`BrokenInvariant`).
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 
 class StrobeError(Exception):
     """What happened, where (source, table, column, view, file, line), and what to do about it."""
@@ -42,6 +44,17 @@ class LostGuarantee(UserError):
     """A promise can no longer be kept (a source was replaced, its log does not reach back): stop, say what to do."""
 
     code = "lost_guarantee"
+
+
+class RelationLost(LostGuarantee):
+    """The same for the views that use some relations of a source; the others can be kept."""
+
+    def __init__(
+        self, message: str, *, source: str, relations: Collection[str], where: str = "", fix: str = ""
+    ) -> None:
+        super().__init__(message, where=where, fix=fix)
+        self.source = source
+        self.relations = frozenset(relations)
 
 
 class NotNow(StrobeError):

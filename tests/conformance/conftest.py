@@ -18,7 +18,7 @@ import pytest
 from deltalake import DeltaTable
 from postgres_server import PostgresServer
 
-from strobe.algebra.bag import Bag, Row
+from strobe.algebra.bag import NAN, Bag, Row
 from strobe.dataplane.arrow import arrow_schema, from_arrow, to_arrow
 from strobe.errors import UserError
 from strobe.messages import Position, Transaction
@@ -345,8 +345,22 @@ class PostgresUnderTest(SourceUnderTest):
             datetime(2024, 2, 29, 23, 59, 59, 999999, tzinfo=timezone.utc),
         ],
         "timestamp_ntz": [datetime(1970, 1, 1), datetime(2024, 2, 29, 23, 59, 59, 999999), datetime(9999, 12, 31)],
+        "array<int>": [(), (1,), (2, None, -1), (None,)],
+        "array<string>": [(), ("",), ('a "b" \\ {c},d', None, "NULL", "null", " x ", "line\nline"), ("日本語",)],
+        "array<double>": [(0.0, NAN, float("-inf")), (0.1,)],
+        "array<decimal(10,2)>": [(Decimal("0.00"), Decimal("-1.50")), ()],
+        "array<timestamp>": [(datetime(2024, 2, 29, 23, 59, 59, 1, tzinfo=timezone.utc), None)],
+        "array<binary>": [(b"", b"\x00\xff")],
+        "array<boolean>": [(True, False, None)],
     }
     _DECLARED: ClassVar[dict[str, str]] = {
+        "array<int>": "int[]",
+        "array<string>": "text[]",
+        "array<double>": "double precision[]",
+        "array<decimal(10,2)>": "numeric(10,2)[]",
+        "array<timestamp>": "timestamptz[]",
+        "array<binary>": "bytea[]",
+        "array<boolean>": "boolean[]",
         "float": "real",
         "double": "double precision",
         "string": "text",
@@ -410,7 +424,9 @@ class PostgresUnderTest(SourceUnderTest):
             casts = [f"%s::{self._DECLARED.get(t, t)}" for t in self.types[relation].values()]
             same = " AND ".join(f"{n} IS NOT DISTINCT FROM {c}" for n, c in zip(names, casts, strict=True))
             one = f'WHERE ctid = (SELECT min(ctid) FROM "{relation}" WHERE {same})'
-            going, coming = list(old or ()), list(new or ())
+            going, coming = (
+                [list(v) if isinstance(v, tuple) else v for v in row or ()] for row in (old, new)
+            )  # a tuple would be a composite value
             if old is None:
                 statements.append((f'INSERT INTO "{relation}" VALUES ({", ".join(casts)})', coming))
             elif new is None:

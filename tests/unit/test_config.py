@@ -50,6 +50,21 @@ views:
 """
 
 
+def test_how_much_log_a_slot_may_keep(project: Path) -> None:
+    """Sizes are PostgreSQL's, by powers of 1024."""
+    asked = MINIMAL.replace(
+        SOURCE, "  depot: {type: postgres, dsn: host=h, slot: {warn: 512MB, limit: 2GB, beyond: drop}}"
+    )
+    slot = load(project, asked).sources["depot"].slot  # type: ignore[union-attr]
+    assert (slot.warn, slot.limit, slot.beyond) == (512 * 2**20, 2 * 2**30, "drop")
+    silent = MINIMAL.replace(SOURCE, "  depot: {type: postgres, dsn: host=h}")
+    slot = load(project, silent).sources["depot"].slot  # type: ignore[union-attr]
+    assert (slot.warn, slot.limit, slot.beyond) == (2**30, None, "stop")
+    for wrong in ("2", "2 GB", "2gb", "-1GB"):
+        assert "slot.limit must be a size" in refused(project, asked.replace("2GB", wrong)).message
+    assert "warn, limit, beyond" in refused(project, asked.replace("limit:", "limits:")).fix
+
+
 def load(project: Path, text: str) -> Project:
     (project / "strobe.yml").write_text(text, encoding="utf-8")
     return config.load(project)

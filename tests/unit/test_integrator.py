@@ -99,6 +99,16 @@ def test_parts_of_global_transactions_are_always_sent_on() -> None:
     assert relevant(demanding("r0c0 = 1"), transaction(1, come=((2, 2),), part_of=(part,))) == [True]
 
 
+def test_nobody_waits_for_a_part_that_views_have_shown_from_the_start() -> None:
+    """A load that read one source after the other may hold one part of a global transaction and not the others."""
+    part = GlobalTransaction("T", frozenset({"x", "y", "z"}))
+    places = {PLAIN.name: {s: Position("p", (0,)) for s in PLAIN.sources}}
+    routed = Integrator({PLAIN.name: PLAIN}, places, {"y": {"T"}}).receive(transaction(1, part_of=(part,)))
+    assert routed.rel.part_of == routed.update.transaction.part_of == (GlobalTransaction("T", frozenset("xz")),)
+    alone = Integrator({PLAIN.name: PLAIN}, places, {"y": {"T"}, "z": {"T"}}).receive(transaction(1, part_of=(part,)))
+    assert alone.rel.part_of == ()
+
+
 def test_a_relation_without_old_images_is_always_relevant() -> None:
     blind = replace(PLAIN.occurrences[0], relation=replace(R, images=False))
     of = replace(demanding("r0c0 = 1"), occurrences=(blind, PLAIN.occurrences[1]))

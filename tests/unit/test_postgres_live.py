@@ -9,7 +9,7 @@ import random
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from strobe import config
 from strobe.algebra.bag import Bag
 from strobe.managers.registry import ALGORITHMS
 from strobe.messages import Transaction
+from strobe.runtime import status
 from strobe.runtime.assembly import Assembly, assemble
 from strobe.runtime.coordinator import Coordinator
 from strobe.simulator.world import Contents, evaluate
@@ -64,6 +65,7 @@ WRITES = {
         "UPDATE payments SET order_id = {order} WHERE id = {n} - 3",
     ],
 }
+NAMED = "SELECT pg_logical_emit_message(true, 'strobe', %s || ' sales,billing')"
 TWO_SOURCES = """
     sql: SELECT o.id AS o, o.state, c.id AS c, c.name, p.id AS p, p.cents FROM sales.orders o
          JOIN sales.customers c ON c.id = o.customer JOIN billing.payments p ON p.order_id = o.id
@@ -119,7 +121,41 @@ class Shop:
                     pass
                 time.sleep(0.003)
 
-    def run(self, seconds: float, audits: Audits | None = None) -> tuple[MemoryWarehouse, Past, dict[str, Bag]]:
+    def write_both(self, number: int, seconds: float) -> None:
+        """Random transactions over both databases, each part naming the whole; one commits some time after the
+        other."""
+        rng = random.Random(f"both {number}")
+        end, n = time.monotonic() + seconds, 1000 * (number + 1)
+        dsns = [self.server.admin_dsn(self.databases[name]) for name in ("sales", "billing")]
+        with psycopg.connect(dsns[0]) as sales, psycopg.connect(dsns[1]) as billing:
+            while time.monotonic() < end:
+                n += 1
+                order = rng.randint(10, 16)
+                name = f"T{number}-{n}"
+                statement = (
+                    "INSERT INTO orders VALUES (%s, 1, %s) ON CONFLICT (id) DO UPDATE SET state = excluded.state"
+                )
+                both = [
+                    (sales, statement, (order, name)),
+                    (billing, "INSERT INTO payments VALUES (%s, %s, 1)", (n, order)),
+                ]
+                rng.shuffle(both)
+                for connection, text, values in both:
+                    connection.execute(text.encode(), values)
+                    connection.execute(NAMED, (name,))
+                    connection.commit()
+                    time.sleep(rng.choice([0, 0.01, 0.05]))
+                time.sleep(0.1)  # there are moments in which none is on its way
+
+    def run(
+        self,
+        seconds: float,
+        audits: Audits | None = None,
+        together: int = 0,
+        middle: Callable[[Coordinator], bool] = lambda _: True,
+    ) -> tuple[MemoryWarehouse, Past, dict[str, Bag]]:
+        """While `together` writers write to both databases, and others to each; `middle` is called now and then, and
+        says whether that may be the end."""
         assembly = self.assembly
         start = {name: contents(assembly, name) for name in assembly.sources if assembly.relations(name)}
         views = {name: planned.view for name, planned in assembly.views.items()}
@@ -127,10 +163,12 @@ class Shop:
         positions = {name: {s: start[s][0] for s in view.sources} for name, view in views.items()}
         last = Commit(1, datetime.now(timezone.utc), positions)
         warehouse = MemoryWarehouse(assembly, last, initial, 0.02)
-        coordinator = Coordinator(assembly, warehouse, last, through_spark=_no_spark)  # type: ignore[arg-type]
+        tied: set[frozenset[str]] = set()
+        coordinator = self._coordinator(warehouse, last, tied)
         writers = [
             threading.Thread(target=self.write, args=(name, number, seconds)) for name in start for number in range(2)
         ]
+        writers += [threading.Thread(target=self.write_both, args=(number, seconds)) for number in range(together)]
         for writer in writers:
             writer.start()
         deadline = time.monotonic() + seconds + 60
@@ -138,12 +176,23 @@ class Shop:
         def done() -> bool:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"the coordinator did not come to rest: {coordinator.merge.oldest()}")
+            if coordinator.tied:
+                return True
+            may_end = middle(coordinator)
             if audits is not None and not coordinator.errand_open and any(writer.is_alive() for writer in writers):
                 coordinator.start_errand(audit(coordinator, audits))
-            return not any(writer.is_alive() for writer in writers) and coordinator.idle()
+            return may_end and not any(writer.is_alive() for writer in writers) and coordinator.idle()
 
         coordinator.run(done)
+        while coordinator.tied:
+            tied.add(coordinator.tied)
+            coordinator = self._coordinator(warehouse, coordinator.committer.last, tied)
+            coordinator.run(done)
+        self.tied = tied
         return warehouse, Past(assembly, start), initial
+
+    def _coordinator(self, warehouse: MemoryWarehouse, last: Commit, tied: set[frozenset[str]]) -> Coordinator:
+        return Coordinator(self.assembly, warehouse, last, through_spark=_no_spark, together=tied)  # type: ignore[arg-type]
 
     def remove(self) -> None:
         self.assembly.close()
@@ -168,13 +217,17 @@ class Past:
     def __init__(self, assembly: Assembly, start: Mapping[str, tuple[str, Contents]]) -> None:
         self._places: dict[str, list[int]] = {}
         self._states: dict[str, list[Contents]] = {}
+        self.parts: dict[str, dict[str, int]] = {}
+        """By source and global transaction, where its part is."""
         for name, (text, state) in start.items():
             source = assembly.sources[name]
             position, end = source.position(text), source.now()
             places, states = [position.order[0]], [state]
+            parts = self.parts[name] = {}
             for transaction in source.transactions(position, [], lambda: False):
                 states.append(after(source, states[-1], transaction))
                 places.append(transaction.position.order[0])
+                parts.update(dict.fromkeys((part.id for part in transaction.part_of), places[-1]))
                 if end <= transaction.position:
                     break
             self._places[name], self._states[name] = places, states
@@ -246,6 +299,70 @@ def test_audits_come_to_the_vector_that_was_read(shop: Shop) -> None:
     assert len(audits) > 1
     for vector, positions in audits:
         assert {name: text.partition("@")[0] for name, text in positions["v"].items()} == vector
+    compare(assembly, warehouse, past, states)  # type: ignore[arg-type]  # another way to know the past
+
+
+@pytest.mark.parametrize("algorithm", ["sweep", "nested-sweep", "t-strobe", "g-strobe"])
+def test_every_commit_has_all_of_a_global_transaction_or_nothing(shop: Shop, algorithm: str) -> None:
+    """Writers over both databases name what belongs together; others write to each as they please."""
+    views = view("v", algorithm, TWO_SOURCES) + view("w", "sweep", ONE_SOURCE)
+    if ALGORITHMS[algorithm].level != "complete":
+        views = views.replace("complete", "strong")
+    assembly = shop.opened(views, True)
+    warehouse, past, states = shop.run(2.5, together=1)
+    sales, billing = past.parts["sales"], past.parts["billing"]
+    assert len(warehouse.commits) > 2 and len(sales) > 10 and set(sales) == set(billing)
+    for commit in warehouse.commits:
+        for vector in commit.positions.values():
+            shown = {source: assembly.sources[source].position(text).order[0] for source, text in vector.items()}
+            has = {source: {n for n, at in past.parts[source].items() if at <= end} for source, end in shown.items()}
+            assert len(set(map(frozenset, has.values()))) == 1, f"commit {commit.number} tears {has}"
+    compare(assembly, warehouse, past, states)  # type: ignore[arg-type]  # another way to know the past
+
+
+def test_sources_are_tied_together_by_the_first_transaction_that_spans_them(shop: Shop) -> None:
+    """Views that share no source are in groups of their own until then, and no part is shown without the other."""
+    views = view("v", "sweep", ONE_SOURCE) + view("w", "sweep", "\n    sql: SELECT p.* FROM billing.payments p\n")
+    assembly = shop.opened(views.replace("complete", "strong"), True)
+    warehouse, past, states = shop.run(2.5, together=1)
+    assert shop.tied == {frozenset({"sales", "billing"})}
+    sales, billing = past.parts["sales"], past.parts["billing"]
+    assert len(sales) > 10 and set(sales) == set(billing)
+    for commit in warehouse.commits:
+        shown = {s: assembly.sources[s].position(t).order[0] for v in commit.positions.values() for s, t in v.items()}
+        has = {source: {n for n, at in past.parts[source].items() if at <= end} for source, end in shown.items()}
+        assert has["sales"] == has["billing"], f"commit {commit.number} tears {has}"
+    compare(assembly, warehouse, past, states)  # type: ignore[arg-type]  # another way to know the past
+
+
+def test_a_part_that_does_not_come_is_waited_for(shop: Shop) -> None:
+    """The views stand still, the status says for what they wait, and they go on when it comes."""
+    shop.opened(view("v", "sweep", TWO_SOURCES), True)
+    part = "UPDATE customers SET name = 'T' WHERE id = 1; " + NAMED.replace("%s", "'T'")
+    other = """SELECT pg_logical_emit_message(true, 'strobe', '{"id": "T", "sources": ["sales", "billing"]}')"""
+    waits: list[dict[str, list[str]]] = []
+
+    def middle(coordinator: Coordinator) -> bool:
+        missing = status.document(coordinator)["waiting"]["parts"]
+        if not waits:
+            shop.server.execute(shop.databases["sales"], part)
+            waits.append(missing)
+        elif missing and missing != waits[-1]:
+            waits.append(missing)
+            assert not coordinator.idle()
+            shop.server.execute(shop.databases["billing"], other)
+        return len(waits) > 1
+
+    warehouse, _, _ = shop.run(0.0, middle=middle)
+    assert waits == [{}, {"T": ["billing"]}]
+    assert [sorted(commit.changes) for commit in warehouse.commits if commit.changes] == [["v"]]
+
+
+def test_views_wait_only_for_sources_that_they_use(shop: Shop) -> None:
+    """A part at a source that no view uses is not waited for."""
+    assembly = shop.opened(view("v", "sweep", ONE_SOURCE), True)
+    warehouse, past, states = shop.run(1.0, together=1)
+    assert len(past.parts["sales"]) > 3
     compare(assembly, warehouse, past, states)  # type: ignore[arg-type]  # another way to know the past
 
 

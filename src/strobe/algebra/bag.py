@@ -27,6 +27,8 @@ def canonical(value: Any) -> Any:
         return bytes(value)
     if isinstance(value, Decimal) and value == 0:
         return abs(value)
+    if isinstance(value, (list, tuple)):
+        return tuple(canonical(v) for v in value)
     return value
 
 

@@ -68,6 +68,9 @@ def status(document: Document) -> Iterable[RenderableType]:
     where = f"commit {commit} of {_moment(document['committed_at'])}" if commit else "nothing committed yet"
     yield Text(f"{document['project']}: {where}; {_coordinator(coordinator)}")
     yield sources(document)
+    for name, source in document["sources"].items():
+        if source.get("warning"):
+            yield Text(f"source {name}: {source['warning']}", style=_STYLES["warning"])
     yield views(document)
     if document.get("waiting"):
         yield Text(_waiting(document["waiting"]))
@@ -75,6 +78,8 @@ def status(document: Document) -> Iterable[RenderableType]:
         appends = document["appends"]
         yield Text(f"appends: {appends['number']:,} in {appends['milliseconds'] / 1000:,.1f} s")
     for name, view in document["views"].items():
+        if view.get("problem"):
+            yield Text(f"view {name} stands still: {view['problem']}", style="bold red")
         if view["failed"]:
             yield Text(f"view {name}: `strobe apply` failed: {view['failed']}", style="bold red")
         elif view["pending"]:
@@ -87,6 +92,10 @@ def _waiting(waiting: Document) -> str:
     if oldest := waiting["oldest"]:
         for_what = ", ".join(oldest["waits_for"]) or "rows that it is tied to"
         text += f"; the oldest, update {oldest['update']}, waits for {for_what}"
+    if parts := waiting.get("parts"):
+        first = min(parts)
+        more = f" ({len(parts) - 1:,} more like it)" if len(parts) > 1 else ""
+        text += f"; global transaction {first} waits for its part at {', '.join(parts[first])}{more}"
     return f"{text}; {waiting['commits']:,} warehouse transactions wait for an append"
 
 
@@ -130,13 +139,25 @@ def _coordinator(coordinator: Document) -> str:
 
 def sources(document: Document) -> Table:
     return table(
-        ["source", "position", "lag", "state", "asked", "problem"],
+        ["source", "position", "lag", "state", "log kept", "asked", "problem"],
         [
-            [name, s.get("position"), _seconds(s.get("lag_seconds")), s.get("state"), _asked(s), s.get("problem")]
+            [
+                name,
+                s.get("position"),
+                _seconds(s.get("lag_seconds")),
+                s.get("state"),
+                _megabytes(s.get("retained_bytes")),
+                _asked(s),
+                s.get("problem"),
+            ]
             for name, s in document["sources"].items()
         ],
         right=["lag"],
     )
+
+
+def _megabytes(size: int | None) -> str | None:
+    return None if size is None else f"{size / 2**20:,.1f} MB"
 
 
 def views(document: Document) -> Table:

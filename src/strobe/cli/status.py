@@ -66,8 +66,12 @@ def _source(source: Source, heard: Heard, header: Header | None) -> Document:
         "state": said.get("state", "not watched"),
         "problem": said.get("problem"),
         "asked": said.get("asked"),
+        "retained_bytes": None,
+        "warning": None,
     }
     try:
+        if log := source.kept():
+            found |= {"retained_bytes": log.bytes, "warning": log.warning or None}
         reflected = _reflected(source, header)
         known = [min(reflected, key=_order)] if reflected else []  # the log may be ahead of the last heartbeat
         known += [source.position(said["position"])] if said.get("position") else []
@@ -117,6 +121,7 @@ def _view(
         "compensations": said.get("compensations", 0),
         "as_of": header.as_of.get(name, {}) if header else {},
         "stale": bool(said.get("stale")),
+        "problem": said.get("problem"),
         "loaded": bool(vector),
     }
 

@@ -49,7 +49,10 @@ def canonical_ddl(ddl: str) -> str:
         precision, scale = int(decimal[1] or 10), int(decimal[2] or 0)
         if 1 <= precision <= 38 and scale <= precision:
             return f"decimal({precision},{scale})"
-    raise UserError(f"the type {ddl!r} is not supported", fix=f"use one of {', '.join(_PLAIN)} or decimal(p,s)")
+    if (array := re.fullmatch(r"array<([^<>]+)>", text)) is not None:
+        return f"array<{canonical_ddl(array[1])}>"
+    known = f"use one of {', '.join(_PLAIN)}, decimal(p,s), or an array of one of these"
+    raise UserError(f"the type {ddl!r} is not supported", fix=known)
 
 
 def arrow_type(ddl: str) -> pa.DataType:
@@ -57,6 +60,8 @@ def arrow_type(ddl: str) -> pa.DataType:
     text = canonical_ddl(ddl)
     if text in _PLAIN:
         return _PLAIN[text]
+    if text.startswith("array<"):
+        return pa.list_(pa.field("element", arrow_type(text[len("array<") : -1])))
     precision, scale = (int(number) for number in text[len("decimal(") : -1].split(","))
     return pa.decimal128(precision, scale)
 
@@ -118,7 +123,16 @@ def _values(column: pa.Array) -> list[Any]:
 def _converter(type_: pa.DataType) -> Callable[[Any], Any] | None:
     if pa.types.is_timestamp(type_) and type_.tz:
         return _utc
+    if pa.types.is_list(type_):
+        return _tuples(_converter(type_.value_type))
     return canonical if pa.types.is_floating(type_) or pa.types.is_decimal(type_) else None
+
+
+def _tuples(convert: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
+    def tuples(values: Any) -> tuple[Any, ...]:
+        return tuple(v if v is None or convert is None else convert(v) for v in values)
+
+    return tuples
 
 
 def _utc(value: datetime) -> datetime:

@@ -14,14 +14,14 @@ that was never sent on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from strobe.algebra.bag import Bag
 from strobe.algebra.selection import Selection
 from strobe.algebra.substitution import substitute
 from strobe.algebra.view import Occurrence, View
-from strobe.messages import Cut, Position, Rel, Transaction, Update
+from strobe.messages import Cut, GlobalTransaction, Position, Rel, Transaction, Update
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,18 @@ class Routed:
 
 
 class Integrator:
-    def __init__(self, views: Mapping[str, View], positions: Mapping[str, Mapping[str, Position]]) -> None:
-        """`positions` says for every view which position of every source it reflects already."""
+    def __init__(
+        self,
+        views: Mapping[str, View],
+        positions: Mapping[str, Mapping[str, Position]],
+        settled: Mapping[str, Collection[str]] | None = None,
+    ) -> None:
+        """`positions` says for every view which position of every source it reflects already; `settled` says for
+        every source which global transactions had their part there before: it will not come again."""
         self._views = dict(views)
         self._positions = {view: dict(vector) for view, vector in positions.items()}
         self._selections = {name: Selection.of(view) for name, view in views.items()}
+        self._settled = dict(settled or {})
         self._number = 0
         self._cut = 0
         self.dropped = dict.fromkeys(views, 0)
@@ -50,6 +57,7 @@ class Integrator:
 
     def receive(self, transaction: Transaction) -> Routed:
         self._number += 1
+        transaction = replace(transaction, part_of=self._unsettled(transaction.part_of))
         views = frozenset(name for name in self._views if self._relevant(name, transaction))
         update = Update(self._number, transaction)
         rel = Rel(
@@ -61,6 +69,15 @@ class Integrator:
             transaction.part_of,
         )
         return Routed(update, rel)
+
+    def _unsettled(self, part_of: Iterable[GlobalTransaction]) -> tuple[GlobalTransaction, ...]:
+        """The global transactions with the parts that can still come."""
+        found = []
+        for part in part_of:
+            coming = frozenset(s for s in part.participants if part.id not in self._settled.get(s, ()))
+            if len(coming) > 1:
+                found.append(replace(part, participants=coming))
+        return tuple(found)
 
     def cut(self) -> Cut:
         """End a block here, for all views alike."""

@@ -125,3 +125,11 @@ class Merges:
         """The first row of all tables and the views it waits for."""
         found = [oldest for group in self.groups if (oldest := group.merge.oldest()) is not None]
         return min(found, default=None)
+
+    def missing_parts(self) -> dict[str, frozenset[str]]:
+        """By global transaction, the sources whose parts rows wait for."""
+        found: dict[str, frozenset[str]] = {}
+        for group in self.groups:
+            for name, missing in group.merge.missing_parts().items():
+                found[name] = found.get(name, frozenset()) | missing
+        return found

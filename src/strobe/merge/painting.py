@@ -136,6 +136,12 @@ class Painting:
         number = min(self._rows)
         return number, tuple(sorted(self._rows[number].white))
 
+    def missing_parts(self) -> dict[str, frozenset[str]]:
+        """By global transaction, the sources whose parts rows wait for."""
+        parts = {part.id: part for row in self._rows.values() for part in row.rel.part_of}
+        wanted = {name: part.participants & set(self._positions) for name, part in parts.items()}
+        return {name: missing for name in wanted if (missing := wanted[name] - set(self._parts[name]))}
+
     def colours(self) -> dict[int, dict[str, tuple[str, int]]]:
         """The table: by row and view the colour, `w` or `r`, and the state; what is black is left out."""
         return {
@@ -225,7 +231,7 @@ class Painting:
             todo += row.red.values()
             for part in row.rel.part_of:
                 here = self._parts[part.id]
-                if not {s for s in part.participants if s in self._positions} <= set(here):
+                if not part.participants & set(self._positions) <= set(here):
                     return None
                 todo += here.values()
         return sorted(closure)

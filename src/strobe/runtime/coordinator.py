@@ -109,7 +109,7 @@ class Coordinator:
         views = {name: planned.view for name, planned in self.assembly.views.items()}
         positions = self._positions(last)
         self.vector = {s: min((p[s] for p in positions.values() if s in p), key=_order) for s in self._used_sources()}
-        self.integrator = Integrator(views, positions)
+        self.integrator = Integrator(views, positions, {s: self._parts(s) for s in self.vector})
         passing = [name for name, planned in self.assembly.views.items() if planned.level == "none"]
         pace = {name: planned.pace for name, planned in self.assembly.views.items()}
         order = self.assembly.project.order
@@ -148,6 +148,14 @@ class Coordinator:
         self._told = last.number
         self._cut_at = dict.fromkeys(self.merge.groups, 0.0)
         self._wanted: dict[str, Position] = {}
+
+    def _parts(self, source: str) -> frozenset[str]:
+        """The global transactions whose part at a source the views have already; none if it cannot tell now: then views
+        wait for a part that was loaded, until the next start."""
+        try:
+            return self.assembly.sources[source].parts(self.vector[source])
+        except StrobeError:
+            return frozenset()
 
     def _from_copy(self, query: Query) -> tuple[tuple[Relation, ...], Seen]:
         """Answer from what the warehouse holds, as of its last commit."""

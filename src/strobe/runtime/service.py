@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from strobe.algebra.relation import Relation
 from strobe.config import Project
 from strobe.dataplane import staging
-from strobe.errors import CommitUnknown, Fenced, LostGuarantee, SourceUnavailable, StrobeError, UserError
+from strobe.errors import CommitUnknown, Fenced, LostGuarantee, RelationLost, SourceUnavailable, StrobeError, UserError
 from strobe.messages import Message, Query, Seen
 from strobe.runtime import beside, edits, mailbox, status
 from strobe.runtime.answerer import SparkAnswer
@@ -68,7 +68,7 @@ class Service:
         of ending the run: for whoever wants to load or drop views."""
         self.project = project
         self._set_aside = set_aside
-        self._aside: set[str] = set()
+        self._aside: dict[str, UserError] = {}
         self._reporter = reporter
         self._record = record
         self._layout = Layout(project.warehouse)
@@ -85,6 +85,8 @@ class Service:
         self._next_document = 0.0
         self._detached: set[str] = set()
         """Sources that are down, whose views stand still."""
+        self._still: dict[str, RelationLost] = {}
+        """Views that use a relation which cannot be followed any more, until they are rebuilt."""
         self._regroup: set[str] | None = None
         """What will be detached when the loop begins anew, because sources came or went or were tied together."""
         self._together: set[frozenset[str]] = set()
@@ -191,7 +193,11 @@ class Service:
             unguarded = [name for name, planned in assembly.views.items() if planned.level == "none"]
             warehouse.use([planned.view for planned in assembly.views.values()], lenient=unguarded)
             present = self._without_detached(assembly)
-            unreachable = self._verify(present, last)
+            try:
+                unreachable = self._verify(present, last)
+            except RelationLost as error:
+                self._stand_still(present, error)
+                continue
             if unreachable:
                 self._detached |= unreachable
                 continue
@@ -204,6 +210,7 @@ class Service:
             except CommitUnknown as error:
                 last, stopped = self._recover(warehouse, last, error), False
             if self._joining.change is not None:
+                self._still = {n: e for n, e in self._still.items() if n not in self._joining.change.edit.load}
                 assembly = self._joining.joined(warehouse, assembly, self._joining.change)
                 self.project = assembly.project
             elif self._regroup is not None:
@@ -212,31 +219,49 @@ class Service:
                 return
 
     def _as_applied(self, assembly: Assembly, definitions: Mapping[str, Definition], last: Commit) -> Assembly:
-        """The views as they were last loaded, without those that are set aside."""
+        """The views as they were last loaded, without those that cannot be kept."""
         applied = {name: definition.sql for name, definition in definitions.items()}
-        if not self._set_aside:
-            return as_applied(assembly, applied, self._reporter.say)
-        self._aside = set()
-        for name, sql in applied.items():
-            try:
-                alone = as_applied(assembly, {name: sql}, lambda _: None)
-                for source in alone.views[name].view.sources:
-                    with suppress(SourceUnavailable):
-                        _verify_source(alone.sources[source], last, [name])
-            except UserError as error:
-                self._aside.add(name)
-                self._reporter.say(f"view {name} stands still: {error}")
+        self._aside = {}
+        try:
+            if not self._set_aside:
+                return as_applied(assembly, applied, self._reporter.say)
+        except UserError:  # a column is gone, a table: of some views
+            if all(self._cannot_be_kept(assembly, name, sql, last) for name, sql in applied.items()):
+                raise
+        self._aside = {n: e for n, q in applied.items() if (e := self._cannot_be_kept(assembly, n, q, last))}
+        for name, error in self._aside.items():
+            self._reporter.say(f"view {name} stands still: {error}")
         return as_applied(assembly, {n: q for n, q in applied.items() if n not in self._aside}, self._reporter.say)
+
+    def _cannot_be_kept(self, assembly: Assembly, name: str, sql: str, last: Commit) -> UserError | None:
+        try:
+            alone = as_applied(assembly, {name: sql}, lambda _: None)
+            for source in alone.views[name].view.sources if self._set_aside else ():
+                with suppress(SourceUnavailable):
+                    _verify_source(alone.sources[source], last, [name])
+        except UserError as error:
+            return error
+        return None
 
     # Sources that are down.
 
     def _without_detached(self, assembly: Assembly) -> Assembly:
         """The views all of whose sources can be reached; the others stay at their last right state until they can."""
-        views = {n: p for n, p in assembly.views.items() if not self._detached & set(p.view.sources)}
-        waiting = sorted(set(assembly.views) - set(views))
+        known = {n: p for n, p in assembly.views.items() if n not in self._still}
+        views = {n: p for n, p in known.items() if not self._detached & set(p.view.sources)}
+        waiting = sorted(set(known) - set(views))
         if waiting:
             self._reporter.say(f"waiting for {', '.join(sorted(self._detached))}: {', '.join(waiting)} stand still")
         return replace(assembly, views=views)
+
+    def _stand_still(self, assembly: Assembly, error: RelationLost) -> None:
+        """Let views go on without those that use a relation which cannot be followed any more."""
+        lost = {(error.source, name) for name in error.relations}
+        using = {n for n, p in assembly.views.items() if lost & {(r.source, r.name) for r in p.view.relations}}
+        if not using or (using == set(assembly.views) and not self._set_aside):
+            raise error
+        self._still |= dict.fromkeys(using, error)
+        self._reporter.say(f"{', '.join(sorted(using))} stand still: {error}")
 
     def _mind_sources(self, coordinator: Coordinator) -> None:
         """Let views go on without those whose source is down, and take these in again when it is back."""
@@ -304,14 +329,17 @@ class Service:
         caretaker.logs_needed = lambda: self._joining.change is not None
         errands = Errands(self.project.warehouse, self._joining, coordinator)
         quiet = _Quiet(coordinator)
-        self._document, self._next_document = status.document(coordinator, self._detached), 0.0
+        self._document, self._next_document = (
+            status.document(coordinator, self._detached, {**self._aside, **self._still}),
+            0.0,
+        )
         self._heartbeat()
 
         def done() -> bool:
             errands.look()
             self._unstage(coordinator)
             if time.monotonic() >= self._next_document:
-                self._document = status.document(coordinator, self._detached)
+                self._document = status.document(coordinator, self._detached, {**self._aside, **self._still})
                 self._next_document = time.monotonic() + BEAT
                 self._mind_sources(coordinator)
             if self._stop.is_set() or (deadline is not None and time.monotonic() >= deadline):
@@ -331,12 +359,17 @@ class Service:
             if self._regroup is None and not self._joining.ready:
                 self._reporter.say(f"stopping at commit {coordinator.committer.last.number}")
                 caretaker.finish()
+        except RelationLost as error:
+            self._stand_still(assembly, error)
+            self._regroup = set(self._detached)
+            if not self._joining.ready:
+                self._joining.give_up(warehouse)
         finally:
             caretaker.stop()
             errands.abandon()
             self._joining.abandon()
             self.coordinator = None
-            self._document = status.document(coordinator, self._detached)
+            self._document = status.document(coordinator, self._detached, {**self._aside, **self._still})
         return coordinator.committer.last
 
     def _beat(self) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import Any
 
+from strobe.errors import StrobeError
 from strobe.runtime.coordinator import Coordinator
 
 
-def document(coordinator: Coordinator, detached: Collection[str] = ()) -> dict[str, Any]:
-    """`detached` are sources that are down, without whose views the others go on."""
+def document(
+    coordinator: Coordinator, detached: Collection[str] = (), still: Mapping[str, StrobeError] | None = None
+) -> dict[str, Any]:
+    """`detached` are sources that are down, without whose views the others go on; views in `still` have to be
+    rebuilt."""
     last = coordinator.committer.last
     oldest = coordinator.merge.oldest()
     return {
@@ -24,11 +28,13 @@ def document(coordinator: Coordinator, detached: Collection[str] = ()) -> dict[s
         },
         "views": {
             **{name: {"stale": True, "waits_for": sorted(detached)} for name in last.positions},
+            **{name: {"stale": True, "waits_for": [], "problem": str(why)} for name, why in (still or {}).items()},
             **{name: _view(coordinator, name) for name in coordinator.assembly.views},
         },
         "waiting": {
             "rows": coordinator.merge.size,
             "oldest": None if oldest is None else {"update": oldest[0], "waits_for": list(oldest[1])},
+            "parts": {name: sorted(missing) for name, missing in coordinator.merge.missing_parts().items()},
             "commits": coordinator.committer.waiting,
         },
         "appends": {

@@ -28,13 +28,18 @@ def open_source(
         return FilesSource(name, config, warehouse, spark)
     if config.type == "postgres":
         from strobe.sources.postgres import PostgresSource
-        from strobe.sources.postgres_place import Place, object_name
+        from strobe.sources.postgres_place import Keep, Place, object_name
 
-        limits = config.limits
-        seconds = limits.statement_timeout.total_seconds()
-        return PostgresSource(
-            Place(name, config.dsn, config.schema_name, object_name(project, name), limits.connections, seconds)
+        place = Place(
+            name,
+            config.dsn,
+            config.schema_name,
+            object_name(project, name),
+            config.limits.connections,
+            config.limits.statement_timeout.total_seconds(),
+            Keep(config.slot.warn, config.slot.limit, config.slot.beyond == "drop"),
         )
+        return PostgresSource(place)
     if config.type == "mariadb":
         from strobe.sources.mariadb import MariadbSource
 

@@ -37,6 +37,14 @@ class Finding:
     fix: str = ""
 
 
+@dataclass(frozen=True)
+class Kept:
+    """The log that a source keeps for Strobe, and what is to be said about it."""
+
+    bytes: int
+    warning: str = ""
+
+
 class TooLarge(Exception):
     """An answer or a transaction has more rows than the driver should hold: read it through Spark instead."""
 
@@ -122,6 +130,10 @@ class Source(ABC):
         """The transactions after a position, for ever, as they come; blocks while there are none, and returns soon
         after `stopped()` turns true. No transaction spans a position in `stops`."""
 
+    def parts(self, through: Position) -> frozenset[str]:
+        """The global transactions whose parts here are at or before a position, as far back as the log still goes."""
+        return frozenset()
+
     @abstractmethod
     def reader(self, *, at_a_position: bool = False) -> Reader:
         """A new reader, not yet open.
@@ -138,6 +150,10 @@ class Source(ABC):
         transactions need do nothing; one that reports what happened between two looks must not look meanwhile.
         """
         yield lambda _seen: None
+
+    def kept(self) -> Kept | None:
+        """How much log the source keeps until it may be discarded; None where it keeps none for Strobe."""
+        return None
 
     @abstractmethod
     def discard(self, through: Position) -> None:

@@ -22,14 +22,16 @@ import psycopg
 from strobe.algebra.schema import RelationSchema
 from strobe.errors import SourceUnavailable, StrobeError, UserError
 from strobe.messages import Position, Transaction
-from strobe.sources.base import Finding, Reader, Source
+from strobe.sources.base import Finding, Kept, Reader, Source
 from strobe.sources.postgres_catalog import Slot, Table, read_prepared, read_slot, read_tables, read_types, rows
 from strobe.sources.postgres_check import check, publication_statements, usable_table
+from strobe.sources.postgres_definitions import Definitions, unpublished
 from strobe.sources.postgres_mark import parse, passes, position_at
 from strobe.sources.postgres_pgoutput import lsn_text, parse_lsn, widen
 from strobe.sources.postgres_place import STARTED, Connection, Place, Pool, identifier, literal
-from strobe.sources.postgres_reader import PostgresReader, Snapshot, end_of_log
-from strobe.sources.postgres_stream import Arrived, Slots, Stream, Watched, arrivals, copy_slot
+from strobe.sources.postgres_reader import PostgresReader, Snapshot, end_of_log, parts_before
+from strobe.sources.postgres_slot import Guard, kept
+from strobe.sources.postgres_stream import Arrived, Slots, Stream, Watched, copy_slot
 from strobe.sources.postgres_values import PgType
 
 PREPARE_SECONDS = 60.0
@@ -198,9 +200,6 @@ class PostgresSource(Source):
             if prepared.slot is None or prepared.publication is None:
                 raise self._place.lost(f"{prepared.missing}: changes after position {position.text} may be gone")
             self._reaches(connection, prepared.slot, position)
-            used = set(self._focus or ()) - prepared.publication
-            if used:
-                raise self._place.lost(f"table {min(used)} is not in the publication: its changes are missing")
 
     def _reaches(self, connection: Connection, slot: Slot, position: Position) -> None:
         """A slot would silently start further on, and the log of a restored server may pass the same places."""
@@ -228,18 +227,25 @@ class PostgresSource(Source):
         with self._pool.session() as connection:
             watched = self._watched(connection)
         visible = Visible(self._pool)
+        guard, definitions = Guard(self._pool), Definitions(self._pool, watched)
 
         def check(slot: str, started: str) -> None:
             self._check_stream(after, slot, started)
 
         with Stream(
-            self._place, after, stops, watched, self._types, lambda: self._durable, self._slots, check
+            self._place, after, stops, watched, self._types, lambda: self._durable, self._slots, check, guard.look
         ) as stream:
-            for arrived in arrivals(stream, stopped):
+            reported = after.order[0]
+            while not stopped():
+                definitions.look(reported)
+                arrived = stream.take(0.05)
+                if arrived is None:
+                    continue
                 transaction = self._transaction(arrived, visible)
                 if transaction.xid is not None and not visible.wait(transaction.xid, stopped):
                     return
                 yield transaction
+                reported = arrived.end
 
     def _check_stream(self, after: Position, slot: str, started: str) -> None:
         """A stream has begun, from a server that was started then: it is the one that was read up to this position."""
@@ -261,14 +267,19 @@ class PostgresSource(Source):
             position_at(arrived.end, arrived.mark),
             arrived.changes,
             arrived.committed_at,
-            gone=arrived.gone,
+            arrived.part_of,
+            arrived.gone,
             xid=xid,
         )
 
-    def _watched(self, connection: Connection) -> dict[tuple[str, str], Watched]:
+    def _watched(self, connection: Connection) -> dict[int, Watched]:
+        """The tables that are used, by their ids."""
         if not self._tables:
             self._tables = read_tables(connection, self._place)
-        published = read_prepared(connection, self._place).publication or ()
+        published = read_prepared(connection, self._place).publication or frozenset()
+        missing = set(self._focus or ()) - published
+        if missing:
+            raise unpublished(self._place, *sorted(missing))
         found = {}
         for name in self._focus if self._focus is not None else published:
             table = usable_table(self._place, self._tables, name)
@@ -276,12 +287,19 @@ class PostgresSource(Source):
             key = () if table.images else table.relation(self.name).key
             used |= set(key)
             types = {c.name: c.type for c in table.offered if c.name in used}
-            found[table.schema, table.table] = Watched(name, types, key, table.images, table.sql)
+            place = (table.schema, table.table)
+            declared = {c.name: c.declared for c in table.offered if c.name in used}
+            found[table.id] = Watched(name, types, key, table.images, table.sql, place, declared)
         return found
 
     def _types(self, wanted: set[tuple[int, int]]) -> Mapping[tuple[int, int], PgType]:
         with self._pool.session() as connection:
             return read_types(connection, wanted)
+
+    def kept(self) -> Kept | None:
+        with self._pool.session() as connection:
+            slot = read_slot(connection, self._place.name)
+        return None if slot is None else kept(self._place, slot)
 
     def discard(self, through: Position) -> None:
         """The stream tells the slot; without one the slot is moved on directly."""
@@ -300,6 +318,11 @@ class PostgresSource(Source):
                     )
         except StrobeError:
             return  # another time
+
+    def parts(self, through: Position) -> frozenset[str]:
+        with self._place.errors(), self._place.connect(timeout=0) as looking:
+            slot, _ = copy_slot(looking, self._place)
+            return frozenset(parts_before(looking, self._place, slot, through.order[0]))
 
     def reader(self, *, at_a_position: bool = False) -> Reader:
         return PostgresReader(self._pool, self._answering, at_a_position=at_a_position)

@@ -108,7 +108,8 @@ WHERE i.indrelid = ANY(%s::int8[]::oid[]) AND i.indisvalid AND i.indpred IS NULL
 ORDER BY i.indisprimary DESC, i.indexrelid
 """
 _TYPES = """
-SELECT t.oid::int8, t.typname, t.typtype::text, t.typbasetype::int8, t.typtypmod, n.nspname
+SELECT t.oid::int8, t.typname, t.typtype::text, t.typbasetype::int8, t.typtypmod, n.nspname,
+       CASE WHEN t.typsubscript = 'array_subscript_handler'::regproc THEN t.typelem::int8 ELSE 0 END
 FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace WHERE t.oid = ANY(%s::int8[]::oid[])
 """
 
@@ -151,28 +152,44 @@ def read_tables(connection: Connection, place: Place) -> dict[str, Table]:
     return tables
 
 
+@dataclass(frozen=True)
+class Known:
+    """A row of `pg_type`."""
+
+    name: str
+    kind: str
+    base: int
+    """The type beneath a domain."""
+    modifier: int
+    schema: str
+    element: int
+    """The type of an array's elements."""
+
+
 def read_types(connection: Connection, wanted: Collection[tuple[int, int]]) -> dict[tuple[int, int], PgType]:
     """The types of columns, by (oid, modifier); domains are seen through."""
-    known: dict[int, tuple[str, str, int, int, str]] = {}
+    known: dict[int, Known] = {}
     missing = {oid for oid, _ in wanted}
     while missing:
-        for oid, name, kind, base, modifier, schema in rows(connection, _TYPES, list(missing)):
-            known[oid] = (name, kind, base, modifier, schema)
-        missing = {t[2] for t in known.values() if t[1] == "d"} - set(known)
+        known |= {oid: Known(*row) for oid, *row in rows(connection, _TYPES, list(missing))}
+        beneath = {t.base for t in known.values() if t.kind == "d"} | {t.element for t in known.values() if t.element}
+        missing = beneath - set(known)
     return {(oid, modifier): _resolved(known, oid, modifier) for oid, modifier in wanted}
 
 
-def _resolved(known: Mapping[int, tuple[str, str, int, int, str]], oid: int, modifier: int) -> PgType:
+def _resolved(known: Mapping[int, Known], oid: int, modifier: int) -> PgType:
     while oid in known:
-        name, kind, base, base_modifier, schema = known[oid]
-        if kind == "d":
-            oid, modifier = base, base_modifier
+        type_ = known[oid]
+        if type_.kind == "d":
+            oid, modifier = type_.base, type_.modifier
             continue
-        if kind == "e":
-            return PgType("enum", modifier, oid, identifier(schema, name))
-        if schema == "pg_catalog" or name == "citext":
-            return PgType(name, modifier, oid)
-        return PgType(f"{schema}.{name}", modifier, oid)
+        if type_.element:
+            return PgType(type_.name, modifier, oid, element=_resolved(known, type_.element, modifier))
+        if type_.kind == "e":
+            return PgType("enum", modifier, oid, identifier(type_.schema, type_.name))
+        if type_.schema == "pg_catalog" or type_.name == "citext":
+            return PgType(type_.name, modifier, oid)
+        return PgType(f"{type_.schema}.{type_.name}", modifier, oid)
     return PgType("?", modifier, oid)
 
 
@@ -184,6 +201,9 @@ class Slot:
     confirmed: int
     wal_status: str
     retained: int
+    """Bytes of log that the server keeps for it."""
+    unconfirmed: int
+    """Bytes of log after the position that it was confirmed up to."""
 
 
 @dataclass(frozen=True)
@@ -209,7 +229,8 @@ def read_slot(connection: Connection, name: str) -> Slot | None:
     found = rows(
         connection,
         "SELECT plugin::text, database::text, active, (confirmed_flush_lsn - '0/0')::int8, wal_status,"
-        " coalesce(pg_current_wal_lsn() - restart_lsn, 0)::int8"
+        " coalesce(pg_current_wal_lsn() - restart_lsn, 0)::int8,"
+        " coalesce(pg_current_wal_lsn() - confirmed_flush_lsn, 0)::int8"
         " FROM pg_replication_slots WHERE slot_name = %s AND slot_type = 'logical'",
         name,
     )

@@ -62,21 +62,27 @@ def parse(text: str) -> Position:
     return position
 
 
+def peek(looking: Connection, place: Place, slot: str, through: int, kinds: str) -> Iterator[pgoutput.Message]:
+    """Messages of some kinds from the slot's own position on, of transactions that are committed before `through`, and
+    a few more."""
+    found = rows(
+        looking,
+        "SELECT data FROM pg_logical_slot_peek_binary_changes(%s, %s::pg_lsn, NULL, 'proto_version', '1', "
+        "'publication_names', %s, 'messages', 'true') WHERE get_byte(data, 0) = ANY(%s::int[])",
+        slot,
+        lsn_text(through),
+        sql.Identifier(place.name).as_string(looking),
+        [ord(kind) for kind in kinds],
+    )
+    return (pgoutput.decode(bytes(data)) for (data,) in found)
+
+
 def commits(
     connection: Connection, place: Place, slot: str, through: int
 ) -> Iterator[tuple[pgoutput.Begin, pgoutput.Commit]]:
     """The transactions that a slot would bring up to a place, without taking them from it."""
-    found = rows(
-        connection,
-        "SELECT data FROM pg_logical_slot_peek_binary_changes(%s, %s::pg_lsn, NULL, 'proto_version', '1',"
-        " 'publication_names', %s, 'messages', 'true') WHERE get_byte(data, 0) IN (66, 67)",
-        slot,
-        lsn_text(through),
-        sql.Identifier(place.name).as_string(connection),
-    )
     begin = None
-    for (data,) in found:
-        message = pgoutput.decode(bytes(data))
+    for message in peek(connection, place, slot, through, "BC"):
         if isinstance(message, pgoutput.Begin):
             begin = message
         elif isinstance(message, pgoutput.Commit) and begin is not None and message.end_lsn <= through:

@@ -20,7 +20,7 @@ from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq.abc import PGresult
 
-from strobe.errors import AccessRefused, LostGuarantee, SourceUnavailable, StrobeError, UserError
+from strobe.errors import AccessRefused, LostGuarantee, RelationLost, SourceUnavailable, StrobeError, UserError
 
 T = TypeVar("T")
 
@@ -82,6 +82,16 @@ def object_name(project: str, source: str) -> str:
 
 
 @dataclass(frozen=True)
+class Keep:
+    """How many bytes of log the server may keep for the slot, and what happens beyond the limit."""
+
+    warn: int = 2**30
+    limit: int | None = None
+    drop: bool = False
+    """Whether the slot is dropped beyond the limit, so that the log can go."""
+
+
+@dataclass(frozen=True)
 class Place:
     """Everything that is needed to get there; pickles, and shows no secret."""
 
@@ -92,6 +102,7 @@ class Place:
     """Of the slot and of the publication."""
     connections: int = 4
     statement_timeout: float = 5.0
+    keep: Keep = Keep()
 
     @property
     def where(self) -> str:
@@ -135,10 +146,12 @@ class Place:
         except StrobeError:
             raise
         except psycopg.Error as error:
-            raise self.translated(error, where) from None  # a driver's error may hold what was asked for
+            raise self.translated(error, where, table) from None  # a driver's error may hold what was asked for
 
-    def translated(self, error: psycopg.Error, where: str) -> StrobeError:
+    def translated(self, error: psycopg.Error, where: str, table: str = "") -> StrobeError:
         text = self._clean(error)
+        if table and isinstance(error, (errors.UndefinedTable, errors.UndefinedColumn)):
+            return self.table_lost(text, table)
         if isinstance(error, (errors.UndefinedTable, errors.UndefinedColumn, errors.UndefinedObject)):
             fix = f"See `strobe check`, then `strobe prepare {self.source}`."
             return UserError(text, where=where, fix=fix)
@@ -165,6 +178,12 @@ class Place:
     def lost(self, message: str) -> LostGuarantee:
         fix = "Rebuild the views that use this source: `strobe rebuild VIEW`."
         return LostGuarantee(message, where=self.where, fix=fix)
+
+    def table_lost(self, message: str, *tables: str, fix: str = "") -> RelationLost:
+        """Views that use these tables can no longer be kept."""
+        where = f"{self.where}, table {tables[0]}" if len(tables) == 1 else self.where
+        change = f"Change the views that use it, `strobe prepare {self.source}`, and `strobe rebuild VIEW`."
+        return RelationLost(message, source=self.source, relations=tables, where=where, fix=fix or change)
 
     def not_prepared(self, what: str) -> UserError:
         return UserError(what, where=self.where, fix=f"Run `strobe prepare {self.source}`.")

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any, cast
 
@@ -21,15 +22,15 @@ import psycopg
 from psycopg import sql
 
 from strobe.algebra.bag import Row
-from strobe.errors import SourceUnavailable, UserError
+from strobe.errors import LostGuarantee, SourceUnavailable, UserError
 from strobe.messages import Lookup, Position, Seen, SeenByXid
 from strobe.sources import postgres_pgoutput as pgoutput
 from strobe.sources.base import Reader
 from strobe.sources.postgres_catalog import Table, read_tables, rows
-from strobe.sources.postgres_mark import Mark, commits, position_at
+from strobe.sources.postgres_mark import Mark, commits, peek, position_at
 from strobe.sources.postgres_pgoutput import parse_lsn, widen
 from strobe.sources.postgres_place import STARTED, Connection, Place, Pool
-from strobe.sources.postgres_stream import copy_slot, unfit
+from strobe.sources.postgres_stream import copy_slot, named_by, unfit
 from strobe.sources.postgres_values import Decode, Encoding, PgType, Unfit, decoder, encoding
 
 KEYS = 5_000
@@ -217,7 +218,7 @@ class PostgresReader(Reader):
             with self._place.errors():
                 self._tables.update(read_tables(self._open_connection(), self._place))
         if name not in self._tables:
-            raise UserError(f"there is no table {name}", where=self._place.where, fix="See `strobe check`.")
+            raise self._place.table_lost(f"there is no table {name}", name)
         return self._tables[name]
 
     def _open_connection(self) -> Connection:
@@ -238,6 +239,19 @@ def _cut(found: Sequence[tuple[int, pgoutput.Commit]], snapshot: Snapshot, throu
     if any(commit.end_lsn > place for commit in seen):
         return None
     return position_at(place, Mark.of(seen[-1]) if seen else None)
+
+
+def parts_before(looking: Connection, place: Place, slot: str, through: int) -> Iterator[str]:
+    """The global transactions with a part in the log between the slot's position and another."""
+    named: list[str] = []
+    for message in peek(looking, place, slot, through, "BMC"):
+        if isinstance(message, pgoutput.Begin):
+            named = []
+        elif isinstance(message, pgoutput.Emitted):
+            with suppress(LostGuarantee):  # views that are past it have been rebuilt since
+                named += [part.id for part in [named_by(message, place)] if part]
+        elif isinstance(message, pgoutput.Commit) and message.end_lsn <= through:
+            yield from named
 
 
 class Rows:
@@ -268,8 +282,7 @@ class Rows:
         for place, type_ in enumerate(self._types):
             if (result.ftype(place), result.fmod(place)) != (type_.oid, type_.modifier):
                 column = self._columns[place]
-                fix = f"Change the views that use it, then `strobe prepare {self._place.source}` and rebuild."
-                raise UserError(f"its column {column} has another type now", where=self._where, fix=fix)
+                raise self._place.table_lost(f"its column {column} has another type now", self._table.name)
 
     def decode(self, result: psycopg.pq.abc.PGresult) -> Iterator[Row]:
         columns = list(enumerate(self._decoders))

@@ -13,7 +13,7 @@ import queue
 import select
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
@@ -22,9 +22,10 @@ import psycopg
 from psycopg.pq import ExecStatus
 
 from strobe.algebra.bag import Bag, Row
-from strobe.errors import BrokenInvariant, LostGuarantee, SourceUnavailable, StrobeError, UserError
-from strobe.messages import Position
+from strobe.errors import BrokenInvariant, RelationLost, SourceUnavailable, StrobeError, UserError
+from strobe.messages import GlobalTransaction, Position
 from strobe.sources import postgres_pgoutput as pgoutput
+from strobe.sources.global_ids import global_transaction
 from strobe.sources.postgres_mark import Mark, mark_of
 from strobe.sources.postgres_pgoutput import UNCHANGED, RelationInfo, Tuple, lsn_text, parse_lsn
 from strobe.sources.postgres_place import STARTED, Connection, Place, identifier
@@ -37,6 +38,8 @@ SILENCE_SECONDS = 60.0
 """After so long without a sign of life the connection is given up. The server is asked for one now and then."""
 PROGRESS_SECONDS = 0.02
 """How often the passing of irrelevant log is reported, at the most."""
+PREFIX = "strobe"
+"""Of messages in the log that name the global transaction of which this one is a part."""
 BUSY_SECONDS = 10.0
 """How long a slot may still belong to a connection that has just ended."""
 
@@ -51,6 +54,10 @@ class Watched:
     key: tuple[str, ...]
     images: bool
     sql: str
+    place: tuple[str, str]
+    """Its schema and its name there."""
+    declared: Mapping[str, str]
+    """The columns' types, as the server writes them."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +71,12 @@ class Arrived:
     committed_at: datetime | None = None
     changes: Mapping[str, Bag] = field(default_factory=dict)
     gone: Mapping[str, Bag] = field(default_factory=dict)
+    part_of: tuple[GlobalTransaction, ...] = ()
+
+    @property
+    def told(self) -> bool:
+        """Whether it says more than how far the log has come."""
+        return bool(self.changes or self.gone or self.part_of)
 
 
 class Slots:
@@ -93,13 +106,15 @@ class Stream(threading.Thread):
         place: Place,
         after: Position,
         stops: Sequence[Position],
-        watched: Mapping[tuple[str, str], Watched],
+        watched: Mapping[int, Watched],
         types: Callable[[set[tuple[int, int]]], Mapping[tuple[int, int], PgType]],
         durable: Callable[[], int],
         slots: Slots,
         check: Callable[[str, str], None],
+        guard: Callable[[Callable[[], None]], None],
     ) -> None:
-        """`watched` is by (schema, table); `durable` says up to where the log is no longer needed.
+        """`watched` is by the tables' ids; `durable` says up to where the log is no longer needed; `guard` is called
+        with what ends the connection, often, and may raise.
 
         `check` is called as soon as the slot is held, when nobody else can move it on any more, with the slot's name
         and when the server was started that it is on."""
@@ -112,6 +127,7 @@ class Stream(threading.Thread):
         self._assembly = Assembly(place, watched, types)
         self._durable = durable
         self._slots = slots
+        self._guard = guard
         self._own = False
         self._arrived: queue.Queue[Arrived | StrobeError | BaseException] = queue.Queue(WAITING)
         self._ending = threading.Event()
@@ -239,7 +255,7 @@ class Stream(threading.Thread):
             return
         self._stop_before(connection, arrived.end)
         self._mark = arrived.mark
-        if arrived.changes or arrived.gone:
+        if arrived.told:
             self._passed = None
             self._received = max(self._received, arrived.end)
             self._arrive(connection, arrived)
@@ -290,6 +306,8 @@ class Stream(threading.Thread):
     def _tell(self, connection: Connection) -> None:
         self._told = (self._received, self._confirmed())
         self._told_at = time.monotonic()
+        if self._own:
+            self._guard(connection.close)
         pgconn = connection.pgconn
         silent = self._told_at > self._heard_at + FEEDBACK_SECONDS
         pgconn.put_copy_data(pgoutput.feedback(*self._told, datetime.now(timezone.utc), reply=silent))
@@ -315,13 +333,14 @@ class Assembly:
     def __init__(
         self,
         place: Place,
-        watched: Mapping[tuple[str, str], Watched],
+        watched: Mapping[int, Watched],
         types: Callable[[set[tuple[int, int]]], Mapping[tuple[int, int], PgType]],
     ) -> None:
         self._place, self._watched, self._types = place, watched, types
         self._relations: dict[int, Rows | None] = {}
         self._begin: pgoutput.Begin | None = None
         self._nets: dict[str, Net] = {}
+        self._parts: dict[GlobalTransaction, None] = {}
 
     @property
     def open(self) -> bool:
@@ -330,7 +349,7 @@ class Assembly:
 
     def receive(self, message: pgoutput.Message) -> Arrived | None:
         if isinstance(message, pgoutput.Begin):
-            self._begin, self._nets = message, {}
+            self._begin, self._nets, self._parts = message, {}, {}
         elif isinstance(message, pgoutput.Commit):
             return self._commit(message)
         elif isinstance(message, RelationInfo):
@@ -341,6 +360,8 @@ class Assembly:
                 rows.apply(message, self._nets.setdefault(rows.watched.name, rows.net()))
         elif isinstance(message, pgoutput.Truncate):
             self._truncate(message)
+        elif isinstance(message, pgoutput.Emitted) and (part := named_by(message, self._place)):
+            self._parts[part] = None
         return None
 
     def _commit(self, message: pgoutput.Commit) -> Arrived:
@@ -349,18 +370,22 @@ class Assembly:
             raise BrokenInvariant("a commit came without its beginning", where=self._place.where)
         changes = {name: bag for name, net in self._nets.items() if len(bag := net.changes())}
         gone = {name: bag for name, net in self._nets.items() if len(bag := net.gone())}
-        return Arrived(message.end_lsn, Mark.of(message), begin.xid, message.committed_at, changes, gone)
+        parts, mark = tuple(self._parts), Mark.of(message)
+        return Arrived(message.end_lsn, mark, begin.xid, message.committed_at, changes, gone, parts)
 
     def _truncate(self, message: pgoutput.Truncate) -> None:
-        for number in message.relations:
-            rows = self._relations.get(number)
-            if rows is not None:
-                raise self._place.lost(f"table {rows.watched.name} was emptied by TRUNCATE, which Strobe cannot follow")
+        emptied = [rows.watched.name for n in message.relations if (rows := self._relations.get(n)) is not None]
+        if emptied:
+            what = f"table {', '.join(emptied)} was emptied by TRUNCATE, which Strobe cannot follow"
+            fix = "Rebuild the views that use it: `strobe rebuild VIEW`."
+            raise self._place.table_lost(what, *emptied, fix=fix)
 
     def _rows(self, info: RelationInfo) -> Rows | None:
-        watched = self._watched.get((info.schema, info.name))
+        watched = self._watched.get(info.id)
         if watched is None:
             return None
+        if (info.schema, info.name) != watched.place:
+            raise self._altered(watched, "it was renamed")
         types = self._types({(c.type, c.modifier) for c in info.columns})
         there = {c.name: types[c.type, c.modifier] for c in info.columns}
         for column, wanted in watched.types.items():
@@ -376,12 +401,15 @@ class Assembly:
                 raise self._altered(watched, f"old rows are no longer named by its key ({', '.join(watched.key)})")
         return Rows(self._place, watched, info)
 
-    def _altered(self, watched: Watched, what: str) -> LostGuarantee:
-        return LostGuarantee(
-            f"table {watched.name} was altered: {what}",
-            where=self._place.where,
-            fix=f"Change the views that use it, `strobe prepare {self._place.source}`, and `strobe rebuild VIEW`.",
-        )
+    def _altered(self, watched: Watched, what: str) -> RelationLost:
+        return self._place.table_lost(f"table {watched.name} was altered: {what}", watched.name)
+
+
+def named_by(message: pgoutput.Emitted, place: Place) -> GlobalTransaction | None:
+    """The global transaction that a message in the log names, if that is what it is for."""
+    if not message.transactional or message.prefix != PREFIX:
+        return None
+    return global_transaction(message.content.decode(errors="replace"), place.source)
 
 
 class Net:
@@ -494,13 +522,17 @@ class Rows:
             for place, decode in zip(self._key, self._key_decoders, strict=True)
         )
 
-    def unfit(self, column: str, value: bytes, reason: str) -> UserError:
-        return unfit(self._where, column, self.watched.types[column], value, reason)
+    def unfit(self, column: str, value: bytes, reason: str) -> RelationLost:
+        found = unfit(self._where, column, self.watched.types[column], value, reason)
+        fix = "Change the value, or leave the column out of the views; then `strobe rebuild` those that use the table."
+        return RelationLost(
+            found.message, source=self._place.source, relations=[self.watched.name], where=found.where, fix=fix
+        )
 
-    def _out_of_line(self, column: str) -> LostGuarantee:
-        return LostGuarantee(
+    def _out_of_line(self, column: str) -> RelationLost:
+        return self._place.table_lost(
             f"a long value of column {column} was left alone by an update, and is not in the log",
-            where=self._where,
+            self.watched.name,
             fix=f"Run: ALTER TABLE {self.watched.sql} REPLICA IDENTITY FULL; then `strobe rebuild` the views that use "
             "the column.",
         )
@@ -513,10 +545,3 @@ def unfit(where: str, column: str, type_: PgType, value: bytes, reason: str) -> 
         where=f"{where}, column {column}",
         fix="Change the value, or leave the column out of the views.",
     )
-
-
-def arrivals(stream: Stream, stopped: Callable[[], bool]) -> Iterator[Arrived]:
-    while not stopped():
-        arrived = stream.take(0.05)
-        if arrived is not None:
-            yield arrived

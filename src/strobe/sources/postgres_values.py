@@ -43,10 +43,14 @@ class PgType:
     """Of the type beneath domains."""
     sql: str = ""
     """Its name in SQL, for types of users."""
+    element: PgType | None = None
+    """Of an array."""
 
     @property
     def spark(self) -> str | None:
         """The Spark type; None where there is none."""
+        if self.element is not None:
+            return f"array<{self.element.spark}>" if self.element.spark else None
         if self.name == "numeric":
             return _decimal_type(self.modifier)
         return _SPARK.get(self.name)
@@ -54,7 +58,7 @@ class PgType:
     @property
     def searchable(self) -> bool:
         """Whether equality here and in Spark agree, or equality here is the wider one."""
-        return self.name not in ("json", "jsonb", "citext")
+        return self.element is None and self.name not in _AS_TEXT
 
 
 def _decimal_type(modifier: int) -> str | None:
@@ -65,7 +69,13 @@ def _decimal_type(modifier: int) -> str | None:
     return f"decimal({precision},{scale})" if 1 <= precision <= 38 and 0 <= scale <= precision else None
 
 
+_AS_TEXT = (
+    *("json", "jsonb", "xml", "citext", "time", "timetz", "interval"),
+    *("bit", "varbit", "inet", "cidr", "macaddr", "macaddr8"),
+)
+"""Read as the server writes them; what the server calls equal need not be the same text, or has no equality."""
 _SPARK = {
+    **dict.fromkeys(_AS_TEXT, "string"),
     "int2": "smallint",
     "int4": "int",
     "int8": "bigint",
@@ -75,10 +85,7 @@ _SPARK = {
     "text": "string",
     "varchar": "string",
     "bpchar": "string",
-    "citext": "string",
     "uuid": "string",
-    "json": "string",
-    "jsonb": "string",
     "enum": "string",
     "bytea": "binary",
     "date": "date",
@@ -89,6 +96,8 @@ _SPARK = {
 
 def decoder(type_: PgType) -> Decode:
     """The server's text (never NULL) to a canonical value; raises `Unfit`."""
+    if type_.element is not None:
+        return _arrays(decoder(type_.element))
     if type_.name == "numeric":
         precision, scale = map(int, (type_.spark or UNBOUNDED)[8:-1].split(","))
         return _decimals(precision, scale)
@@ -97,6 +106,36 @@ def decoder(type_: PgType) -> Decode:
 
 def _string(text: bytes) -> str:
     return text.decode()
+
+
+_ELEMENT = re.compile(rb'(?:"((?:[^"\\]|\\.)*)"|([^",{}]+))([,}])', re.DOTALL)
+
+
+def _arrays(decode_element: Decode) -> Decode:
+    """Arrays of one dimension, as tuples: `{1,NULL,"a b"}`."""
+
+    def decode(text: bytes) -> tuple[Any, ...]:
+        if text == b"{}":
+            return ()
+        if not text.startswith(b"{"):
+            raise Unfit("its first element does not have the number 1")
+        if text.startswith(b"{{"):
+            raise Unfit("it has several dimensions")
+        found: list[Any] = []
+        place = 1
+        while place < len(text):
+            match = _ELEMENT.match(text, place)
+            if match is None:
+                raise Unfit("it is not an array")
+            quoted, plain = match[1], match[2]
+            if quoted is not None:
+                found.append(decode_element(re.sub(rb"\\(.)", rb"\1", quoted, flags=re.DOTALL)))
+            else:
+                found.append(None if plain == b"NULL" else decode_element(plain))
+            place = match.end()
+        return tuple(found)
+
+    return decode
 
 
 def _decimals(precision: int, scale: int) -> Decode:
