@@ -77,6 +77,13 @@ class SourceUnavailable(StrobeError):
     code = "source_unavailable"
 
 
+class AccessRefused(SourceUnavailable):
+    """A source does not let Strobe in: the user has to mend it, perhaps at the source, so it is tried again too."""
+
+    exit_code = 2
+    code = "access_refused"
+
+
 class CommitUnknown(StrobeError):
     """An append whose outcome cannot be known: treated as a crash, never retried blindly."""
 

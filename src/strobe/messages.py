@@ -32,7 +32,7 @@ class Immutable:
 class Position(Immutable):
     """A place in a source's log. `text` is what is stored and shown; `order` is what is compared."""
 
-    text: str
+    text: str = field(compare=False)
     order: tuple[int, ...]
 
     def __lt__(self, other: Position) -> bool:

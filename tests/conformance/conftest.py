@@ -306,8 +306,7 @@ class PostgresUnderTest(SourceUnderTest):
 
     kind = "postgres"
     lacks: ClassVar[dict[str, str]] = {
-        "restore": "a server restored from a backup goes on in another timeline, which is another identity; a log that "
-        "ends before the position is found in tests/unit/test_postgres_source.py",
+        "restore": "it takes a server of its own: see tests/unit/test_faults.py",
     }
     values: ClassVar[dict[str, list[Any]]] = {
         "smallint": [0, -1, 32767, -32768],

@@ -71,6 +71,11 @@ class Server:
     def data(self) -> Path:
         return self.folder / "data"
 
+    @property
+    def process(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def start(self) -> None:
         _belongs_to_mysql(self.folder)
         program = _find("mariadbd")

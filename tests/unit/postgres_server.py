@@ -107,6 +107,18 @@ class PostgresServer:
             self._server.wait(30)
             self._server = None
 
+    @property
+    def process(self) -> int:
+        """The process that was started, which may be the one that runs the server under another account."""
+        assert self._server is not None
+        return self._server.pid
+
+    def gone(self) -> None:
+        """The server was killed: wait until nothing is left of it."""
+        if self._server is not None:
+            self._server.wait(30)
+            self._server = None
+
     def remove(self) -> None:
         try:
             if self.data.exists():

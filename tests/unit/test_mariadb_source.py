@@ -21,7 +21,7 @@ from mariadb_server import running
 from strobe.algebra.bag import Bag, Row
 from strobe.config import Limits
 from strobe.config import MariadbSource as Config
-from strobe.errors import LostGuarantee, SourceUnavailable, UserError
+from strobe.errors import AccessRefused, LostGuarantee, SourceUnavailable, UserError
 from strobe.messages import Lookup, Position, Transaction
 from strobe.sources.mariadb import MariadbSource
 from strobe.sources.mariadb_place import rows
@@ -704,7 +704,7 @@ def test_a_wrong_password_is_not_shown(shop: Shop) -> None:
     """Neither in the error nor in what objects print of themselves."""
     config = Config(type="mariadb", dsn=shop.dsn.replace("s3cret", "wr0ng"))
     source = MariadbSource("billing", config)
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(AccessRefused) as caught:
         source.now()
     shown = [str(caught.value), repr(config), repr(source._place), str(source.check(["t"]))]
     assert not any("wr0ng" in text or "pass:word" in text for text in shown)

@@ -350,7 +350,7 @@ def test_a_slot_that_is_gone_or_made_anew_is_noticed(db: Database) -> None:
     db.server.execute(db.name, "SELECT pg_drop_replication_slot('strobe_test_shop')")
     with pytest.raises(LostGuarantee, match="slot is missing"):
         source.verify(position)
-    with pytest.raises(UserError, match="not prepared"):
+    with pytest.raises(LostGuarantee, match="is gone"):
         next(source.transactions(position, [], lambda: False))
     source.prepare(["orders"])
     with pytest.raises(LostGuarantee, match="made anew"):
@@ -362,6 +362,33 @@ def test_a_log_that_ends_before_the_position_is_noticed(db: Database) -> None:
     beyond = source.position("FFFF/0")
     with pytest.raises(LostGuarantee, match="restored"):
         source.verify(beyond)
+
+
+def test_every_position_passes_for_one_of_its_log(db: Database) -> None:
+    """Also a stop between transactions that nobody needs, which are in the log all the same; and not for another's."""
+    source = db.make(ORDERS, "orders")
+    start, stops = source.now(), []
+    for n in range(8):
+        db.run(f"INSERT INTO orders VALUES ({n}, 1, '')")
+        for _ in range(n % 3):
+            db.run("SELECT pg_logical_emit_message(true, 'nobody', '')")
+        stops.append(source.now())
+        db.run("SELECT pg_logical_emit_message(true, 'nobody', '')")
+    found, end = [], source.now()
+    for transaction in source.transactions(start, stops, lambda: False):
+        found.append(transaction.position)
+        if end <= transaction.position:
+            break
+    assert {stop.order for stop in stops} <= {position.order for position in found}
+    for position in found:
+        source.verify(position)
+    source.discard(found[len(found) // 2])
+    for position in found[len(found) // 2 :]:
+        source.verify(position)
+    place, _, mark = found[-1].text.partition("@")
+    for other in (found[-3].text.partition("@")[2], f"{mark[:-1]}{(int(mark[-1]) + 1) % 10}"):
+        with pytest.raises(LostGuarantee, match="other transactions"):
+            source.verify(source.position(f"{place}@{other}"))
 
 
 # Replica identities.

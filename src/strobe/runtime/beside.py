@@ -190,7 +190,8 @@ class Beside:
         last = coordinator.committer.last
         for name, vector in last.positions.items():
             guarded = self.assembly.views[name].level != "none"
-            if guarded and any(text != self._vector[s].text for s, text in vector.items()):
+            at = {s: self.assembly.sources[s].position(text) for s, text in vector.items()}
+            if guarded and any(position.order != self._vector[s].order for s, position in at.items()):
                 raise BrokenInvariant(f"it stands at {vector}, not at {self._vector}", where=f"view {name}")
         log = look.open_log(own.layout)
         changed = look.changes(log, FIRST, last.number)

@@ -304,7 +304,10 @@ class Service:
         in_a_row = self._failures[-ATTEMPTS:].count(last.number)
         if in_a_row == ATTEMPTS or self._stop.wait(in_a_row):
             raise error
-        header = warehouse.fence(take_over=not self._lock.held)
+        try:
+            header = warehouse.fence(take_over=not self._lock.held)
+        except CommitUnknown as again:
+            return self._recover(warehouse, last, again)
         self._epoch = warehouse.epoch
         return _commit_of(header) if header is not None else last
 
@@ -394,7 +397,8 @@ class Service:
                 self._reporter.status(self._document)
 
     def _heartbeat(self, stopped: bool = False) -> None:
-        write_heartbeat(self._layout.control, {**self._document, "epoch": self._epoch, "stopped": stopped})
+        with suppress(OSError):  # a full disk: the coordinator works on, and tries again
+            write_heartbeat(self._layout.control, {**self._document, "epoch": self._epoch, "stopped": stopped})
 
     def _answer_through_spark(self, assembly: Assembly) -> SparkAnswer:
         def answer(source: Source, query: Query) -> tuple[tuple[Relation, ...], Seen]:

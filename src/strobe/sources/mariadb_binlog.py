@@ -198,21 +198,30 @@ def created(place: Place, file: str) -> int:
 
 
 class Marks:
-    """When binlog files were created, asked for once."""
+    """When binlog files were created, asked for once, and again where a new connection may lead to another server."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
         self._known: dict[str, int] = {}
+        self._asked: dict[str, int] = {}
 
-    def of(self, file: str) -> int:
-        if file not in self._known:
-            if len(self._known) > 1000:
-                self._known.clear()
-            self._known[file] = created(self._place, file)
+    def __getstate__(self) -> dict[str, Any]:
+        """What was asked for on connections of this process has to be asked again elsewhere."""
+        return {"_place": self._place, "_known": dict(self._known), "_asked": {}}
+
+    def of(self, file: str, connections: int) -> int:
+        """`connections` is how many have been made so far."""
+        if self._asked.get(file) != connections:
+            self.learn(file, created(self._place, file))
+            self._asked[file] = connections
         return self._known[file]
 
     def learn(self, file: str, second: int) -> None:
-        self._known[file] = second
+        if len(self._known) > 1000:
+            self._known.clear()
+            self._asked.clear()
+        if self._known.setdefault(file, second) != second:
+            raise self._place.lost(f"the binlog {file} is another one than before: the database was restored or reset")
 
 
 def verify(place: Place, connection: Any, position: Position) -> None:

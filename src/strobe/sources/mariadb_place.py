@@ -19,10 +19,11 @@ import pymysql
 from pymysql.converters import encoders
 from pymysql.cursors import Cursor, SSCursor
 
-from strobe.errors import LostGuarantee, SourceUnavailable, UserError
+from strobe.errors import AccessRefused, LostGuarantee, SourceUnavailable, UserError
 
 CONNECT_SECONDS = 10
-READ_SECONDS = 600
+SILENCE_SECONDS = 10.0
+"""So much longer than a question may take is waited for the server; then the connection is given up."""
 WAIT_SECONDS = 60
 """How long a question waits for one of the few connections."""
 IDLE_SECONDS = 30
@@ -35,7 +36,8 @@ SESSION = (
 """What decoding relies on: UTC, no padding of CHAR, backslash escapes, snapshots that stay."""
 
 _TIMEOUT = {1969, 3024}
-_DENIED = {1044, 1045, 1142, 1143, 1227, 1698, 1370}
+_REFUSED = {1045, 1698}
+_DENIED = {1044, 1142, 1143, 1227, 1370}
 _MISSING = {1049, 1051, 1054, 1146}
 
 
@@ -104,7 +106,7 @@ class Place:
     def database(self) -> str:
         return self.address.database
 
-    def connect(self, read_timeout: float = READ_SECONDS) -> Any:
+    def connect(self) -> Any:
         """A new connection in which every value comes as text or bytes, undecoded."""
         address = self.address
         try:
@@ -124,8 +126,8 @@ class Place:
                 conv=dict(encoders),
                 autocommit=True,
                 connect_timeout=CONNECT_SECONDS,
-                read_timeout=read_timeout,
-                write_timeout=60,
+                read_timeout=self.statement_timeout + SILENCE_SECONDS,
+                write_timeout=self.statement_timeout + SILENCE_SECONDS,
                 ssl=tls,
                 ssl_disabled=tls is None,
                 init_command=f"{SESSION}, max_statement_time = {self.statement_timeout:.3f}",
@@ -159,6 +161,9 @@ class Place:
         if code == 1193:  # unknown system variable
             fix = "Strobe needs MariaDB 10.6 or newer."
             return UserError(f"this server is not one that Strobe knows: {text}", where=self.where, fix=fix)
+        if code in _REFUSED:
+            fix = "Put the right user and password where dsn takes them from, and start again."
+            return AccessRefused(text, where=self.where, fix=fix)
         if code in _DENIED:
             fix = "Grant the rights that docs/sources/mariadb.md lists; see `strobe check`."
             return UserError(text, where=self.where, fix=fix)
@@ -177,6 +182,8 @@ class Connections:
 
     def __init__(self, place: Place) -> None:
         self.place = place
+        self.made = 0
+        """How many there were so far: a new one may lead to another server."""
         self._free = threading.BoundedSemaphore(place.connections)
         self._idle: list[tuple[float, Any]] = []
         self._lock = threading.Lock()
@@ -193,6 +200,7 @@ class Connections:
                     if time.monotonic() - since < IDLE_SECONDS and _alive(connection):
                         return connection
                     _drop(connection)
+                self.made += 1
             return self.place.connect()
         except BaseException:
             self._free.release()

@@ -44,14 +44,14 @@ def snapshot(connection: Any) -> tuple[str, int]:
 class Shared:
     """What the readers and the stream of one source have in common."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, marks: Marks | None = None) -> None:
         self.place = place
         self.connections = Connections(place)
         self.catalog = Catalog(self.connections)
-        self.marks = Marks(place)
+        self.marks = marks or Marks(place)
 
     def position(self, file: str, offset: int) -> Position:
-        return position_at(file, offset, self.marks.of(file))
+        return position_at(file, offset, self.marks.of(file, self.connections.made))
 
 
 class MariadbReader(Reader):
@@ -62,13 +62,13 @@ class MariadbReader(Reader):
         self._connection: Any = None
         self._sound = False
 
-    def __getstate__(self) -> Place:
+    def __getstate__(self) -> tuple[Place, Marks]:
         if self._connection is not None:
             raise TypeError("an open reader cannot be pickled")
-        return self._shared.place
+        return self._shared.place, self._shared.marks
 
-    def __setstate__(self, place: Place) -> None:
-        self.__init__(Shared(place))  # type: ignore[misc]
+    def __setstate__(self, state: tuple[Place, Marks]) -> None:
+        self.__init__(Shared(*state))  # type: ignore[misc]
 
     def __del__(self) -> None:
         self.close()

@@ -26,9 +26,10 @@ from strobe.sources.base import Finding, Kept, Reader, Source
 from strobe.sources.postgres_catalog import Slot, Table, read_prepared, read_slot, read_tables, read_types, rows
 from strobe.sources.postgres_check import check, publication_statements, usable_table
 from strobe.sources.postgres_definitions import Definitions, unpublished
+from strobe.sources.postgres_mark import parse, passes, position_at
 from strobe.sources.postgres_pgoutput import lsn_text, parse_lsn, widen
-from strobe.sources.postgres_place import Connection, Place, Pool, identifier, literal
-from strobe.sources.postgres_reader import PostgresReader, Snapshot, end_of_log, parts_before, position_at
+from strobe.sources.postgres_place import STARTED, Connection, Place, Pool, identifier, literal
+from strobe.sources.postgres_reader import PostgresReader, Snapshot, end_of_log, parts_before
 from strobe.sources.postgres_slot import Guard, kept
 from strobe.sources.postgres_stream import Arrived, Slots, Stream, Watched, copy_slot
 from strobe.sources.postgres_values import PgType
@@ -44,6 +45,8 @@ class PostgresSource(Source):
         self._pool = Pool(place)
         self._slots = Slots()
         self._durable = 0
+        self._history = ""
+        """Which server's, and which of its timelines, as first seen."""
         self._focus: Mapping[str, Collection[str]] | None = None
         self._tables: dict[str, Table] = {}
         """As they were when the views were made; a change of what is used stops the stream."""
@@ -157,23 +160,32 @@ class PostgresSource(Source):
     def identity(self) -> str:
         with self._pool.session() as connection:
             self._slot(connection)
-            ((system, timeline, database),) = rows(
-                connection,
-                "SELECT (SELECT system_identifier FROM pg_control_system())::text,"
-                " substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8),"
-                " (SELECT oid FROM pg_database WHERE datname = current_database())::text",
+            return f"postgres:{self._same_history(connection)}:{self._place.name}"
+
+    def _same_history(self, connection: Connection) -> str:
+        ((system, timeline, database),) = rows(
+            connection,
+            "SELECT (SELECT system_identifier FROM pg_control_system())::text,"
+            " substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8),"
+            " (SELECT oid FROM pg_database WHERE datname = current_database())::text",
+        )
+        found = f"{system}:{int(timeline, 16)}:{database}"
+        self._history = self._history or found
+        if found != self._history:
+            raise self._place.lost(
+                f"this is another server or another timeline than before (it was {self._history}, it is {found})"
             )
-        return f"postgres:{system}:{int(timeline, 16)}:{database}:{self._place.name}"
+        return found
 
     def _slot(self, connection: Connection) -> Slot:
-        slot = read_slot(connection, self._place)
+        slot = read_slot(connection, self._place.name)
         if slot is None:
             raise self._place.not_prepared("the database is not prepared: there is no replication slot")
         return slot
 
     def position(self, text: str) -> Position:
         try:
-            return position_at(parse_lsn(text))
+            return parse(text)
         except ValueError:
             raise UserError(f"{text!r} is not a position in a PostgreSQL log", where=self._place.where) from None
 
@@ -190,7 +202,7 @@ class PostgresSource(Source):
             self._reaches(connection, prepared.slot, position)
 
     def _reaches(self, connection: Connection, slot: Slot, position: Position) -> None:
-        """A slot would silently start further on."""
+        """A slot would silently start further on, and the log of a restored server may pass the same places."""
         place = self._place
         if slot.wal_status == "lost":
             raise place.lost("the server has taken away log that the slot needed")
@@ -203,6 +215,9 @@ class PostgresSource(Source):
         ((end,),) = rows(connection, "SELECT pg_current_wal_insert_lsn()::text")
         if parse_lsn(end) < position.order[0]:
             raise place.lost(f"the log ends at {end}, before position {position.text}: the server was restored")
+        with place.connect(timeout=0) as looking:
+            if not passes(looking, place, *copy_slot(looking, place), position):
+                raise place.lost(f"the log has other transactions before position {position.text}: it was restored")
 
     # The stream.
 
@@ -210,13 +225,15 @@ class PostgresSource(Source):
         self, after: Position, stops: Sequence[Position], stopped: Callable[[], bool]
     ) -> Iterator[Transaction]:
         with self._pool.session() as connection:
-            self._reaches(connection, self._slot(connection), after)
             watched = self._watched(connection)
         visible = Visible(self._pool)
-        ends = sorted({s.order[0] for s in stops if after < s})
         guard, definitions = Guard(self._pool), Definitions(self._pool, watched)
+
+        def check(slot: str, started: str) -> None:
+            self._check_stream(after, slot, started)
+
         with Stream(
-            self._place, after.order[0], watched, self._types, lambda: self._durable, self._slots, guard.look
+            self._place, after, stops, watched, self._types, lambda: self._durable, self._slots, check, guard.look
         ) as stream:
             reported = after.order[0]
             while not stopped():
@@ -224,21 +241,30 @@ class PostgresSource(Source):
                 arrived = stream.take(0.05)
                 if arrived is None:
                     continue
-                while ends and ends[0] <= arrived.end:
-                    if ends[0] < arrived.end:
-                        yield Transaction(self.name, position_at(ends[0]))
-                    del ends[0]
                 transaction = self._transaction(arrived, visible)
                 if transaction.xid is not None and not visible.wait(transaction.xid, stopped):
                     return
                 yield transaction
                 reported = arrived.end
 
+    def _check_stream(self, after: Position, slot: str, started: str) -> None:
+        """A stream has begun, from a server that was started then: it is the one that was read up to this position."""
+        with self._pool.session() as connection:
+            if rows(connection, STARTED) != [(started,)]:
+                connection.close()
+                raise SourceUnavailable("connections lead to different servers", where=self._place.where)
+            self._same_history(connection)
+            found = read_slot(connection, slot)
+            if found is None:
+                raise self._place.lost(f"the slot {slot} is gone")
+            self._reaches(connection, found, after)
+        self._pool.started = started
+
     def _transaction(self, arrived: Arrived, visible: Visible) -> Transaction:
         xid = None if arrived.xid is None else visible.widen(arrived.xid)
         return Transaction(
             self.name,
-            position_at(arrived.end),
+            position_at(arrived.end, arrived.mark),
             arrived.changes,
             arrived.committed_at,
             arrived.part_of,
@@ -272,7 +298,7 @@ class PostgresSource(Source):
 
     def kept(self) -> Kept | None:
         with self._pool.session() as connection:
-            slot = read_slot(connection, self._place)
+            slot = read_slot(connection, self._place.name)
         return None if slot is None else kept(self._place, slot)
 
     def discard(self, through: Position) -> None:
@@ -282,20 +308,20 @@ class PostgresSource(Source):
             return
         try:
             with self._pool.session() as connection:
-                slot = read_slot(connection, self._place)
+                slot = read_slot(connection, self._place.name)
                 if slot is not None and not slot.active and slot.confirmed < through.order[0]:
                     rows(
                         connection,
                         "SELECT pg_replication_slot_advance(%s, %s::pg_lsn)::text",
                         self._place.name,
-                        through.text,
+                        lsn_text(through.order[0]),
                     )
         except StrobeError:
             return  # another time
 
     def parts(self, through: Position) -> frozenset[str]:
         with self._place.errors(), self._place.connect(timeout=0) as looking:
-            slot = copy_slot(looking, self._place)
+            slot, _ = copy_slot(looking, self._place)
             return frozenset(parts_before(looking, self._place, slot, through.order[0]))
 
     def reader(self, *, at_a_position: bool = False) -> Reader:

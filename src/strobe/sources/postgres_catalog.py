@@ -225,14 +225,14 @@ class Prepared:
         return "" if self.slot else "the replication slot is missing"
 
 
-def read_slot(connection: Connection, place: Place) -> Slot | None:
+def read_slot(connection: Connection, name: str) -> Slot | None:
     found = rows(
         connection,
         "SELECT plugin::text, database::text, active, (confirmed_flush_lsn - '0/0')::int8, wal_status,"
         " coalesce(pg_current_wal_lsn() - restart_lsn, 0)::int8,"
         " coalesce(pg_current_wal_lsn() - confirmed_flush_lsn, 0)::int8"
         " FROM pg_replication_slots WHERE slot_name = %s AND slot_type = 'logical'",
-        place.name,
+        name,
     )
     return Slot(*found[0]) if found else None
 
@@ -257,7 +257,7 @@ def read_prepared(connection: Connection, place: Place) -> Prepared:
         )
         tables = frozenset(t if s == place.schema else f"{s}.{t}" for s, t in members)
         flaws += _narrowed(connection, place)
-    return Prepared(tables, tuple(flaws), read_slot(connection, place))
+    return Prepared(tables, tuple(flaws), read_slot(connection, place.name))
 
 
 def _narrowed(connection: Connection, place: Place) -> Iterable[str]:

@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import psycopg
-from psycopg import errors, sql
+from psycopg import errors, generators, sql
+from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq.abc import PGresult
 
-from strobe.errors import LostGuarantee, RelationLost, SourceUnavailable, StrobeError, UserError
+from strobe.errors import AccessRefused, LostGuarantee, RelationLost, SourceUnavailable, StrobeError, UserError
+
+T = TypeVar("T")
 
 SETTINGS = {
     "row_security": "off",
@@ -31,7 +37,40 @@ CONNECT_SECONDS = 10
 WAIT_SECONDS = 30.0
 LONGEST_NAME = 63
 
-Connection = psycopg.Connection[tuple[object, ...]]
+STARTED = "SELECT extract(epoch FROM pg_postmaster_start_time())::text"
+SILENCE_SECONDS = 10.0
+"""So much longer than a statement may take is waited for the server; then the connection is given up."""
+LONGEST_SECONDS = 600.0
+"""How long is waited where statements may take as long as they want."""
+
+
+class Connection(psycopg.Connection[tuple[object, ...]]):
+    """One that does not wait for ever: a network may keep a connection open and carry nothing."""
+
+    patience = LONGEST_SECONDS
+
+    def wait(self, gen: PQGen[T], *more: Any, **named: Any) -> T:
+        return super().wait(_within(gen, self.patience), *more, **named)
+
+    def run(self, statement: str) -> PGresult:
+        """A statement that may start a stream: whatever the server replies first."""
+        self.pgconn.send_query(statement.encode())
+        results: list[PGresult] = self.wait(generators.execute(self.pgconn))
+        return results[-1]
+
+
+def _within(steps: PQGen[T], seconds: float) -> PQGen[T]:
+    """The same steps, which must have come to their end in time."""
+    until = time.monotonic() + seconds
+    try:
+        wanted = next(steps)
+        while True:
+            ready = yield wanted
+            if time.monotonic() > until:
+                raise psycopg.OperationalError(f"the server has not answered for {seconds:g} s")
+            wanted = steps.send(ready)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
 
 
 def object_name(project: str, source: str) -> str:
@@ -88,7 +127,9 @@ class Place:
         if replication:
             parameters["replication"] = "database"
         with self.errors():
-            return psycopg.connect(make_conninfo("", **parameters), autocommit=True)
+            connection = Connection.connect(make_conninfo("", **parameters), autocommit=True)
+        connection.patience = limit + SILENCE_SECONDS if limit else LONGEST_SECONDS
+        return connection
 
     def _given(self) -> dict[str, str | int | None]:
         try:
@@ -121,6 +162,9 @@ class Place:
             fix = "It is tried again; an index may be missing, or limits.statement_timeout is too short."
             return SourceUnavailable(f"a statement took longer than {seconds}: {text}", where=where, fix=fix)
         if isinstance(error, (psycopg.OperationalError, psycopg.InternalError)) or error.sqlstate is None:
+            if "authentication failed" in text or "no password supplied" in text:
+                fix = "Put the right user and password where dsn takes them from, and start again."
+                return AccessRefused(text, where=where, fix=fix)
             return SourceUnavailable(text, where=where)
         if error.sqlstate[:2] in ("08", "25", "40", "53", "55", "57", "58"):
             return SourceUnavailable(text, where=where)
@@ -148,8 +192,10 @@ class Place:
 class Pool:
     """The connections for questions: as many as the limit says, kept open between them."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, started: str = "") -> None:
         self.place = place
+        self.started = started
+        """When the server was started of which it is known that its log is the one that views stand in."""
         self._free = threading.BoundedSemaphore(place.connections)
         self._idle: list[Connection] = []
         self._lock = threading.Lock()

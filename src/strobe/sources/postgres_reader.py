@@ -27,8 +27,9 @@ from strobe.messages import Lookup, Position, Seen, SeenByXid
 from strobe.sources import postgres_pgoutput as pgoutput
 from strobe.sources.base import Reader
 from strobe.sources.postgres_catalog import Table, read_tables, rows
-from strobe.sources.postgres_pgoutput import lsn_text, parse_lsn, widen
-from strobe.sources.postgres_place import Connection, Place, Pool
+from strobe.sources.postgres_mark import Mark, commits, peek, position_at
+from strobe.sources.postgres_pgoutput import parse_lsn, widen
+from strobe.sources.postgres_place import STARTED, Connection, Place, Pool
 from strobe.sources.postgres_stream import copy_slot, named_by, unfit
 from strobe.sources.postgres_values import Decode, Encoding, PgType, Unfit, decoder, encoding
 
@@ -41,12 +42,8 @@ TRIES = 20
 _SNAPSHOT = """
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
 SELECT pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text, pg_current_wal_flush_lsn()::text,
-       EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = {})
+       EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = {}), ({})
 """
-
-
-def position_at(lsn: int) -> Position:
-    return Position(lsn_text(lsn), (lsn,))
 
 
 class Snapshot:
@@ -60,8 +57,8 @@ class Snapshot:
     def saw(self, xid: int) -> bool:
         return xid < self.xmax and xid not in self.running
 
-    def seen(self, through: int) -> SeenByXid:
-        return SeenByXid(position_at(through), self.xmax, self.running)
+    def seen(self, through: Position) -> SeenByXid:
+        return SeenByXid(through, self.xmax, self.running)
 
 
 def end_of_log(place: Place, connection: Connection) -> int:
@@ -99,30 +96,34 @@ class PostgresReader(Reader):
         self._tables = {} if tables is None else tables
         self._cursors = 0
 
-    def __getstate__(self) -> tuple[Place, bool]:
+    def __getstate__(self) -> tuple[Place, bool, str]:
         if self._connection is not None:
             raise TypeError("an open reader cannot be pickled")
-        return self._place, self._at_a_position
+        return self._place, self._at_a_position, self._pool.started
 
-    def __setstate__(self, state: tuple[Place, bool]) -> None:
-        place, at_a_position = state
-        self.__init__(Pool(place), at_a_position=at_a_position)  # type: ignore[misc]
+    def __setstate__(self, state: tuple[Place, bool, str]) -> None:
+        place, at_a_position, started = state
+        self.__init__(Pool(place, started), at_a_position=at_a_position)  # type: ignore[misc]
 
     def open(self) -> Seen:
         self.close()
         if self._at_a_position:
             return self._open_at_a_position()
         snapshot, through = self._begin()
-        return snapshot.seen(through)
+        return snapshot.seen(position_at(through))
 
     def _begin(self) -> tuple[Snapshot, int]:
         """A snapshot, and a place in the log up to which everything that it has seen is there."""
         connection = self._pool.take()
         try:
             with self._place.errors():
-                cursor = connection.execute(sql.SQL(_SNAPSHOT).format(sql.Literal(self._place.name)))
+                statement = sql.SQL(_SNAPSHOT).format(sql.Literal(self._place.name), sql.SQL(STARTED))
+                cursor = connection.execute(statement)
                 cursor.nextset()
-                ((text, end, reached, prepared),) = cast(list[tuple[Any, ...]], cursor.fetchall())
+                ((text, end, reached, prepared, started),) = cast(list[tuple[Any, ...]], cursor.fetchall())
+                if self._pool.started not in ("", started):
+                    message = "the server was restarted, and is asked again when its log has been looked at"
+                    raise SourceUnavailable(message, where=self._place.where)
                 if not prepared:
                     raise self._place.not_prepared("the database is not prepared: there is no replication slot")
                 through = flushed(self._place, connection, parse_lsn(end), parse_lsn(reached))
@@ -136,13 +137,16 @@ class PostgresReader(Reader):
         with self._place.errors(), self._place.connect(timeout=0) as looking:
             for attempt in range(TRIES):
                 try:
-                    slot = copy_slot(looking, self._place)
+                    slot, _ = copy_slot(looking, self._place)
                 except psycopg.errors.UndefinedObject:
                     raise self._place.not_prepared("the database is not prepared: there is no slot") from None
                 snapshot, through = self._begin()
-                exact = _cut(looking, self._place, slot, snapshot, through)
-                if exact is not None:
+                found = list(commits(looking, self._place, slot, through))
+                exact = _cut([(widen(begin.xid, snapshot.xmax), commit) for begin, commit in found], snapshot, through)
+                if exact is not None and (found or attempt):
                     return snapshot.seen(exact)
+                if exact is not None:
+                    _flush(self._place)  # nothing has happened since the slot was confirmed: this marks a place
                 self.close()
                 rows(looking, "SELECT pg_drop_replication_slot(%s)::text", slot)
                 time.sleep(0.01 * (attempt + 1))
@@ -223,39 +227,18 @@ class PostgresReader(Reader):
         return self._connection
 
 
-def _cut(looking: Connection, place: Place, slot: str, snapshot: Snapshot, through: int) -> int | None:
+def _cut(found: Sequence[tuple[int, pgoutput.Commit]], snapshot: Snapshot, through: int) -> Position | None:
     """The position at which the log had brought exactly what the snapshot has seen; None if there is none.
 
-    Transactions before the slot's own position have been reported, and what is reported is visible.
+    `found` are the transactions after the slot's own position, by their ids. Those before have been reported, and what
+    is reported is visible.
     """
-    missed, last = None, 0
-    xid = start = 0
-    for message in peek(looking, place, slot, through, "BC"):
-        if isinstance(message, pgoutput.Begin):
-            xid, start = widen(message.xid, snapshot.xmax), message.commit_lsn
-        elif isinstance(message, pgoutput.Commit) and message.end_lsn <= through:
-            if snapshot.saw(xid):
-                last = message.end_lsn
-            elif missed is None:
-                missed = start
-    if missed is None:
-        return through
-    return missed if last <= missed else None
-
-
-def peek(looking: Connection, place: Place, slot: str, through: int, kinds: str) -> Iterator[pgoutput.Message]:
-    """Messages of some kinds from the slot's own position on, of transactions that are committed before `through`, and
-    a few more."""
-    found = rows(
-        looking,
-        "SELECT data FROM pg_logical_slot_peek_binary_changes(%s, %s::pg_lsn, NULL, 'proto_version', '1', "
-        "'publication_names', %s, 'messages', 'true') WHERE get_byte(data, 0) = ANY(%s::int[])",
-        slot,
-        lsn_text(through),
-        sql.Identifier(place.name).as_string(looking),
-        [ord(kind) for kind in kinds],
-    )
-    return (pgoutput.decode(bytes(data)) for (data,) in found)
+    seen = [commit for xid, commit in found if snapshot.saw(xid)]
+    missed = [commit.lsn for xid, commit in found if not snapshot.saw(xid)]
+    place = min(missed, default=through)
+    if any(commit.end_lsn > place for commit in seen):
+        return None
+    return position_at(place, Mark.of(seen[-1]) if seen else None)
 
 
 def parts_before(looking: Connection, place: Place, slot: str, through: int) -> Iterator[str]:

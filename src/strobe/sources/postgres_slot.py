@@ -58,7 +58,7 @@ class Guard:
         self._next = time.monotonic() + LOOK_SECONDS
         try:
             with self._pool.session() as connection:
-                slot = read_slot(connection, self._place)
+                slot = read_slot(connection, self._place.name)
         except StrobeError:
             return  # another time
         if slot is not None and slot.retained > limit:

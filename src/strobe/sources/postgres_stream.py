@@ -13,7 +13,7 @@ import queue
 import select
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
@@ -23,11 +23,12 @@ from psycopg.pq import ExecStatus
 
 from strobe.algebra.bag import Bag, Row
 from strobe.errors import BrokenInvariant, RelationLost, SourceUnavailable, StrobeError, UserError
-from strobe.messages import GlobalTransaction
+from strobe.messages import GlobalTransaction, Position
 from strobe.sources import postgres_pgoutput as pgoutput
 from strobe.sources.global_ids import global_transaction
-from strobe.sources.postgres_pgoutput import UNCHANGED, RelationInfo, Tuple, lsn_text
-from strobe.sources.postgres_place import Connection, Place, identifier
+from strobe.sources.postgres_mark import Mark, mark_of
+from strobe.sources.postgres_pgoutput import UNCHANGED, RelationInfo, Tuple, lsn_text, parse_lsn
+from strobe.sources.postgres_place import STARTED, Connection, Place, identifier
 from strobe.sources.postgres_values import Decode, PgType, Unfit, decoder
 
 WAITING = 200
@@ -64,6 +65,8 @@ class Arrived:
     """A whole transaction, or (without xid) the news that everything up to `end` has come."""
 
     end: int
+    mark: Mark | None = None
+    """The last transaction that had come by then."""
     xid: int | None = None
     committed_at: datetime | None = None
     changes: Mapping[str, Bag] = field(default_factory=dict)
@@ -101,18 +104,26 @@ class Stream(threading.Thread):
     def __init__(
         self,
         place: Place,
-        after: int,
+        after: Position,
+        stops: Sequence[Position],
         watched: Mapping[int, Watched],
         types: Callable[[set[tuple[int, int]]], Mapping[tuple[int, int], PgType]],
         durable: Callable[[], int],
         slots: Slots,
+        check: Callable[[str, str], None],
         guard: Callable[[Callable[[], None]], None],
     ) -> None:
         """`watched` is by the tables' ids; `durable` says up to where the log is no longer needed; `guard` is called
-        with what ends the connection, often, and may raise."""
+        with what ends the connection, often, and may raise.
+
+        `check` is called as soon as the slot is held, when nobody else can move it on any more, with the slot's name
+        and when the server was started that it is on."""
         super().__init__(name=f"stream-{place.source}", daemon=True)
         self._place = place
-        self._after = after
+        self._after = after.order[0]
+        self._mark = mark_of(after)
+        self._stops = sorted({stop.order[0] for stop in stops if after < stop})
+        self._check = check
         self._assembly = Assembly(place, watched, types)
         self._durable = durable
         self._slots = slots
@@ -120,7 +131,7 @@ class Stream(threading.Thread):
         self._own = False
         self._arrived: queue.Queue[Arrived | StrobeError | BaseException] = queue.Queue(WAITING)
         self._ending = threading.Event()
-        self._received = after
+        self._received = self._after
         self._passed: int | None = None
         self._passed_at = 0.0
         self._told = (0, 0)
@@ -165,21 +176,29 @@ class Stream(threading.Thread):
     def _begin(self, connection: Connection) -> None:
         name = self._place.name
         if not self._own:
-            name = copy_slot(connection, self._place)
+            name = self._copy(connection)
+        started = (connection.run(STARTED).get_value(0, 0) or b"").decode()
         statement = (
             f"START_REPLICATION SLOT {identifier(name)} LOGICAL {lsn_text(self._after)} "
             f"(proto_version '1', publication_names '{identifier(self._place.name)}', messages 'true')"
         )
         until = time.monotonic() + BUSY_SECONDS
         while True:
-            result = connection.pgconn.exec_(statement.encode())
+            result = connection.run(statement)
             if result.status == ExecStatus.COPY_BOTH:
+                self._check(name, started)
                 return
             error = psycopg.errors.error_from_result(result)
             if not isinstance(error, psycopg.errors.ObjectInUse) or time.monotonic() > until:
                 raise self._refused(error)
             if self._ending.wait(0.05):
                 raise error
+
+    def _copy(self, connection: Connection) -> str:
+        try:
+            return copy_slot(connection, self._place)[0]
+        except psycopg.errors.UndefinedObject as error:
+            raise self._refused(error) from None
 
     def _refused(self, error: psycopg.Error) -> BaseException:
         if isinstance(error, psycopg.errors.ObjectInUse):
@@ -234,10 +253,12 @@ class Stream(threading.Thread):
         arrived = self._assembly.receive(pgoutput.decode(frame.payload))
         if arrived is None:
             return
+        self._stop_before(connection, arrived.end)
+        self._mark = arrived.mark
         if arrived.told:
             self._passed = None
             self._received = max(self._received, arrived.end)
-            self._put(connection, arrived)
+            self._arrive(connection, arrived)
         else:
             self._reached(arrived.end)
 
@@ -250,7 +271,18 @@ class Stream(threading.Thread):
         """Report how far irrelevant log has been passed, now and then."""
         if self._passed is not None and time.monotonic() >= self._passed_at + PROGRESS_SECONDS:
             passed, self._passed, self._passed_at = self._passed, None, time.monotonic()
-            self._put(connection, Arrived(passed))
+            self._stop_before(connection, passed)
+            self._arrive(connection, Arrived(passed, self._mark))
+
+    def _stop_before(self, connection: Connection, end: int) -> None:
+        """Report the stops before a place, each with the transaction that was the last one by then."""
+        while self._stops and self._stops[0] < end:
+            self._put(connection, Arrived(self._stops.pop(0), self._mark))
+
+    def _arrive(self, connection: Connection, arrived: Arrived) -> None:
+        if self._stops and self._stops[0] == arrived.end:
+            del self._stops[0]
+        self._put(connection, arrived)
 
     def _put(self, connection: Connection | None, item: Arrived | BaseException) -> None:
         while not self._ending.is_set():
@@ -285,17 +317,14 @@ class Stream(threading.Thread):
             pgconn.consume_input()
 
 
-def copy_slot(connection: Connection, place: Place) -> str:
-    """A temporary copy of the slot, which goes with the connection; returns its name."""
+def copy_slot(connection: Connection, place: Place) -> tuple[str, int]:
+    """A temporary copy of the slot, which goes with the connection; returns its name and where it is confirmed."""
     name = f"{place.name[:40]}_copy_{connection.info.backend_pid}"
-    with connection.cursor() as cursor:
-        text = psycopg.sql.SQL("SELECT pg_copy_logical_replication_slot({}, {}, true)")
-        statement = text.format(psycopg.sql.Literal(place.name), psycopg.sql.Literal(name)).as_string(connection)
-        result = connection.pgconn.exec_(statement.encode())
-        if result.status != ExecStatus.TUPLES_OK:
-            raise psycopg.errors.error_from_result(result)
-        cursor.close()
-    return name
+    text = psycopg.sql.SQL("SELECT lsn::text FROM pg_copy_logical_replication_slot({}, {}, true)")
+    result = connection.run(text.format(place.name, name).as_string(connection))
+    if result.status != ExecStatus.TUPLES_OK:
+        raise psycopg.errors.error_from_result(result)
+    return name, parse_lsn((result.get_value(0, 0) or b"").decode())
 
 
 class Assembly:
@@ -341,7 +370,8 @@ class Assembly:
             raise BrokenInvariant("a commit came without its beginning", where=self._place.where)
         changes = {name: bag for name, net in self._nets.items() if len(bag := net.changes())}
         gone = {name: bag for name, net in self._nets.items() if len(bag := net.gone())}
-        return Arrived(message.end_lsn, begin.xid, message.committed_at, changes, gone, tuple(self._parts))
+        parts, mark = tuple(self._parts), Mark.of(message)
+        return Arrived(message.end_lsn, mark, begin.xid, message.committed_at, changes, gone, parts)
 
     def _truncate(self, message: pgoutput.Truncate) -> None:
         emptied = [rows.watched.name for n in message.relations if (rows := self._relations.get(n)) is not None]

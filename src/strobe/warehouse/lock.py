@@ -12,6 +12,7 @@ import json
 import os
 import socket
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +49,9 @@ class CoordinatorLock:
         if not take_over and self._beats_elsewhere():
             os.close(handle)
             raise self._refusal(read_heartbeat(self._control))
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
+        with suppress(OSError):  # a full disk: the lock is held all the same
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
         self._handle = handle
 
     def release(self) -> None:

@@ -58,11 +58,7 @@ def open_table(path: Path, version: int | None = None) -> DeltaTable:
     except TableNotFoundError as error:
         raise UserError("there is no table here", where=str(path), fix="Is this the warehouse's folder?") from error
     except (DeltaError, OSError, ValueError) as error:
-        raise UserError(
-            f"the table cannot be read: {str(error).splitlines()[0]}",
-            where=str(path),
-            fix="The warehouse is damaged. Restore the folder from a backup, or choose an empty one and load anew.",
-        ) from error
+        raise _damaged(f"the table cannot be read: {str(error).splitlines()[0]}", path) from error
 
 
 def open_log(layout: Layout) -> DeltaTable:
@@ -229,10 +225,22 @@ def log_files(log: DeltaTable) -> list[LogFile]:
     ]
 
 
+def _read(file: LogFile, columns: list[str]) -> pa.Table:
+    try:
+        return pq.read_table(file.path, columns=columns, partitioning=None)
+    except (OSError, pa.ArrowException) as error:
+        raise _damaged(f"a file of the log cannot be read: {str(error).splitlines()[0]}", file.path) from error
+
+
+def _damaged(message: str, path: Path) -> UserError:
+    fix = "The warehouse is damaged. Restore the folder from a backup, or choose an empty one and load anew."
+    return UserError(message, where=str(path), fix=fix)
+
+
 def headers(files: Iterable[LogFile]) -> list[Header]:
     found: list[Header] = []
     for file in files:
-        table = pq.read_table(file.path, columns=[*HEADER_COLUMNS, "view"], partitioning=None)
+        table = _read(file, [*HEADER_COLUMNS, "view"])
         is_header = pc.is_null(table.column("view"))
         found.extend(_header(row) for row in _rows(table.filter(is_header)))
     return found
@@ -241,7 +249,7 @@ def headers(files: Iterable[LogFile]) -> list[Header]:
 def _changes(files: Iterable[LogFile], after: int, through: int) -> Iterator[tuple[int, str, int]]:
     """Commit, view and number of rows, for the commits between two."""
     for file in files:
-        table = pq.read_table(file.path, columns=["commit", "view"], partitioning=None)
+        table = _read(file, ["commit", "view"])
         between = pc.and_(pc.greater(table["commit"], after), pc.less_equal(table["commit"], through))
         wanted = table.filter(pc.and_(between, pc.is_valid(table["view"])))
         counted = wanted.group_by(["commit", "view"]).aggregate([([], "count_all")])

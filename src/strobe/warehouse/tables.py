@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from strobe.errors import UserError
 from strobe.warehouse import look
-from strobe.warehouse.header import Definition, Published
+from strobe.warehouse.header import Definition, Header, Published
 from strobe.warehouse.layout import (
     DEFINITIONS_SCHEMA,
     DELETION_VECTORS,
@@ -76,6 +76,19 @@ def check_before_use(layout: Layout, project: str) -> None:
         check(layout, project)
     else:
         refuse_foreign(layout)
+
+
+def check_end(layout: Layout, last: Header | None) -> None:
+    """`UserError` if commits were published that the log does not have any more: it lost its end."""
+    newest = max((published.commit for published in look.published(layout.root)), default=0)
+    if newest > (last.number if last else 0):
+        raise UserError(
+            f"the log ends at commit {last.number if last else 0}, and commit {newest} has been published: files of "
+            "the log are missing",
+            where=str(layout.root),
+            fix="The warehouse is damaged. Restore the whole folder from a backup, or choose an empty one and load "
+            "anew.",
+        )
 
 
 def check(layout: Layout, project: str) -> None:

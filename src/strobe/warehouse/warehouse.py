@@ -10,7 +10,8 @@ no header names does not exist for readers, and is done away with at the next st
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -95,9 +96,10 @@ class Warehouse:
         Afterwards `use` says which compiled views take part.
         """
         self.lock.acquire(take_over)
-        with self._folding, self._appending:
+        with self._folding, self._appending, self._guarded("the warehouse could not be claimed"):
             self._epoch = fence.claim(self._spark, self.layout)
             self._last = look.last_header_of(look.open_log(self.layout))
+            tables.check_end(self.layout, self._last)
             self._members = {}
             self._repair()
             self._keep_retention()
@@ -152,7 +154,7 @@ class Warehouse:
             except (Py4JJavaError, PySparkException) as error:
                 raise self._diagnosis(commits, error) from error
             except OSError as error:
-                raise self._unknown(error) from error
+                raise self._unknown_append(error) from error
             self._last = _header(commits[-1], self._epoch, generations)
             self._at("append.after")
 
@@ -180,18 +182,28 @@ class Warehouse:
         except Fenced as fenced:
             return fenced
         except Exception:
-            return self._unknown(error)
+            return self._unknown_append(error)
         if failing is None or _DATA_EXCEPTION not in str(failing[1]):
-            return self._unknown(error)
+            return self._unknown_append(error)
         return log.evaluation_error(*failing)
 
-    def _unknown(self, error: Exception) -> CommitUnknown:
+    def _unknown_append(self, error: Exception) -> CommitUnknown:
         self._epoch = 0
-        return CommitUnknown(
-            f"an append failed, and whether it took place is unknown: {str(error).strip().splitlines()[0]}",
-            where=str(self.layout.root),
-            fix="Strobe starts again from the last commit in the log.",
-        )
+        return self._unknown("an append failed, and whether it took place is unknown", error)
+
+    def _unknown(self, what: str, error: Exception) -> CommitUnknown:
+        cause = _cause(error)
+        room = "Make room on the file system of the warehouse. " if "No space left" in cause else ""
+        fix = f"{room}Strobe starts again from the last commit in the log."
+        return CommitUnknown(f"{what}: {cause}", where=str(self.layout.root), fix=fix)
+
+    @contextmanager
+    def _guarded(self, what: str) -> Iterator[None]:
+        """What Spark or the file system could not do may be done in part: as after a crash."""
+        try:
+            yield
+        except (Py4JJavaError, PySparkException, OSError) as error:
+            raise self._unknown(what, error) from error
 
     # -- bringing views in --------------------------------------------------------------------------------------------
 
@@ -218,7 +230,7 @@ class Warehouse:
         except (Py4JJavaError, PySparkException) as error:
             if _DATA_EXCEPTION in str(error):
                 raise log.evaluation_error(view.name, error) from error
-            raise
+            raise self._unknown(f"view {view.name} could not be loaded", error) from error
 
     def join(self, loaded: Sequence[Loaded], commit: Commit, dropped: Sequence[str] = ()) -> None:
         """Let loaded views take part from this commit on, and others no more; the commit is published with them."""
@@ -315,13 +327,13 @@ class Warehouse:
 
     def fold(self) -> Published | None:
         """Bring the view tables up to the last commit and publish their versions; nothing if they are there already."""
-        with self._folding:
+        with self._folding, self._guarded("the view tables could not be folded"):
             definitions = tuple(self.definitions.values())
             return folding.fold(self._background, self.layout, definitions, self._retention, self._at, self._lenient)
 
     def maintain(self) -> None:
         """Drop what is older than the horizon, join small files, delete files that nothing uses. Now and then."""
-        with self._folding:
+        with self._folding, self._guarded("old parts of the warehouse could not be dropped"):
             fence.ensure_ours(self.layout, self._epoch)
             newest = self.fold()
             if newest is not None:
@@ -359,6 +371,14 @@ class Warehouse:
     def commit_at(self, time: datetime) -> int:
         """The newest commit that was there at a time."""
         return reader.commit_at(self.layout.root, time)
+
+
+def _cause(error: Exception) -> str:
+    """The line that says what was the matter, among those of Spark's stack traces."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    told = [line for line in lines if not line.startswith("An error occurred while calling")]
+    return [type(error).__name__, *reversed(told), *causes][-1]
 
 
 _DATA_EXCEPTION = "SQLSTATE: 22"

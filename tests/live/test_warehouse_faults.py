@@ -1,0 +1,116 @@
+"""Faults of the disk under the warehouse: it is full, files are missing or damaged, or the folder was copied."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from test_service import DOWN, Shop, wait_for
+
+from strobe.errors import LostGuarantee, StrobeError, UserError
+from strobe.runtime import service as service_module
+from strobe.warehouse import look
+
+pytestmark = [pytest.mark.spark, pytest.mark.live]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of a few megabytes."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(folder)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"a file system cannot be mounted here: {mounted.stderr.decode().strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def fill(disk: Path) -> Path:
+    """Take all the room that is left."""
+    ballast = disk / "ballast"
+    with ballast.open("ab", buffering=0) as file:
+        for size in (1 << 16, 1 << 12, 1):
+            try:
+                while True:
+                    file.write(b"x" * size)
+            except OSError:
+                continue
+    return ballast
+
+
+def test_a_full_disk(tmp_path: Path, small_disk: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Appends fail, and say why; with room again the run goes on by itself, and if there is none it ends with what to
+    do. Nothing of what failed is there, and nothing is missing afterwards."""
+    monkeypatch.setattr(service_module, "ATTEMPTS", 3)
+    shop = Shop(tmp_path, spark, DOWN + f"warehouse: {small_disk / 'warehouse'}\n")
+    shop.warehouse = small_disk / "warehouse"
+    shop.service().run(until_idle=True)
+    with shop.running():
+        ballast = fill(small_disk)
+        shop.write("sales", "INSERT INTO orders VALUES (30, 1, 'full')")
+        wait_for(lambda: any("No space left" in line for line in shop.notes.said))
+        ballast.unlink()
+        wait_for(lambda: (30, "full") in shop.rows("orders"))
+    before = shop.rows("orders")
+    fill(small_disk)
+    shop.write("sales", "INSERT INTO orders VALUES (31, 1, 'later')")
+    with pytest.raises(StrobeError, match="No space left") as caught:
+        shop.service().run(until_idle=True)
+    assert caught.value.fix
+    assert shop.rows("orders") == before
+    ballast.unlink()
+    shop.service().run(until_idle=True)
+    assert shop.rows("orders") == sorted([*before, (31, "later")])
+
+
+def newest(folder: Path, pattern: str) -> Path:
+    return max(folder.rglob(pattern), key=lambda path: path.stat().st_mtime)
+
+
+def test_files_of_the_log_that_are_missing_or_truncated(tmp_path: Path, spark: SparkSession) -> None:
+    """Whoever opens the warehouse is told that it is damaged and what to do, in one message; with the file back, all is
+    as it was. A log that has lost its end does not begin a second past."""
+    shop = Shop(tmp_path, spark, DOWN)
+    shop.service().run(until_idle=True)
+    shop.write("sales", "INSERT INTO orders VALUES (40, 1, 'new')")
+    shop.service().run(until_idle=True)
+    log, kept = shop.warehouse / "log", tmp_path / "kept"
+    data, version = newest(log, "*.parquet"), newest(log, "*.json")
+    for path, size in ((data, None), (data, 100), (version, 20), (version, None)):
+        shutil.copy2(path, kept)
+        if size is None:
+            path.unlink()
+        else:
+            path.write_bytes(path.read_bytes()[:size])
+        with pytest.raises(UserError, match=r"cannot be read|are missing") as caught:
+            shop.service().run(until_idle=True)
+        assert "Restore" in caught.value.fix
+        shutil.copy2(kept, path)
+    for checksum in log.rglob("*.crc"):
+        checksum.unlink()
+    shop.write("sales", "INSERT INTO orders VALUES (41, 1, 'newer')")
+    shop.service().run(until_idle=True)
+    assert {(40, "new"), (41, "newer")} <= set(shop.rows("orders"))
+
+
+@pytest.mark.slow
+def test_a_copied_warehouse_is_not_kept_beside_the_original(tmp_path: Path, spark: SparkSession) -> None:
+    """What the original has read and discarded is gone for the copy, which stops with the views to rebuild."""
+    shop = Shop(tmp_path, spark, DOWN)
+    shop.service().run(until_idle=True)
+    shutil.copytree(shop.warehouse, tmp_path / "copied")
+    shop.write("sales", "INSERT INTO orders VALUES (50, 1, 'a')")
+    shop.service().run(until_idle=True)
+    (tmp_path / "strobe.yml").write_text(DOWN + "warehouse: copied\n")
+    before = look.last_header(tmp_path / "copied")
+    with pytest.raises(LostGuarantee, match="sales") as caught:
+        shop.service().run(until_idle=True)
+    assert "rebuild" in caught.value.fix.lower()
+    assert look.last_header(tmp_path / "copied") == before
