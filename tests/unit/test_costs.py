@@ -1,10 +1,7 @@
 """The cost study: on data for which the ECA paper's assumptions hold exactly, what is measured is what it prints."""
 
-# ruff: noqa: E402  # the benchmarks are not installed: the path to them comes first
-
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from itertools import combinations
 from pathlib import Path
@@ -14,7 +11,6 @@ from xml.etree import ElementTree
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
-sys.path.append(str(ROOT))
 
 from benchmarks.costs import workload
 from benchmarks.costs.chart import Axis, Chart, Series
