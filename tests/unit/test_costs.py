@@ -9,9 +9,6 @@ from statistics import mean
 from xml.etree import ElementTree
 
 import pytest
-
-ROOT = Path(__file__).parent.parent.parent
-
 from benchmarks.costs import workload
 from benchmarks.costs.chart import Axis, Chart, Series
 from benchmarks.costs.example6 import COLUMNS, SOURCE, Example
@@ -29,6 +26,7 @@ from benchmarks.costs.formulas import (
 from benchmarks.costs.study import Costs, carry_out, crossover, measured
 from benchmarks.costs.workload import SCHEDULES, Workload, plain_order
 
+ROOT = Path(__file__).parent.parent.parent
 P = Parameters()
 SHAPES = [(100, 4), (60, 2), (40, 4), (108, 6)]
 """C and J."""
