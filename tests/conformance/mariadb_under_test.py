@@ -1,0 +1,168 @@
+"""Databases of a MariaDB server, for the conformance suite."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from under_test import Change, SourceUnderTest, Table
+
+from strobe.algebra.bag import Bag, Row
+from strobe.sources.base import Source
+
+
+class MariadbUnderTest(SourceUnderTest):
+    """A database of a server that all tests share; one of their own where the server itself has to suffer."""
+
+    kind = "mariadb"
+    lacks: ClassVar[dict[str, str]] = {"prepare": "nothing is put into the database, and so nothing can be missing"}
+    values: ClassVar[dict[str, list[Any]]] = {
+        "tinyint": [0, -128, 127],
+        "smallint": [0, -(2**15), 2**15 - 1],
+        "int": [0, -(2**31), 2**31 - 1],
+        "bigint": [0, -1, 2**63 - 1, -(2**63), 2**53 + 1],
+        "decimal(10,2)": [Decimal("0.00"), Decimal("0.10"), Decimal("-12345678.90"), Decimal("99999999.99")],
+        "decimal(38,20)": [Decimal("-0.00000000000000000001"), Decimal("123456789012345678.12345678901234567890")],
+        "decimal(18,0)": [Decimal(10**18 - 1), Decimal(-(10**17))],
+        "float": [0.0, 0.10000000149011612, -1.5, 3.4028234663852886e38, 16777216.0],
+        "double": [0.0, 0.1, -1.5e300, 5e-324, 3.0, 123456789.123456789],
+        "boolean": [True, False],
+        "string": [
+            "",
+            " ",
+            "x",
+            "X",
+            "x ",
+            "Ünïcødé",
+            "日本語",
+            "🦆",
+            "e\u0301",
+            "\u00e9",
+            "1",
+            "a\x00b",
+            'it\'s "q\\"',
+        ],
+        "binary": [b"", b"\x00\xff", b"x", b"x\x00", b"'\\"],
+        "date": [date(1, 1, 1), date(1970, 1, 1), date(2024, 2, 29), date(9999, 12, 31)],
+        "timestamp_ntz": [datetime(1, 1, 1), datetime(2024, 2, 29, 23, 59, 59, 999999), datetime(9999, 12, 31, 1, 2)],
+        "timestamp": [
+            datetime(1970, 1, 1, 0, 0, 1, tzinfo=timezone.utc),
+            datetime(2024, 2, 29, 23, 59, 59, 999999, tzinfo=timezone.utc),
+            datetime(2038, 1, 19, 3, 14, 7, 999999, tzinfo=timezone.utc),
+        ],
+    }
+    _DECLARED: ClassVar[dict[str, str]] = {
+        "string": "VARCHAR(100) COLLATE utf8mb4_general_ci",
+        "binary": "VARBINARY(100)",
+        "boolean": "BIT(1)",
+        "timestamp": "TIMESTAMP(6) NULL",
+        "timestamp_ntz": "DATETIME(6)",
+    }
+    _made = 0
+
+    def __init__(self, folder: Path, request: pytest.FixtureRequest) -> None:
+        from mariadb_server import Server
+
+        super().__init__(folder, request)
+        needs = request.node.get_closest_marker("needs")
+        self.server = request.getfixturevalue("mariadb")
+        if needs and {"restore", "outage"} & set(needs.args):
+            self.server = Server(request.getfixturevalue("mariadb_template"))
+            request.addfinalizer(self.server.close)
+        self.types: dict[str, dict[str, str]] = {}
+        self.database = ""
+
+    def create(self, tables: Mapping[str, Table]) -> None:
+        if self.database:
+            self.server.run("RESET MASTER")
+        MariadbUnderTest._made += 1
+        self.database = f"it's `{MariadbUnderTest._made}` 100%"
+        self.server.run(
+            "CREATE DATABASE " + self._quote(self.database),
+            f"GRANT SELECT ON {self._quote(self.database)}.* TO strobe@'127.0.0.1'".replace("%", r"\%"),
+        )
+        for name, (types, key) in tables.items():
+            self.types[name] = types
+            columns = [
+                f"{self._quote(c)} {self._DECLARED.get(t, t.upper())}{' NOT NULL' if c in key else ''}"
+                for c, t in types.items()
+            ]
+            if key:
+                columns.append(f"PRIMARY KEY ({', '.join(map(self._quote, key))})")
+            self.server.run(f"CREATE TABLE {self._quote(name)} ({', '.join(columns)})", database=self.database)
+
+    @staticmethod
+    def _quote(name: str) -> str:
+        return "`" + name.replace("`", "``") + "`"
+
+    def open(self) -> Source:
+        from urllib.parse import quote
+
+        from strobe.config import Limits
+        from strobe.config import MariadbSource as Config
+        from strobe.sources.mariadb import MariadbSource
+
+        dsn = self.server.dsn(quote(self.database, safe=""))
+        return MariadbSource("depot", Config(type="mariadb", dsn=dsn, limits=Limits()))
+
+    def apply(self, changes: Sequence[Change]) -> None:
+        connection = self.server.connect(self.database, autocommit=False)
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute("SET time_zone = '+00:00'")
+                for relation, old, new in changes:
+                    self._change(cursor, relation, old, new)
+            connection.commit()
+        finally:
+            connection.close()
+
+    def _change(self, cursor: Any, relation: str, old: Row | None, new: Row | None) -> None:
+        table, names = self._quote(relation), [self._quote(c) for c in self.types[relation]]
+        going, coming = ([self._stored(v) for v in row or ()] for row in (old, new))
+        same = " AND ".join(f"{n} <=> %s" for n in names)
+        if old is None:
+            cursor.execute(f"INSERT INTO {table} VALUES ({', '.join(['%s'] * len(names))})", coming)
+        elif new is None:
+            cursor.execute(f"DELETE FROM {table} WHERE {same} LIMIT 1", going)
+        else:
+            setting = ", ".join(f"{n} = %s" for n in names)
+            cursor.execute(f"UPDATE {table} SET {setting} WHERE {same} LIMIT 1", coming + going)
+
+    @staticmethod
+    def _stored(value: Any) -> Any:
+        return value.replace(tzinfo=None).isoformat(" ") if isinstance(value, datetime) else value
+
+    def contents(self, relation: str) -> Bag:
+        types = self.types[relation]
+        return Bag.of(tuple(types), self.server.rows(f"SELECT * FROM {self._quote(relation)}", database=self.database))
+
+    def backup(self) -> None:
+        self.server.stop()
+        shutil.copytree(self.server.data, self.folder / "backup")
+        self.server.start()
+
+    def restore(self) -> None:
+        self.server.stop()
+        shutil.rmtree(self.server.data)
+        shutil.copytree(self.folder / "backup", self.server.data)
+        time.sleep(1.1)  # binlog files of one name are told apart by the second in which they were created
+        self.server.start()
+
+    def prune(self) -> None:
+        self.server.run("FLUSH BINARY LOGS")
+        newest = self.server.rows("SHOW BINARY LOGS")[-1][0]
+        for _ in range(100):  # the server keeps files as long as it may need them to recover
+            self.server.run(f"PURGE BINARY LOGS TO '{newest}'")
+            if len(self.server.rows("SHOW BINARY LOGS")) == 1:
+                return
+            time.sleep(0.1)
+        raise TimeoutError("the binlog was not purged")
+
+    def outage(self) -> None:
+        self.server.stop(kill=True)
