@@ -230,7 +230,7 @@ class DeltaLog:
     def verify(self, position: Position) -> None:
         """Raise unless the table went through this position, and every commit since is there."""
         version = position.order[0]
-        if self.position(version) != position:
+        if self.position(version).text != position.text:
             raise self.lost(f"version {version} is not the one that was read: the table was restored or made anew")
         later = [v for v in self.versions() if v > version]
         if later != list(range(version + 1, version + 1 + len(later))):
@@ -240,7 +240,7 @@ class DeltaLog:
         """The commit that follows a position just read, if there is one yet. Delta may clean the one before it away."""
         path = self._path(position.order[0] + 1)
         try:
-            if self.position(position.order[0]) != position:
+            if self.position(position.order[0]).text != position.text:
                 self.verify(position)
         except LostGuarantee:
             if self._path(position.order[0]).exists() or not path.exists():

@@ -19,16 +19,20 @@ from strobe.sources.delta_files import dataset_of, matching, schema_of
 from strobe.sources.delta_log import DeltaLog, Shape
 
 
-@lru_cache(maxsize=4)
 def opened(name: str, root: Path, position: Position) -> tuple[ds.Dataset, Shape]:
     """The rows of a version, which never change, and what the table was then."""
+    return _opened(name, root, position.order[0], position.text)
+
+
+@lru_cache(maxsize=4)
+def _opened(name: str, root: Path, version: int, position: str) -> tuple[ds.Dataset, Shape]:
     log = DeltaLog(name, root)
-    table = log.table(position.order[0])
+    table = log.table(version)
     shape, protocol = log.shape(table)
     if protocol.unknown or shape.mapped:
         raise UserError("the table has become one that this source cannot read", where=log.where, fix="`strobe check`")
     dataset = dataset_of(table, log.data_path, schema_of(shape.types))
-    if log.position(position.order[0]) != position:
+    if log.position(version).text != position:
         raise SourceUnavailable("the table was replaced while it was opened", where=log.where)
     return dataset, shape
 
