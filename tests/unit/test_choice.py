@@ -85,8 +85,8 @@ def test_a_level_that_the_algorithm_does_not_reach_is_refused() -> None:
 
 
 def test_every_is_refused_where_it_means_nothing() -> None:
-    with pytest.raises(UserError, match="`every` means nothing to sweep"):
-        choose(joined(R, S), "sweep", "strong", every=2)
+    with pytest.raises(UserError, match="`every` means nothing to nested-sweep"):
+        choose(joined(R, S), "nested-sweep", "strong", every=2)
 
 
 def test_an_unknown_algorithm_is_refused_with_those_there_are() -> None:

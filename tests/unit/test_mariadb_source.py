@@ -855,5 +855,5 @@ def test_tls_is_verified_when_asked_for(mariadb_template: Path) -> None:
             shop.run("INSERT INTO t SELECT seq FROM seq_1_to_30000")
             (transaction,) = read(good, start)
             assert transaction.changes["t"] == rows_of(good, "t", ["id"]) and len(rows_of(good, "t", ["id"])) == 30000
-            with pytest.raises(UserError, match="denied"):
+            with pytest.raises(AccessRefused, match="denied"):
                 shop.source().now()

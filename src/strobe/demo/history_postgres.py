@@ -114,7 +114,8 @@ class PostgresRecorder(Recorder):
         return f"source {self.source}"
 
     def order(self, position: str) -> int:
-        high, low = position.split("/")
+        """A position is a place in the log, and after a sign of its own what tells this log from another."""
+        high, low = position.partition("@")[0].split("/")
         return int(high, 16) << 32 | int(low, 16)
 
     def _place(self, position: str) -> int:

@@ -174,7 +174,7 @@ class Coordinator:
     def _room(self, source: str, position: Position) -> bool:
         """Whether more of a source may come in. What an answer waits for always may: else neither would ever move."""
         wanted = self._wanted.get(source)
-        return self.merge.backlog < TABLE_ROWS or (wanted is not None and position < wanted)
+        return self.merge.backlog + self._events.qsize() < TABLE_ROWS or (wanted is not None and position < wanted)
 
     def _used_sources(self) -> list[str]:
         return sorted({s for planned in self.assembly.views.values() for s in planned.view.sources})
