@@ -454,7 +454,10 @@ def test_the_server_ends_with_the_process_that_started_it() -> None:
     finally:
         owner.kill()
         owner.communicate()
-        shutil.rmtree(str(conninfo_to_dict(dsn)["host"]))
+        folder = Path(str(conninfo_to_dict(dsn)["host"]))
+        for _ in range(100):  # the server that is ending may still write
+            shutil.rmtree(folder, ignore_errors=True)
+            time.sleep(0.1 if folder.exists() else 0)
 
 
 def test_no_server_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
