@@ -291,7 +291,14 @@ def billing(server: Server) -> Iterator[str]:
     with psycopg.connect(server.dsn, autocommit=True) as connection:
         connection.execute("CREATE DATABASE billing")
         yield make_conninfo(server.dsn, dbname="billing")
-        connection.execute("DROP DATABASE billing WITH (FORCE)")
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                connection.execute("DROP DATABASE billing WITH (FORCE)")
+                break
+            except psycopg.errors.ObjectInUse:  # a slot of a session that is just ending
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
 
 
 def payments(dsn: str) -> list[tuple[Any, ...]]:
