@@ -130,7 +130,7 @@ def test_a_snapshot_sees_a_later_commit_without_an_earlier_one(db: Database) -> 
 
 def test_a_load_under_several_writers_is_exactly_a_state_of_the_log(db: Database) -> None:
     """What the log had brought up to the load's position is what the load holds, and nothing else; answers, which may
-    miss an early transaction, are right by transaction id."""
+    miss an early transaction (the test above makes sure of one), are right by transaction id."""
     source = db.make(f"{ORDERS}; ALTER TABLE orders REPLICA IDENTITY FULL", "orders")
     start, stop = source.now(), threading.Event()
 
@@ -157,15 +157,12 @@ def test_a_load_under_several_writers_is_exactly_a_state_of_the_log(db: Database
     for writer in writers:
         writer.join()
     log = read(source, start)
-    torn = 0
     for exact, seen, rows in taken:
         before = [t.xid for t in log if t.position <= seen.through]
         shown = [t for t in log if seen.saw(t)]
         xids = [t.xid for t in shown]
         assert set(xids) <= set(before) and (not exact or xids == before)
-        torn += xids != before
         assert rows == Bag.of(COLUMNS, [row for t in shown for row, _ in t.changes["orders"].items()])
-    assert torn, "no answer had missed anything: the case was not met"
 
 
 def test_what_was_reported_is_in_every_later_snapshot(db: Database) -> None:
