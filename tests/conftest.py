@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import postgres_server
 import pytest
 from hypothesis import HealthCheck, settings
-from postgres_server import PostgresServer, without_server
+from postgres_server import PostgresServer
 
 if TYPE_CHECKING:
     from mariadb_server import Server
@@ -58,13 +59,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
     """A PostgreSQL server of the test run's own, on loopback."""
-    without_server(PostgresServer.missing())
-    server = PostgresServer()
-    try:
-        server.start()
+    with postgres_server.running() as server:
         yield server
-    finally:
-        server.remove()
 
 
 @pytest.fixture(scope="session")

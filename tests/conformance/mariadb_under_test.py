@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from under_test import Change, SourceUnderTest, Table
+from under_test import TEXTS, Change, SourceUnderTest, Table
 
 from strobe.algebra.bag import Bag, Row
 from strobe.sources.base import Source
@@ -34,16 +34,7 @@ class MariadbUnderTest(SourceUnderTest):
         "double": [0.0, 0.1, -1.5e300, 5e-324, 3.0, 123456789.123456789],
         "boolean": [True, False],
         "string": [
-            "",
-            " ",
-            "x",
-            "X",
-            "x ",
-            "Ünïcødé",
-            "日本語",
-            "🦆",
-            "e\u0301",
-            "\u00e9",
+            *TEXTS,
             "1",
             "a\x00b",
             'it\'s "q\\"',

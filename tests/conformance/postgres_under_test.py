@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import psycopg
 import pytest
 from postgres_server import PostgresServer
-from under_test import Change, SourceUnderTest, Table
+from under_test import TEXTS, Change, SourceUnderTest, Table
 
 from strobe.algebra.bag import NAN, Bag
 from strobe.errors import UserError
@@ -37,16 +37,7 @@ class PostgresUnderTest(SourceUnderTest):
         "float": [0.0, 0.10000000149011612, -1.5, float("inf"), float("-inf"), float("nan")],
         "double": [0.0, 0.1, -1.5e300, 5e-324, float("inf"), float("-inf"), 3.0, float("nan")],
         "string": [
-            "",
-            " ",
-            "x",
-            "X",
-            "x ",
-            "Ünïcødé",
-            "日本語",
-            "🦆",
-            "e\u0301",
-            "\u00e9",
+            *TEXTS,
             "1.0",
             'it\'s "quoted"',
             "a\\b",

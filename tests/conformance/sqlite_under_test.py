@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from under_test import Change, SourceUnderTest, Table
+from under_test import TEXTS, Change, SourceUnderTest, Table
 
 from strobe.algebra.bag import Bag
 from strobe.sources.base import Source
@@ -31,16 +31,7 @@ class SqliteUnderTest(SourceUnderTest):
         "decimal(18,0)": [Decimal(10**18 - 1), Decimal(-(10**17))],
         "double": [0.0, 0.1, -1.5e300, 5e-324, float("inf"), float("-inf"), 3.0],
         "string": [
-            "",
-            " ",
-            "x",
-            "X",
-            "x ",
-            "Ünïcødé",
-            "日本語",
-            "🦆",
-            "e\u0301",
-            "\u00e9",
+            *TEXTS,
             "1",
             "1.0",
             "a\x00b",

@@ -19,6 +19,10 @@ Change = tuple[str, Row | None, Row | None]
 """In this relation, the first row goes and the second comes; None where there is no such row."""
 
 
+TEXTS = ("", " ", "x", "X", "x ", "Ünïcødé", "日本語", "🦆", "e\u0301", "\u00e9")
+"""What is easily taken for something else."""
+
+
 class SourceUnderTest(ABC):
     """One kind of source, as the suite handles it. All but `open` goes past Strobe, by the source's own means."""
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +188,18 @@ class PostgresServer:
             database,
         )
         self.execute("postgres", sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(database)))
+
+
+@contextlib.contextmanager
+def running() -> Iterator[PostgresServer]:
+    """A server that is gone afterwards."""
+    without_server(PostgresServer.missing())
+    server = PostgresServer()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
 
 
 def _account() -> bool:

@@ -18,6 +18,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import postgres_server
 import psycopg
 import pytest
 from faults import SLOT, Crash, Past, World, end_connections, kill, paused
@@ -40,14 +41,8 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def own_postgres() -> Iterator[PostgresServer]:
     """Of this module's own: it is killed, and its folder is put back."""
-    if missing := PostgresServer.missing():
-        pytest.skip(missing)
-    server = PostgresServer()
-    try:
-        server.start()
+    with postgres_server.running() as server:
         yield server
-    finally:
-        server.remove()
 
 
 @pytest.fixture(scope="module")

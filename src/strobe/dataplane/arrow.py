@@ -137,3 +137,14 @@ def _tuples(convert: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
 
 def _utc(value: datetime) -> datetime:
     return value.astimezone(timezone.utc)
+
+
+def fitting(values: Iterable[Any], type_: pa.DataType) -> list[Any]:
+    """The values that a column of this type can hold; no row has the others."""
+    found = []
+    for value in values:
+        try:
+            found.append(pa.scalar(value, type_).as_py())
+        except (pa.ArrowException, TypeError, OverflowError):
+            continue
+    return found

@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from pyarrow.fs import LocalFileSystem
 
 from strobe.algebra.bag import Row
-from strobe.dataplane.arrow import arrow_schema, arrow_type, from_arrow
+from strobe.dataplane.arrow import arrow_schema, arrow_type, fitting, from_arrow
 from strobe.sources.delta_log import DataFile
 
 CHANGE = "_change_type"
@@ -97,18 +97,7 @@ def _is_in(column: pa.Field, values: Iterable[Any]) -> ds.Expression | None:
     """Whether a column has one of these values; None where only Spark can tell (NaN and -0.0)."""
     if pa.types.is_floating(column.type):
         return None
-    return ds.field(column.name).isin(pa.array(_fitting(values, column.type), column.type))
-
-
-def _fitting(values: Iterable[Any], type_: pa.DataType) -> list[Any]:
-    """The values that a column of this type can hold; no row has the others."""
-    fitting = []
-    for value in values:
-        try:
-            fitting.append(pa.scalar(value, type_).as_py())
-        except (pa.ArrowException, TypeError, OverflowError):
-            continue
-    return fitting
+    return ds.field(column.name).isin(pa.array(fitting(values, column.type), column.type))
 
 
 def schema_of(columns: Mapping[str, str]) -> pa.Schema:

@@ -31,7 +31,7 @@ from deltalake import DeltaTable
 
 from strobe.algebra.bag import Bag, Row
 from strobe.algebra.schema import Column, RelationSchema
-from strobe.dataplane.arrow import arrow_schema, canonical_ddl, ddl_type, from_arrow
+from strobe.dataplane.arrow import arrow_schema, canonical_ddl, ddl_type, fitting, from_arrow
 from strobe.errors import BrokenInvariant, LostGuarantee, SourceUnavailable, UserError
 from strobe.messages import Lookup, Position, Seen, Transaction
 from strobe.sources.base import Finding, Reader, Source
@@ -136,18 +136,7 @@ class FilesReader(Reader):
         type_ = self._data.schema.field(stored).type if self._data is not None else pa.null()
         if pa.types.is_floating(type_):
             return None
-        return ds.field(stored).isin(pa.array(_fitting(set(values), type_), type_))
-
-
-def _fitting(values: Iterable[Any], type_: pa.DataType) -> list[Any]:
-    """The values that a column of this type can hold; no row has the others."""
-    fitting = []
-    for value in values:
-        try:
-            fitting.append(pa.scalar(value, type_).as_py())
-        except (pa.ArrowException, TypeError, OverflowError):
-            continue
-    return fitting
+        return ds.field(stored).isin(pa.array(fitting(set(values), type_), type_))
 
 
 def _names(table: DeltaTable) -> list[str]:

@@ -1,0 +1,74 @@
+"""A database of the tests' MariaDB server, with its source, for tests of what is special to MariaDB."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from strobe.algebra.bag import Bag, Row
+from strobe.config import Limits
+from strobe.config import MariadbSource as Config
+from strobe.messages import Lookup, Position, Transaction
+from strobe.sources.mariadb import MariadbSource
+
+if TYPE_CHECKING:
+    from mariadb_server import Server
+
+_numbers = count(1)
+
+
+class Shop:
+    """A database of its own, written to as root and read as `strobe`."""
+
+    def __init__(self, server: Server) -> None:
+        self.server, self.name = server, f"shop{next(_numbers)}"
+        self.dsn = server.database(self.name)
+
+    def run(self, *statements: str) -> None:
+        self.server.run(*statements, database=self.name)
+
+    def source(self, **limits: Any) -> MariadbSource:
+        return MariadbSource("billing", Config(type="mariadb", dsn=self.dsn, limits=Limits(**limits)))
+
+    @contextlib.contextmanager
+    def session(self) -> Iterator[Callable[[str], None]]:
+        """One connection, with `BEGIN` and `COMMIT` as one says them."""
+        with contextlib.closing(self.server.connect(self.name, autocommit=True)) as connection:
+            with connection.cursor() as cursor:
+                yield lambda sql: cursor.execute(sql)
+
+
+def read(
+    source: MariadbSource, after: Position, through: Position | None = None, stops: Sequence[Position] = ()
+) -> list[Transaction]:
+    """The transactions between two positions, those without changes left out."""
+    end, deadline = through or source.now(), time.monotonic() + 30
+    found: list[Transaction] = []
+    position = after
+    stream = source.transactions(after, stops, lambda: end <= position or time.monotonic() > deadline)
+    for transaction in stream:
+        position = transaction.position
+        found.append(transaction)
+    assert end <= position, "the stream did not come to its end in time"
+    return [t for t in found if t.changes]
+
+
+def rows_of(source: MariadbSource, relation: str, columns: Sequence[str]) -> Bag:
+    reader = source.reader()
+    reader.open()
+    try:
+        return Bag.of(tuple(columns), reader.scan(relation, columns))
+    finally:
+        reader.close()
+
+
+def find(source: MariadbSource, relation: str, columns: Sequence[str], on: Sequence[str], keys: list[Row]) -> list[Row]:
+    reader = source.reader()
+    reader.open()
+    try:
+        return list(reader.lookup(Lookup(0, relation, tuple(columns), tuple(on)), keys))
+    finally:
+        reader.close()

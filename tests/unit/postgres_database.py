@@ -1,0 +1,88 @@
+"""A database of the tests' PostgreSQL server, with its source, for tests of what is special to PostgreSQL."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+from postgres_server import PostgresServer
+
+from strobe.messages import Position, Transaction
+from strobe.sources.postgres import PostgresSource
+from strobe.sources.postgres_place import Keep, Place, object_name
+
+ORDERS = "CREATE TABLE orders (id bigint PRIMARY KEY, customer bigint, note text)"
+COLUMNS = ("id", "customer", "note")
+
+
+class Database:
+    """One database of the server, and the source over it."""
+
+    def __init__(self, server: PostgresServer) -> None:
+        self.server = server
+        self.name = ""
+        self.source: PostgresSource
+
+    def make(self, script: str, *relations: str, timeout: float = 5.0) -> PostgresSource:
+        self.name = self.server.database(script)
+        self.source = self.open(timeout)
+        if relations:
+            self.server.publish(self.name, self.source.prepare_script(relations))
+            self.source.prepare(relations)
+        return self.source
+
+    def open(self, timeout: float = 5.0, keep: Keep | None = None) -> PostgresSource:
+        name, dsn = object_name("test", "shop"), self.server.dsn(self.name)
+        return PostgresSource(Place("shop", dsn, "public", name, 3, timeout, keep or Keep()))
+
+    def run(self, *statements: str) -> None:
+        with psycopg.connect(self.server.admin_dsn(self.name)) as connection:
+            for statement in statements:
+                connection.execute(statement)
+
+    def slot(self) -> tuple[Any, ...]:
+        (found,) = self.server.execute(
+            self.name,
+            "SELECT confirmed_flush_lsn::text, active FROM pg_replication_slots WHERE slot_name = 'strobe_test_shop'",
+        )
+        return found
+
+
+def read(
+    source: PostgresSource, after: Position, through: Position | None = None, seconds: float = 20
+) -> list[Transaction]:
+    """The transactions with changes between two positions."""
+    end = through or source.now()
+    deadline = time.monotonic() + seconds
+    found: list[Transaction] = []
+    for transaction in source.transactions(after, [], lambda: time.monotonic() > deadline):
+        found.append(transaction)
+        if end <= transaction.position:
+            return [t for t in found if t.changes or t.gone]
+    raise AssertionError(f"the stream did not come to {end} in time")
+
+
+@contextlib.contextmanager
+def stalled(db: Database, *statements: str) -> Iterator[None]:
+    """While a commit that is in the log waits for a synchronous standby that never answers."""
+    db.server.execute(db.name, "ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+    db.server.execute(db.name, "SELECT pg_reload_conf()")
+    while db.server.execute(db.name, "SHOW synchronous_standby_names") != [("nobody",)]:
+        time.sleep(0.01)
+    waiting = threading.Thread(target=db.run, args=statements)
+    waiting.start()
+    try:
+        while not db.server.execute(db.name, "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"):
+            time.sleep(0.01)
+        yield
+    finally:
+        db.server.execute(db.name, "ALTER SYSTEM RESET synchronous_standby_names")
+        db.server.execute(db.name, "SELECT pg_reload_conf()")
+        waiting.join(20)
+
+
+LOCAL = "SET LOCAL synchronous_commit = 'local'"

@@ -1,0 +1,188 @@
+"""MariaDB: types, collations and names."""
+
+from __future__ import annotations
+
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from mariadb_shop import Shop, find, read, rows_of
+
+from strobe.algebra.bag import Bag
+from strobe.errors import LostGuarantee, UserError
+
+UTC = timezone.utc
+TYPES: list[tuple[str, str, list[tuple[str, Any]]]] = [
+    ("TINYINT(1)", "tinyint", [("-1", -1), ("5", 5)]),
+    ("TINYINT UNSIGNED", "smallint", [("0", 0), ("255", 255)]),
+    ("SMALLINT UNSIGNED", "int", [("65535", 65535)]),
+    ("MEDIUMINT", "int", [("-8388608", -8388608), ("8388607", 8388607)]),
+    ("MEDIUMINT UNSIGNED ZEROFILL", "int", [("5", 5), ("16777215", 16777215)]),
+    ("INT UNSIGNED", "bigint", [("4294967295", 4294967295)]),
+    ("BIGINT UNSIGNED", "decimal(20,0)", [("18446744073709551615", Decimal(2**64 - 1)), ("0", Decimal(0))]),
+    ("DECIMAL(5,5)", "decimal(5,5)", [("-0.00001", Decimal("-0.00001")), ("0", Decimal("0.00000"))]),
+    ("DECIMAL(38,0)", "decimal(38,0)", [("9" * 38, Decimal("9" * 38)), ("-" + "1" * 38, Decimal("-" + "1" * 38))]),
+    ("DECIMAL(9,0) UNSIGNED", "decimal(9,0)", [("999999999", Decimal(999999999))]),
+    ("DECIMAL(19,10)", "decimal(19,10)", [("-123456789.0123456789", Decimal("-123456789.0123456789"))]),
+    ("FLOAT", "float", [("0.1", 0.10000000149011612), ("16777217", 16777216.0), ("1.17549e-38", None)]),
+    ("FLOAT(7,2)", "float", [("1234.567", 1234.5699462890625)]),
+    ("DOUBLE(10,2)", "double", [("0.305", None), ("12345678.91", 12345678.91)]),
+    ("DOUBLE", "double", [("-0e0", 0.0), ("0.1+0.2", None), ("1.7976931348623157e308", 1.7976931348623157e308)]),
+    ("BIT(1)", "boolean", [("b'1'", True), ("b'0'", False)]),
+    ("BIT(9)", "bigint", [("b'100000001'", 257)]),
+    ("BIT(63)", "bigint", [(str(2**63 - 1), 2**63 - 1)]),
+    ("BIT(64)", "decimal(20,0)", [(str(2**64 - 1), Decimal(2**64 - 1))]),
+    ("YEAR", "smallint", [("2024", 2024), ("1901", 1901), ("0000", 0)]),
+    ("DATE", "date", [("'0001-01-01'", date(1, 1, 1)), ("'9999-12-31'", date(9999, 12, 31))]),
+    ("DATETIME", "timestamp_ntz", [("'2024-02-29 23:59:59'", datetime(2024, 2, 29, 23, 59, 59))]),
+    *(
+        (
+            f"DATETIME({n})",
+            "timestamp_ntz",
+            [("'1969-12-31 01:02:03.987654'", None), ("'2024-01-01 00:00:00.09'", None)],
+        )
+        for n in range(1, 7)
+    ),
+    ("TIMESTAMP NULL", "timestamp", [("'1970-01-01 00:00:01'", datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC))]),
+    *((f"TIMESTAMP({n}) NULL", "timestamp", [("'2001-02-03 04:05:06.987654'", None)]) for n in range(1, 7)),
+    ("CHAR(5)", "string", [("'ab  '", "ab"), ("''", ""), ("'ü🦆'", "ü🦆"), ("' x'", " x")]),
+    ("CHAR(200)", "string", [("repeat('🦆', 200)", "🦆" * 200)]),
+    ("CHAR(3) CHARACTER SET latin1", "string", [("'é€'", "é€"), ("X'8190'", "\x81\x90")]),
+    ("VARCHAR(300) CHARACTER SET latin1", "string", [("'ÿ x '", "ÿ x ")]),
+    ("VARCHAR(100) CHARACTER SET ascii COLLATE ascii_bin", "string", [("'x '", "x ")]),
+    ("VARCHAR(50) CHARACTER SET utf8mb3", "string", [("'日本'", "日本")]),
+    ("VARCHAR(50) COLLATE utf8mb4_uca1400_ai_ci", "string", [("'É'", "É")]),
+    ("VARCHAR(50) COLLATE utf8mb4_nopad_bin", "string", [("'é '", "é ")]),
+    ("TINYTEXT", "string", [("'t'", "t")]),
+    ("TEXT", "string", [("repeat('x', 60000)", "x" * 60000)]),
+    ("MEDIUMTEXT", "string", [("repeat('é', 70000)", "é" * 70000)]),
+    ("LONGTEXT", "string", [("''", "")]),
+    ("JSON", "string", [("'{\"a\":  1}'", '{"a":  1}')]),
+    ("ENUM('small', 'grün', '')", "string", [("'grün'", "grün"), ("1", "small"), ("''", "")]),
+    ("ENUM('ä', 'b') CHARACTER SET latin1", "string", [("'ä'", "ä"), ("2", "b")]),
+    ("BINARY(4)", "binary", [("'ab'", b"ab\0\0"), ("X'00010000'", b"\0\1\0\0"), ("''", b"\0\0\0\0")]),
+    ("VARBINARY(300)", "binary", [("X'ab00'", b"\xab\0"), ("''", b"")]),
+    ("TINYBLOB", "binary", [("X'ff'", b"\xff")]),
+    ("BLOB", "binary", [("repeat(X'00', 70)", b"\0" * 70)]),
+    ("LONGBLOB", "binary", [("repeat(X'fe', 70000)", b"\xfe" * 70000)]),
+    ("INT AS (id * 2) STORED", "int", [("DEFAULT", 0), ("DEFAULT", 2)]),
+]
+
+
+@pytest.mark.parametrize(("declared", "type_", "values"), TYPES, ids=[t[0] for t in TYPES])
+def test_a_type_s_values_are_the_same_from_everywhere(
+    shop: Shop, declared: str, type_: str, values: list[tuple[str, Any]]
+) -> None:
+    """The stream, a scan and a look-up by the value itself agree with each other and with what was written."""
+    shop.run(
+        f"CREATE TABLE t (a SET('x','y') DEFAULT 'x', id INT PRIMARY KEY, v {declared}, z TIME(3) DEFAULT '1:2:3')"
+    )
+    source = shop.source()
+    (schema,) = source.schemas()
+    assert {c.name: c.type for c in schema.columns} == {"id": "int", "v": type_}
+    start = source.now()
+    with shop.session() as do:
+        do("SET time_zone = '+00:00', sql_mode = ''")
+        do("BEGIN")
+        for n, (literal, _) in enumerate(values):
+            do(f"INSERT INTO t (id, v) VALUES ({n}, {literal})")
+        if "STORED" not in declared:
+            do("INSERT INTO t (id, v) VALUES (1000, NULL)")
+        do("COMMIT")
+    (transaction,) = read(source, start)
+    streamed = dict(row for row, _ in transaction.changes["t"].items())
+    scanned = dict(rows_of(source, "t", ["id", "v"]).items())
+    assert {repr(row) for row in scanned} == {repr(row) for row in streamed.items()}
+    for n, (_, expected) in enumerate(values):
+        assert expected is None or (type(streamed[n]), streamed[n]) == (type(expected), expected)
+        found = find(source, "t", ["id", "v"], ["v"], [(streamed[n],)])
+        assert repr((n, streamed[n])) in map(repr, found)
+        assert len(found) == len({row[0] for row in found})
+
+
+def test_types_that_are_not_supported_are_left_out(shop: Shop) -> None:
+    """A table may have columns of other types, as long as no view uses them; their rows are read all the same."""
+    others = {
+        "t": "TIME(6)",
+        "s": "SET('a','b')",
+        "p": "POINT",
+        "u": "UUID",
+        "i": "INET6",
+        "d": "DECIMAL(65,30)",
+        "c": "TEXT COMPRESSED",
+        "vc": "VARCHAR(2000) COMPRESSED",
+        "k": "VARCHAR(10) CHARACTER SET koi8r",
+        "g": "INT AS (id + 1) VIRTUAL",
+    }
+    columns = ", ".join(f"{name} {type_}" for name, type_ in others.items())
+    shop.run(f"CREATE TABLE t (w VARCHAR(9), {columns}, n INT UNSIGNED, e ENUM('q','r'), id INT PRIMARY KEY)")
+    source = shop.source()
+    assert [c.name for c in source.schemas()[0].columns] == ["w", "n", "e", "id"]
+    (finding,) = source.check(["t"])
+    assert finding.severity == "warning" and all(f"{name} (" in finding.message for name in others)
+    start = source.now()
+    values = "'w', '-1:02:03.5', 'a,b', POINT(1,2), UUID(), '::1', 1.5, 'compressed', repeat('x', 1500), 'я'"
+    shop.run(f"INSERT INTO t (w,t,s,p,u,i,d,c,vc,k,n,e,id) VALUES ({values}, 4000000000, 'r', 1)")
+    shop.run("INSERT INTO t (w, n, e, id) VALUES ('x', 1, 'q', 2)")
+    found = read(source, start)
+    assert [list(t.changes["t"].items()) for t in found] == [[(("w", 4000000000, "r", 1), 1)], [(("x", 1, "q", 2), 1)]]
+
+
+def test_zero_dates_are_refused_by_name(shop: Shop) -> None:
+    """A date that does not exist stops the stream and the answer with its column, and never turns into another."""
+    for declared in ("DATE", "DATETIME(3)", "TIMESTAMP DEFAULT '2020-01-01'"):
+        shop.run(f"CREATE OR REPLACE TABLE t (id INT PRIMARY KEY, d {declared}, n INT)")
+        source = shop.source()
+        start = source.now()
+        with shop.session() as do:
+            do("SET sql_mode = ''")
+            do("INSERT INTO t VALUES (1, '0000-00-00', 1)")
+        with pytest.raises(LostGuarantee, match=r"column d.*0000-00-00"):
+            read(source, start)
+        with pytest.raises(UserError, match=r"column d.*0000-00-00"):
+            rows_of(source, "t", ["id", "d"])
+        source.focus({"t": {"id", "n"}})
+        assert read(source, start)[0].changes["t"] == Bag.of(("id", "n"), [(1, 1)])
+
+
+def test_look_ups_mean_bytes_whatever_the_collation(shop: Shop) -> None:
+    """Letter case, accents and trailing blanks make different keys, and an index on the column is used."""
+    shop.run("CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(20) COLLATE utf8mb4_unicode_ci, KEY (v))")
+    values = ["a", "A", "á", "a ", "b", "ß", "ss"]
+    for n, value in enumerate(values):
+        shop.run(f"INSERT INTO t VALUES ({n}, '{value}')")
+    source = shop.source()
+    for n, value in enumerate(values):
+        assert find(source, "t", ["id"], ["v"], [(value,)]) == [(n,)]
+    everything = find(source, "t", ["id"], ["v"], [(v,) for v in [*values, "B", "\ud800", "🦆"]])
+    assert sorted(everything) == [(n,) for n in range(len(values))]
+    many = [(f"{v}{'!' * n}",) for n in range(700) for v in ("a", "A")] + [("b",)]
+    assert sorted(find(source, "t", ["id"], ["v"], many)) == [(0,), (1,), (4,)]
+
+
+def test_keys_of_any_number_are_found_exactly(shop: Shop) -> None:
+    """A key of a number type finds equal numbers of another, and one that the column cannot hold finds nothing."""
+    shop.run(
+        "CREATE TABLE t (i TINYINT UNSIGNED, d DECIMAL(6,2), b BIT(3), PRIMARY KEY (i), KEY (d))",
+        "INSERT INTO t VALUES (1, 1.00, b'1'), (2, 2.50, b'10'), (255, 9999.99, b'111')",
+    )
+    source = shop.source()
+    keys = [(1,), (Decimal("255"),), (Decimal("2.5"),), (-1,), (256,), (10**30,)]
+    assert sorted(find(source, "t", ["i"], ["i"], keys)) == [(1,), (255,)]
+    keys = [(1,), (Decimal("2.5"),), (Decimal("2.501"),), (Decimal("1E+3"),), (10**30,), (Decimal("9999.990"),)]
+    assert sorted(find(source, "t", ["i"], ["d"], keys)) == [(1,), (2,), (255,)]
+    assert sorted(find(source, "t", ["i"], ["b", "d"], [(2, Decimal("2.5")), (7, 1), (9, 1)])) == [(2,)]
+
+
+def test_names_of_any_kind(shop: Shop) -> None:
+    """Tables and columns with quotes, blanks, percent signs and long names are read and watched."""
+    long = "列" * 60
+    shop.run(f'CREATE TABLE `it\'s ``a`` 100% "t"` (`i``d` INT PRIMARY KEY, `{long}` INT, `%s` INT)')
+    source = shop.source()
+    start = source.now()
+    table = 'it\'s `a` 100% "t"'
+    shop.run('INSERT INTO `it\'s ``a`` 100% "t"` VALUES (1, 2, 3)')
+    assert list(read(source, start)[0].changes[table].items()) == [((1, 2, 3), 1)]
+    assert find(source, table, ["i`d", long, "%s"], ["%s"], [(3,)]) == [(1, 2, 3)]
+    assert source.check([table]) == []

@@ -1,0 +1,95 @@
+"""PostgreSQL: preflight, least privileges, and secrets."""
+
+from __future__ import annotations
+
+import threading
+
+import psycopg
+import pytest
+from postgres_database import ORDERS, Database, read
+
+from strobe.errors import RelationLost, SourceUnavailable, UserError
+from strobe.sources.postgres import PostgresSource
+from strobe.sources.postgres_place import Place, object_name
+
+
+def test_preflight_says_the_statement_that_mends(db: Database) -> None:
+    """Each thing that is missing is found, and gone once its statement has been run."""
+    source = db.make(
+        f"{ORDERS}; REVOKE SELECT ON orders FROM {db.server.role}; ALTER TABLE orders ENABLE ROW LEVEL SECURITY"
+    )
+    role = db.server.role
+    db.server.execute("postgres", f"ALTER ROLE {role} NOREPLICATION")
+    try:
+        found = {f.message: f.fix for f in source.check(["orders"]) if f.severity == "error"}
+        for fix in (
+            f'Run: ALTER ROLE "{role}" REPLICATION;',
+            f'Run: GRANT SELECT ON "public"."orders" TO "{role}";',
+            f'Run: ALTER ROLE "{role}" BYPASSRLS;',
+            "Run `strobe prepare shop`.",
+        ):
+            assert fix in found.values()
+            if fix.startswith("Run: "):
+                db.run(fix.removeprefix("Run: "))
+        with pytest.raises(UserError, match="may not do this") as caught:
+            source.prepare(["orders"])
+        assert "CREATE PUBLICATION" in caught.value.fix
+        db.server.publish(db.name, source.prepare_script(["orders"]))
+        source.prepare(["orders"])
+        again = db.open()
+        assert [f for f in again.check(["orders"]) if f.severity == "error"] == []
+        db.run('ALTER PUBLICATION strobe_test_shop DROP TABLE "orders"')
+        assert ["publication" in f.message for f in again.check(["orders"]) if f.severity == "error"] == [True]
+        again.focus({"orders": ["id"]})
+        with pytest.raises(RelationLost, match="publication"):
+            read(again, again.now())
+    finally:
+        db.server.execute("postgres", f"ALTER ROLE {role} REPLICATION NOBYPASSRLS")
+
+
+def test_a_row_policy_stops_answers_instead_of_filtering_them(db: Database) -> None:
+    source = db.make(ORDERS, "orders")
+    db.run("ALTER TABLE orders ENABLE ROW LEVEL SECURITY")
+    reader = source.reader()
+    reader.open()
+    with pytest.raises(UserError, match="row-level security"):
+        list(reader.scan("orders", ["id"]))
+    reader.close()
+
+
+def test_a_table_is_published_before_it_is_read(db: Database) -> None:
+    """`prepare` waits for transactions that wrote to a table before it was published: their changes are not in the
+    stream, even if they commit later."""
+    source = db.make(f"{ORDERS}; CREATE TABLE late (id int PRIMARY KEY)", "orders")
+    writer = psycopg.connect(db.server.admin_dsn(db.name))
+    writer.execute("INSERT INTO late VALUES (1)")
+    owner = PostgresSource(Place("shop", db.server.admin_dsn(db.name), "public", object_name("test", "shop")))
+    preparing = threading.Thread(target=owner.prepare, args=(["orders", "late"],))
+    preparing.start()
+    preparing.join(0.5)
+    assert preparing.is_alive()
+    writer.commit()
+    preparing.join(10)
+    assert not preparing.is_alive()
+    reader = source.reader(at_a_position=True)
+    seen = reader.open()
+    assert list(reader.scan("late", ["id"])) == [(1,)]
+    reader.close()
+    db.run("INSERT INTO orders VALUES (1, 1, NULL)")  # the log goes on
+    assert [list(t.changes) for t in read(source, seen.through)] == [["orders"]]
+    writer.close()
+    owner.close()
+
+
+def test_no_secret_is_shown(db: Database) -> None:
+    """Not in errors, not in what is printed of a source."""
+    source = db.make(ORDERS, "orders")
+    password = db.server.password
+    wrong = PostgresSource(Place("shop", db.server.dsn(db.name).replace(password, "wr0ng-pass"), "public", "x"))
+    with pytest.raises(SourceUnavailable) as caught:
+        wrong.schemas()
+    shown = f"{caught.value} {caught.value.document()} {source._place!r} {wrong.check(['orders'])}"
+    assert "wr0ng-pass" not in shown and password not in shown
+    with pytest.raises(UserError, match="cannot be read") as refused:
+        PostgresSource(Place("shop", "postgresql://u:s3cret@[", "public", "x")).schemas()
+    assert "s3cret" not in str(refused.value)

@@ -1,0 +1,53 @@
+"""PostgreSQL: global transactions, named by messages in the log."""
+
+from __future__ import annotations
+
+import pytest
+from postgres_database import ORDERS, Database, read
+
+from strobe.errors import LostGuarantee
+
+
+def emit(text: str, prefix: str = "strobe") -> str:
+    return f"SELECT pg_logical_emit_message(true, '{prefix}', '{text}')"
+
+
+def test_a_message_in_a_transaction_names_the_global_one(db: Database) -> None:
+    """It is told with the transaction's changes, and without any where none is watched; other messages are not ours,
+    and what is rolled back, wholly or to a savepoint, never happened."""
+    source = db.make(ORDERS, "orders")
+    start = source.now()
+    db.run("INSERT INTO orders VALUES (1, 1, NULL)", emit("T1 shop,billing"), emit("T2 shop,files"))
+    db.run(emit("T3 shop,billing"))
+    db.run("INSERT INTO orders VALUES (2, 1, NULL)", emit("T4", "other"), emit(""))
+    db.run("INSERT INTO orders VALUES (3, 1, NULL)", "SAVEPOINT s", emit("T5 shop,billing"), "ROLLBACK TO s")
+    db.run("SELECT pg_logical_emit_message(false, 'strobe', 'T6 shop,billing')")
+    end = source.now()
+    told = []
+    for transaction in source.transactions(start, [], lambda: False):
+        if transaction.changes or transaction.part_of:
+            told.append((len(transaction.changes), [(p.id, sorted(p.participants)) for p in transaction.part_of]))
+        if end <= transaction.position:
+            break
+    first = (1, [("T1", ["billing", "shop"]), ("T2", ["files", "shop"])])
+    assert told == [first, (0, [("T3", ["billing", "shop"])]), (1, []), (1, [])]
+
+
+def test_which_parts_a_position_is_past(db: Database) -> None:
+    """As far back as the slot keeps the log: a load at this position holds these, and they do not come again."""
+    source = db.make(ORDERS, "orders")
+    db.run("INSERT INTO orders VALUES (1, 1, NULL)", emit("T1 shop,billing"))
+    between = source.now()
+    db.run("INSERT INTO orders VALUES (2, 1, NULL)", emit("T2 shop,billing"))
+    assert source.parts(between) == {"T1"}
+    assert source.parts(source.now()) == {"T1", "T2"}
+
+
+def test_a_name_that_cannot_be_used_stops_the_source(db: Database) -> None:
+    """Rather than show a part of what belongs together."""
+    source = db.make(ORDERS, "orders")
+    start = source.now()
+    db.run("INSERT INTO orders VALUES (1, 1, NULL)", emit("T1"))
+    with pytest.raises(LostGuarantee, match=r"global transaction.*'T1'"):
+        read(source, start)
+    assert source.parts(source.now()) == frozenset()
