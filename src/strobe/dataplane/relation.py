@@ -59,6 +59,10 @@ class SparkRelation:
         table = to_arrow(names, [*ddl, "bigint"], [(*row, n) for row, n in bag.items()])
         return cls(local_data(spark, table), bag.attributes, types, net=True, known_empty=bag.known_empty)
 
+    def typed(self, types: Mapping[str, str]) -> SparkRelation:
+        """The same, for being combined with bags whose attributes have these types."""
+        return SparkRelation(self._frame, self._attributes, types, net=self._net, known_empty=self._known_empty)
+
     @property
     def attributes(self) -> tuple[str, ...]:
         return self._attributes

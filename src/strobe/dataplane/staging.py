@@ -30,6 +30,7 @@ from strobe.algebra.schema import RelationSchema
 from strobe.algebra.view import View
 from strobe.dataplane.arrow import arrow_schema, canonical_ddl, from_arrow, to_arrow
 from strobe.dataplane.relation import COUNT, SparkRelation
+from strobe.dataplane.spilled import FOLDER
 from strobe.errors import BrokenInvariant, StrobeError
 from strobe.messages import Lookup, Query, Seen
 from strobe.sources.base import Reader
@@ -89,7 +90,8 @@ class Staged:
 
 def sweep_leftovers(folder: Path) -> None:
     """Remove what an earlier run left behind."""
-    shutil.rmtree(folder / READS, ignore_errors=True)
+    for temporary in (READS, FOLDER):
+        shutil.rmtree(folder / temporary, ignore_errors=True)
 
 
 def snapshot(

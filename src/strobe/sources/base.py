@@ -20,6 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from strobe.algebra.bag import Bag, Row
@@ -80,6 +81,9 @@ class Source(ABC):
     """One database. All methods may raise `SourceUnavailable` (try again) or `UserError` (mend something first)."""
 
     name: str
+    spill: Path | None = None
+    """Where the rows of large transactions may go, in files that belong to whoever gets the transaction; None if they
+    are to be held in memory."""
 
     @abstractmethod
     def schemas(self) -> tuple[RelationSchema, ...]:
