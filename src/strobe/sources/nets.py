@@ -175,7 +175,7 @@ class Nets:
         for net in self._nets.values():
             if FEW * len(net) >= held:
                 self._spill(self._own, net)
-        self._changes = self._bytes = 0
+        self._changes, self._bytes = sum(map(len, self._nets.values())), 0
 
     def _spill(self, own: Path, net: Net) -> None:
         if not len(net):

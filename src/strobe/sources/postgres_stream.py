@@ -317,6 +317,8 @@ class Stream(threading.Thread):
                 continue
             if time.monotonic() >= self._told_at + WAITING_FEEDBACK_SECONDS:
                 self._tell(connection)
+        if isinstance(item, Arrived):
+            remove_files(item.changes, item.gone)
 
     def _feedback_due(self) -> bool:
         now = time.monotonic()
