@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from strobe.algebra.bag import NAN, Bag
+from strobe.algebra.relation import Relation
 from strobe.dataplane.spilled import Spilled, in_spark
 from strobe.sources import nets as nets_module
 from strobe.sources.nets import Nets
@@ -69,3 +70,15 @@ def test_spark_reads_pieces_as_the_driver_does(
         assert found.keys(["id"]).collect() == expected.keys(["id"])
         few = Bag(spilled.attributes, dict(list(expected.items())[:2]))
         assert found.plus(few.negate()).collect() == expected.add(few.negate())
+
+
+def test_plans_do_not_double_for_ever(spark: SparkSession) -> None:
+    """What is new is what was not there before: twelve times over, a plan has thousands of leaves, unless it is cut."""
+    from strobe.dataplane.relation import SparkRelation
+
+    types = {"n": "int"}
+    seen: Relation = Bag(("n",))
+    for n in range(12):
+        found = SparkRelation.of_bag(spark, Bag.of(("n",), [(n,), (n + 1,)]), types)
+        seen = seen.plus(found.key_delete(seen, [("n", "n")]))
+    assert seen.collect() == Bag.of(("n",), [(n,) for n in range(13)])

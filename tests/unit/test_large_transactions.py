@@ -236,8 +236,9 @@ MEGABYTES = 150
 """What reading a million rows may take on top of reading a few; in memory they take several hundred."""
 
 MEASURE = """
-import json, resource, sys
+import json, sys
 from pathlib import Path
+from pyarrow.parquet import read_metadata
 from strobe.sources.postgres import PostgresSource
 from strobe.sources.postgres_place import Place, object_name
 from strobe.sources.sqlite import SqliteSource
@@ -251,7 +252,7 @@ for transaction in source.transactions(source.position(after), [], lambda: False
     changed = transaction.changes
     if changed or end <= transaction.position:
         break
-rows = sum(__import__("pyarrow.parquet").parquet.read_metadata(file).num_rows for file in Path(folder).rglob("*.parquet"))
+rows = sum(read_metadata(file).num_rows for file in Path(folder).rglob("*.parquet"))
 peak = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
 print(json.dumps({"rows": rows, "peak": peak / 1024, "spilled": [type(r).__name__ for r in changed.values()]}))
 """
