@@ -148,7 +148,7 @@ def test_every_committed_state_is_one_of_the_sources(
         leftover.mkdir(parents=True)
         with shop.running() as service:
             wait_for(lambda: not leftover.exists())
-            writers = [threading.Thread(target=shop.change, args=(name, 8)) for name in WRITES]
+            writers = [threading.Thread(target=shop.change, args=(name, 5)) for name in WRITES]
             for writer in writers:
                 writer.start()
             for writer in writers:
