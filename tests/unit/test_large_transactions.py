@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mariadb_shop import Shop
+from mariadb_shop import read as read_mariadb
 from memory_live import compare, opened, run
 from postgres_database import Database, read
 from test_coordinator import PROJECT
@@ -188,6 +190,27 @@ def test_sqlite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     check_source(lambda: SqliteSource("shop", path), read_sqlite, write, folder, monkeypatch)
     connection.close()
+
+
+def test_mariadb(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a savepoint, which the server logs since a table without transactions takes part."""
+    shop.run(
+        "CREATE TABLE orders (id BIGINT PRIMARY KEY, customer BIGINT, note VARCHAR(40))",
+        "CREATE TABLE other (id INT) ENGINE = MyISAM",
+        "INSERT INTO orders SELECT seq, seq % 10, CONCAT('n', seq) FROM seq_1_to_3000",
+    )
+    undone = ["SAVEPOINT here", "DELETE FROM orders", "INSERT INTO other VALUES (1)", "ROLLBACK TO here"]
+
+    def write(*statements: str) -> None:
+        with shop.session() as do:
+            for statement in ("BEGIN", *statements[:2], *undone, *statements[2:], "COMMIT"):
+                do(statement.replace("'x' || id", "CONCAT('x', id)"))
+
+    def reading(source: Source, after: Position) -> list[Transaction]:
+        source.focus({"orders": ("id", "customer", "note")})
+        return read_mariadb(source, after)  # type: ignore[arg-type]
+
+    check_source(shop.source, reading, write, tmp_path, monkeypatch)
 
 
 # On their way.

@@ -7,6 +7,7 @@ no change. Beyond a number of rows, or of bytes, what has come so far is written
 
 from __future__ import annotations
 
+import copy
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
@@ -33,6 +34,7 @@ FEW = 10
 """A relation with less than a tenth of the rows that are held stays in memory."""
 
 Changes = Mapping[str, Relation]
+Saved = Mapping[str, "Net"]
 
 
 class Net:
@@ -72,6 +74,13 @@ class Net:
 
     def forget(self) -> None:
         self._counts = {}
+
+    def copy(self) -> Net:
+        same = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, dict):
+                setattr(same, name, dict(value))
+        return same
 
 
 class KeyedNet(Net):
@@ -116,9 +125,9 @@ class KeyedNet(Net):
 class Nets:
     """All relations of one transaction after another."""
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path | None = None) -> None:
         """Pieces go into a folder of their own in `folder`; without one everything is held in memory."""
-        self._folder = folder
+        self.folder = folder
         self._own: Path | None = None
         self._nets: dict[str, Net] = {}
         self._changes = self._bytes = 0
@@ -135,8 +144,8 @@ class Nets:
         """Another change has been made to one of them, which had so many bytes in the log."""
         self._changes += 1
         self._bytes += size
-        if self._folder is not None and (self._changes > ROWS or self._bytes > BYTES):
-            self._make_room(self._folder)
+        if self.folder is not None and (self._changes > ROWS or self._bytes > BYTES):
+            self._make_room(self.folder)
 
     def take(self) -> tuple[dict[str, Relation], dict[str, Relation]]:
         """The transaction has ended: its changes, and the keys that went. Files now belong to whoever takes them."""
@@ -154,7 +163,7 @@ class Nets:
                 changes[relation] = rows
             if len(keys := net.gone()):
                 gone[relation] = keys
-        self._own = None
+        self._own = own if not any(net.pieces for net in self._nets.values()) else None
         self.forget()
         return changes, gone
 
@@ -163,6 +172,18 @@ class Nets:
         if self._own is not None:
             shutil.rmtree(self._own, ignore_errors=True)
         self._own, self._nets, self._changes, self._bytes = None, {}, 0, 0
+
+    def save(self) -> Saved:
+        """What has been done so far, to come back to."""
+        return {relation: net.copy() for relation, net in self._nets.items()}
+
+    def back_to(self, saved: Saved) -> None:
+        """Undo what has been done since."""
+        self._nets = {relation: net.copy() for relation, net in saved.items()}
+        pieces = {net.folder: net.pieces for net in self._nets.values()}
+        for file in self._own.glob("*/*") if self._own is not None else ():
+            if int(file.stem) >= pieces.get(file.parent.name, 0):
+                file.unlink()
 
     def _make_room(self, folder: Path) -> None:
         """Write down what is held, unless the changes so far came to much fewer rows."""
