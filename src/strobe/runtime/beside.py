@@ -106,7 +106,7 @@ class Beside:
         warehouse.use(compiled, lenient=[each.view.name for each in planned if each.level == "none"])
         used = frozenset(source for view in compiled for source in view.sources)
         self.coordinator = Coordinator(  # in one group: they meet the others at one vector anyhow
-            self.assembly, warehouse, last, through_spark=self._answer, together=[used]
+            self.assembly, warehouse, last, through_spark=self._answer, spark=lambda: self._spark, together=[used]
         )
         self.coordinator.run(self._turn)
 

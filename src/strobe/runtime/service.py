@@ -324,6 +324,7 @@ class Service:
             warehouse,
             last,
             through_spark=self._answer_through_spark(assembly),
+            spark=self.spark,
             record=self._record,
             together=self._together,
         )
