@@ -162,4 +162,5 @@ def load(
         commit = first_commit(sources, views, taken)
         loaded = [warehouse.load(view, taken.compute(spark, view)) for view in views]
         warehouse.join(loaded, commit)
+        warehouse.fold()
         return commit
