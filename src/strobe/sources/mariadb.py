@@ -1,4 +1,4 @@
-"""MariaDB: the row-based binlog as the log, consistent snapshots as answers.
+"""MariaDB and MySQL: the row-based binlog as the log, consistent snapshots as answers.
 
 A position is a place in the binlog, `file:offset@second`, where the second is the one in which the file was created: a
 server that was restored from a backup, reset or replaced has other files under the same names. Positions are ordered
@@ -19,9 +19,10 @@ from strobe.algebra.schema import RelationSchema
 from strobe.errors import StrobeError, UserError
 from strobe.messages import Position, Transaction
 from strobe.sources import mariadb_binlog as binlog
+from strobe.sources import mysql_snapshot
 from strobe.sources.base import Finding, Reader, Source
 from strobe.sources.mariadb_check import check
-from strobe.sources.mariadb_place import Address, Place, rows
+from strobe.sources.mariadb_place import Address, Place, is_mysql, rows
 from strobe.sources.mariadb_reader import MariadbReader, Shared, snapshot
 from strobe.sources.mariadb_stream import Stream, Watched
 from strobe.sources.mariadb_tables import Table
@@ -44,7 +45,7 @@ class Config(Protocol):
 
 
 class MariadbSource(Source):
-    """A database of a MariaDB server."""
+    """A database of a MariaDB or MySQL server."""
 
     def __init__(self, name: str, config: Config) -> None:
         self.name = name
@@ -83,6 +84,9 @@ class MariadbSource(Source):
 
     def identity(self) -> str:
         with self._shared.connections.session() as connection:
+            if is_mysql(connection):
+                ((server,),) = rows(connection, "SELECT @@global.server_uuid")
+                return f"mysql:{server}:{self._place.database}"
             ((server, log),) = rows(connection, "SELECT @@global.server_id, @@global.log_bin_basename")
         return f"mariadb:{server}:{log}:{self._place.database}"
 
@@ -95,8 +99,11 @@ class MariadbSource(Source):
     def now(self) -> Position:
         """Where a snapshot taken now is: what is in the log beyond it is not visible to anybody yet."""
         with self._shared.connections.session() as connection:
-            file, offset = snapshot(connection)
-            rows(connection, "COMMIT")
+            if is_mysql(connection):
+                file, offset = mysql_snapshot.settled(connection)
+            else:
+                file, offset = snapshot(connection)
+                rows(connection, "COMMIT")
         return self._shared.position(file, offset)
 
     def verify(self, position: Position) -> None:

@@ -7,6 +7,7 @@ a relevant one follows, the log is quiet, or some time has passed.
 from __future__ import annotations
 
 import re
+import struct
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
+import pyarrow
 import pymysql
 
 from strobe.algebra.bag import Bag, Row
@@ -30,6 +32,7 @@ from strobe.sources.mariadb_values import Kind, Unfit
 QUIET_SECONDS = 0.2
 """So long, at most, positions move on unreported."""
 STANDALONE, PREPARED = 1, 64
+PAYLOAD_SIZE, PAYLOAD_COMPRESSION, PAYLOAD_WHOLE_SIZE, UNCOMPRESSED = 1, 2, 3, 255
 _XID = re.compile(r"X'([0-9a-f]*)'\s*,\s*X'([0-9a-f]*)'\s*,\s*(\d+)", re.IGNORECASE)
 
 Watched = Mapping[str, Mapping[str, Kind]]
@@ -134,8 +137,8 @@ class Stream:
         """
         try:
             with self._connections.session(wait=1) as connection:
-                own = f"FROM information_schema.PROCESSLIST WHERE ID = {thread} AND COMMAND = 'Binlog Dump'"
-                if rows(connection, f"SELECT 1 {own}"):  # a server that was restarted gives numbers anew
+                dumps = {int(row[0]) for row in rows(connection, "SHOW PROCESSLIST") if row[4] == "Binlog Dump"}
+                if thread in dumps:  # a server that was restarted gives numbers anew
                     rows(connection, f"KILL CONNECTION {thread}")
         except StrobeError:
             pass  # it is gone already, or the server is
@@ -156,6 +159,19 @@ class Stream:
             if pending.changes or late or pending.position.order in self._stops:
                 yield pending
                 pending, reported = None, time.monotonic()
+
+    def window(self, start: Position, end: tuple[str, int], charsets: dict[int, str]) -> Iterator[Transaction]:
+        """Every single transaction from a place on, as far as the log goes now but not beyond another place."""
+        self._charsets, self._at = charsets, Whereabouts(*parts(start))
+        last = (binlog.file_number(end[0]), end[1])
+        with binlog.dump(self._place, self._at.file, self._at.offset, forever=False) as connection:
+            while (binlog.file_number(self._at.file), self._at.offset) < last:
+                try:
+                    event = connection.next()
+                except EOFError:
+                    return
+                if event is not None and (done := self._take(event)) is not None:
+                    yield done
 
     # Events
 
@@ -216,9 +232,27 @@ class Stream:
             return self._query(event, group)
         elif event.type == binlog.XA_PREPARE:
             return self._prepare(event, group)
+        elif event.type == binlog.PAYLOAD:
+            return self._payload(event, group)
+        elif event.type == binlog.PARTIAL_UPDATE:
+            self._partial(event)
         elif not (event.type in binlog.HARMLESS or event.flags & binlog.IGNORABLE):
             raise self._unknown(event)
         return None
+
+    def _payload(self, event: Event, group: Group) -> Counts | None:
+        """MySQL's compressed transactions: all their events in one."""
+        for inner in payload(event):
+            if (ended := self._inside(inner, group)) is not None:
+                return ended
+        return None
+
+    def _partial(self, event: Event) -> None:
+        table_map = self._maps.get(int.from_bytes(event.body[:6], "little"))
+        if table_map is None or table_map.database != self._place.database or not self._watched.get(table_map.table):
+            return
+        what = "the binlog has only part of a row (binlog_row_value_options)"
+        raise self._place.lost(f"table {table_map.table}: {what}")
 
     def _unknown(self, event: Event) -> LostGuarantee:
         if event.type == binlog.INCIDENT:
@@ -249,6 +283,8 @@ class Stream:
             group.save(tokens(sql)[-1])
         elif head in ("XA COMMIT", "XA ROLLBACK"):
             return self._decide(sql, head == "XA COMMIT")
+        elif head in ("XA START", "XA BEGIN"):
+            group.standalone = False
         elif verb not in ("RELEASE", "XA"):
             found = effect(sql, schema, self._place.database, self._watched)
             if found is not None:
@@ -354,6 +390,24 @@ def statement(event: Event) -> tuple[str, str]:
     if event.type == binlog.QUERY_COMPRESSED:
         text = uncompressed(text)
     return schema, text.decode("utf-8", "replace")
+
+
+def payload(event: Event) -> Iterator[Event]:
+    """The events of a transaction that MySQL has compressed: fields with their sizes, and then Zstandard's data."""
+    data, at, fields = event.body, 0, dict[int, int]()
+    while data[at]:
+        kind, at = lenenc(data, at)
+        size, at = lenenc(data, at)
+        fields[kind], _ = lenenc(data, at)
+        at += size
+    data = data[at + 1 : at + 1 + fields[PAYLOAD_SIZE]]
+    if fields.get(PAYLOAD_COMPRESSION, UNCOMPRESSED) != UNCOMPRESSED:
+        data = pyarrow.decompress(data, fields[PAYLOAD_WHOLE_SIZE], codec="zstd", asbytes=True)
+    at = 0
+    while at < len(data):
+        timestamp, type_, _, size, _, flags = struct.unpack_from("<IBIIIH", data, at)
+        yield Event(type_, timestamp, flags, 0, size, data[at + 19 : at + size])
+        at += size
 
 
 def uncompressed(data: bytes) -> bytes:
