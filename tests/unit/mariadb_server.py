@@ -107,7 +107,7 @@ class Server:
             self._process = None
 
     def close(self) -> None:
-        self.stop()
+        self.stop(kill=True)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def connect(self, database: str | None = None, **more: Any) -> Any:

@@ -100,7 +100,7 @@ class MariadbSource(Source):
         """Where a snapshot taken now is: what is in the log beyond it is not visible to anybody yet."""
         with self._shared.connections.session() as connection:
             if is_mysql(connection):
-                file, offset = mysql_snapshot.settled(connection)
+                file, offset = mysql_snapshot.settled(connection, self._place)
             else:
                 file, offset = snapshot(connection)
                 rows(connection, "COMMIT")

@@ -100,16 +100,13 @@ class MariadbReader(Reader):
 
     def _mysql_snapshot(self) -> Position:
         place, until = self._shared.place, time.monotonic() + PLACE_SECONDS
-        try:
-            while time.monotonic() < until:
-                low, high = mysql_snapshot.begin(self._connection)
-                start = self._shared.position(*low)
-                found = start if low == high else self._placed(start, high)
-                if found is not None:
-                    return found
-                rows(self._connection, "COMMIT")
-        except mysql_snapshot.Busy as busy:
-            raise SourceUnavailable(f"the transaction {busy} takes long to commit", where=place.where) from busy
+        while time.monotonic() < until:
+            low, high = mysql_snapshot.begin(self._connection, place)
+            start = self._shared.position(*low)
+            found = start if low == high else self._placed(start, high)
+            if found is not None:
+                return found
+            rows(self._connection, "COMMIT")
         raise SourceUnavailable("it changes too fast to say what a snapshot has seen", where=place.where)
 
     def _placed(self, low: Position, high: tuple[str, int]) -> Position | None:

@@ -22,8 +22,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from strobe.algebra.bag import Bag, Row
+from strobe.errors import SourceUnavailable
 from strobe.messages import Position, Transaction
-from strobe.sources.mariadb_place import rows, several
+from strobe.sources.mariadb_place import Place, rows, several
 
 BEGIN = "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"
 OWNED = "SELECT @@GLOBAL.gtid_owned"
@@ -51,30 +52,26 @@ class Keyed:
         return tuple([row[self.columns.index(column)] for column in self.key])
 
 
-class Busy(Exception):
-    """Transactions are on their way for longer than they should be."""
-
-
 def status(connection: Any) -> str:
     """The statement that shows where the log ends."""
     version = tuple(int(part) for part in connection.get_server_info().split("-")[0].split(".")[:2])
     return "SHOW BINARY LOG STATUS" if version >= (8, 2) else "SHOW MASTER STATUS"
 
 
-def settled(connection: Any) -> End:
+def settled(connection: Any, place: Place) -> End:
     """An end of the log up to which everything is visible."""
     ends, owned = several(connection, status(connection), OWNED)
-    settle(connection, owners(owned[0][0]))
+    settle(connection, place, owners(owned[0][0]))
     return end(ends)
 
 
-def begin(connection: Any) -> tuple[End, End]:
+def begin(connection: Any, place: Place) -> tuple[End, End]:
     """Begin a snapshot; its two bounds."""
     ends, owned, _, later = several(connection, status(connection), OWNED, BEGIN, status(connection))
     busy = owners(owned[0][0])
     if busy:
         rows(connection, "COMMIT")
-        settle(connection, busy)
+        settle(connection, place, busy)
         _, later = several(connection, BEGIN, status(connection))
     return end(ends), end(later)
 
@@ -84,13 +81,14 @@ def end(found: Sequence[tuple[Any, ...]]) -> End:
     return str(file), int(offset)
 
 
-def settle(connection: Any, busy: frozenset[tuple[str, ...]]) -> None:
+def settle(connection: Any, place: Place, busy: frozenset[tuple[str, ...]]) -> None:
     """Wait until these transactions are visible."""
     until = time.monotonic() + SETTLE_SECONDS
     while busy:
         busy &= owners(rows(connection, OWNED)[0][0])
         if busy and time.monotonic() > until:
-            raise Busy(":".join(next(iter(busy))))
+            message = f"the transaction {':'.join(filter(None, min(busy)))} takes long to commit"
+            raise SourceUnavailable(message, where=place.where)
 
 
 def owners(text: str) -> frozenset[tuple[str, ...]]:
