@@ -54,6 +54,7 @@ def _find(program: str) -> str | None:
 class Server:
     """One server with its own folder, port and log."""
 
+    mysql = False
     rights: ClassVar[Sequence[str]] = RIGHTS
     defaults: ClassVar[Mapping[str, str]] = SETTINGS
 

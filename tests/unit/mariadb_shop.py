@@ -26,6 +26,7 @@ class Shop:
     def __init__(self, server: Server) -> None:
         self.server, self.name = server, f"shop{next(_numbers)}"
         self.dsn = server.database(self.name)
+        self.mysql = server.mysql
 
     def run(self, *statements: str) -> None:
         self.server.run(*statements, database=self.name)

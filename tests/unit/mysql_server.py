@@ -34,6 +34,7 @@ def command() -> list[str] | None:
 
 
 class MysqlServer(Server):
+    mysql = True
     rights: ClassVar[Sequence[str]] = ["REPLICATION SLAVE, REPLICATION CLIENT ON *.*"]
     defaults: ClassVar[Mapping[str, str]] = {
         **{n: v for n, v in mariadb_server.SETTINGS.items() if n not in ("binlog-format", "innodb-log-file-size")},
