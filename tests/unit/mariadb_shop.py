@@ -34,6 +34,13 @@ class Shop:
     def source(self, **limits: Any) -> MariadbSource:
         return MariadbSource("billing", Config(type="mariadb", dsn=self.dsn, limits=Limits(**limits)))
 
+    def numbers(self, last: int) -> str:
+        """What to select `seq` from, 1 to the last."""
+        if not self.mysql:
+            return f"seq_1_to_{last}"
+        steps = f"SELECT 1 AS seq UNION ALL SELECT seq + 1 FROM s WHERE seq < {last}"
+        return f"(WITH RECURSIVE s AS ({steps}) SELECT seq FROM s) numbers"
+
     @contextlib.contextmanager
     def session(self) -> Iterator[Callable[[str], None]]:
         """One connection, with `BEGIN` and `COMMIT` as one says them."""

@@ -41,6 +41,7 @@ class MysqlServer(Server):
         "gtid-mode": "ON",
         "enforce-gtid-consistency": "ON",
         "innodb-redo-log-capacity": "8M",
+        "cte-max-recursion-depth": "1000000",
         "mysqlx": "OFF",
         "secure-file-priv": "NULL",
     }

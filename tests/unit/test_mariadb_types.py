@@ -16,12 +16,6 @@ UTC = timezone.utc
 ONLY_MARIADB = ("JSON", "VARCHAR(50) COLLATE utf8mb4_uca1400_ai_ci", "VARCHAR(50) COLLATE utf8mb4_nopad_bin")
 
 
-@pytest.fixture(params=["mariadb", "mysql"])
-def shop(request: pytest.FixtureRequest) -> Shop:
-    """In either server."""
-    return Shop(request.getfixturevalue(request.param))
-
-
 TYPES: list[tuple[str, str, list[tuple[str, Any]]]] = [
     ("TINYINT(1)", "tinyint", [("-1", -1), ("5", 5)]),
     ("TINYINT UNSIGNED", "smallint", [("0", 0), ("255", 255)]),
@@ -79,16 +73,16 @@ TYPES: list[tuple[str, str, list[tuple[str, Any]]]] = [
 ]
 
 
-def test_a_type_s_values_are_the_same_from_everywhere(shop: Shop) -> None:
+def test_a_type_s_values_are_the_same_from_everywhere(either: Shop) -> None:
     """The stream, a scan and a look-up by the value itself agree with each other and with what was written."""
-    types = {f"c{n}": t for n, t in enumerate(TYPES) if not (shop.mysql and t[0] in ONLY_MARIADB)}
+    types = {f"c{n}": t for n, t in enumerate(TYPES) if not (either.mysql and t[0] in ONLY_MARIADB)}
     columns = ", ".join(f"{name} {declared}" for name, (declared, _, _) in types.items())
-    shop.run(f"CREATE TABLE t (a SET('x','y') DEFAULT 'x', id INT PRIMARY KEY, {columns}, z TIME(3) DEFAULT '1:2:3')")
-    source = shop.source()
+    either.run(f"CREATE TABLE t (a SET('x','y') DEFAULT 'x', id INT PRIMARY KEY, {columns}, z TIME(3) DEFAULT '1:2:3')")
+    source = either.source()
     (schema,) = source.schemas()
     assert {c.name: c.type for c in schema.columns} == {"id": "int", **{name: t[1] for name, t in types.items()}}
     start = source.now()
-    with shop.session() as do:
+    with either.session() as do:
         do("SET time_zone = '+00:00', sql_mode = ''")
         do("BEGIN")
         for n in range(max(len(values) for _, _, values in types.values()) + 1):  # the last row is all NULLs
@@ -109,7 +103,7 @@ def test_a_type_s_values_are_the_same_from_everywhere(shop: Shop) -> None:
             assert len(found) == len({row[0] for row in found}), declared
 
 
-def test_types_that_are_not_supported_are_left_out(shop: Shop) -> None:
+def test_types_that_are_not_supported_are_left_out(either: Shop) -> None:
     """A table may have columns of other types, as long as no view uses them; their rows are read all the same."""
     others = {
         "t": "TIME(6)",
@@ -123,38 +117,38 @@ def test_types_that_are_not_supported_are_left_out(shop: Shop) -> None:
         "k": "VARCHAR(10) CHARACTER SET koi8r",
         "g": "INT AS (id + 1) VIRTUAL",
     }
-    if shop.mysql:
+    if either.mysql:
         others = {n: t for n, t in others.items() if n not in ("u", "i", "c", "vc")}
         others |= {"j": "JSON", "v": "VECTOR(3)"}
     columns = ", ".join(f"{name} {type_}" for name, type_ in others.items())
-    shop.run(f"CREATE TABLE t (w VARCHAR(9), {columns}, n INT UNSIGNED, e ENUM('q','r'), id INT PRIMARY KEY)")
-    source = shop.source()
+    either.run(f"CREATE TABLE t (w VARCHAR(9), {columns}, n INT UNSIGNED, e ENUM('q','r'), id INT PRIMARY KEY)")
+    source = either.source()
     assert [c.name for c in source.schemas()[0].columns] == ["w", "n", "e", "id"]
     (finding,) = source.check(["t"])
     assert finding.severity == "warning" and all(f"{name} (" in finding.message for name in others)
     start = source.now()
     values = {"t": "'-1:02:03.5'", "s": "'a,b'", "p": "POINT(1,2)", "d": "1.5", "k": "'я'"}
-    if shop.mysql:
+    if either.mysql:
         values |= {"j": "'[1]'", "v": "STRING_TO_VECTOR('[1,2,3]')"}
     else:
         values |= {"u": "UUID()", "i": "'::1'", "c": "'compressed'", "vc": "repeat('x', 1500)"}
     names, given = ", ".join(values), ", ".join(values.values())
-    shop.run(f"INSERT INTO t ({names}, w, n, e, id) VALUES ({given}, 'w', 4000000000, 'r', 1)")
-    shop.run("INSERT INTO t (w, n, e, id) VALUES ('x', 1, 'q', 2)")
+    either.run(f"INSERT INTO t ({names}, w, n, e, id) VALUES ({given}, 'w', 4000000000, 'r', 1)")
+    either.run("INSERT INTO t (w, n, e, id) VALUES ('x', 1, 'q', 2)")
     found = read(source, start)
     assert [list(t.changes["t"].items()) for t in found] == [[(("w", 4000000000, "r", 1), 1)], [(("x", 1, "q", 2), 1)]]
 
 
-def test_zero_dates_are_refused_by_name(shop: Shop) -> None:
+def test_zero_dates_are_refused_by_name(either: Shop) -> None:
     """A date that does not exist stops the stream and the answer with its column, and never turns into another."""
     for declared in ("DATE", "DATETIME(3)", "TIMESTAMP DEFAULT '2020-01-01'"):
-        with shop.session() as do:
+        with either.session() as do:
             do("SET sql_mode = ''")
             do("DROP TABLE IF EXISTS t")
             do(f"CREATE TABLE t (id INT PRIMARY KEY, d {declared}, n INT)")
-        source = shop.source()
+        source = either.source()
         start = source.now()
-        with shop.session() as do:
+        with either.session() as do:
             do("SET sql_mode = ''")
             do("INSERT INTO t VALUES (1, '0000-00-00', 1)")
         with pytest.raises(LostGuarantee, match=r"column d.*0000-00-00"):
@@ -165,13 +159,13 @@ def test_zero_dates_are_refused_by_name(shop: Shop) -> None:
         assert read(source, start)[0].changes["t"] == Bag.of(("id", "n"), [(1, 1)])
 
 
-def test_look_ups_mean_bytes_whatever_the_collation(shop: Shop) -> None:
+def test_look_ups_mean_bytes_whatever_the_collation(either: Shop) -> None:
     """Letter case, accents and trailing blanks make different keys, and an index on the column is used."""
-    shop.run("CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(20) COLLATE utf8mb4_unicode_ci, KEY (v))")
+    either.run("CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(20) COLLATE utf8mb4_unicode_ci, KEY (v))")
     values = ["a", "A", "á", "a ", "b", "ß", "ss"]
     for n, value in enumerate(values):
-        shop.run(f"INSERT INTO t VALUES ({n}, '{value}')")
-    source = shop.source()
+        either.run(f"INSERT INTO t VALUES ({n}, '{value}')")
+    source = either.source()
     for n, value in enumerate(values):
         assert find(source, "t", ["id"], ["v"], [(value,)]) == [(n,)]
     everything = find(source, "t", ["id"], ["v"], [(v,) for v in [*values, "B", "\ud800", "🦆"]])
@@ -180,13 +174,13 @@ def test_look_ups_mean_bytes_whatever_the_collation(shop: Shop) -> None:
     assert sorted(find(source, "t", ["id"], ["v"], many)) == [(0,), (1,), (4,)]
 
 
-def test_keys_of_any_number_are_found_exactly(shop: Shop) -> None:
+def test_keys_of_any_number_are_found_exactly(either: Shop) -> None:
     """A key of a number type finds equal numbers of another, and one that the column cannot hold finds nothing."""
-    shop.run(
+    either.run(
         "CREATE TABLE t (i TINYINT UNSIGNED, d DECIMAL(6,2), b BIT(3), PRIMARY KEY (i), KEY (d))",
         "INSERT INTO t VALUES (1, 1.00, b'1'), (2, 2.50, b'10'), (255, 9999.99, b'111')",
     )
-    source = shop.source()
+    source = either.source()
     keys = [(1,), (Decimal("255"),), (Decimal("2.5"),), (-1,), (256,), (10**30,)]
     assert sorted(find(source, "t", ["i"], ["i"], keys)) == [(1,), (255,)]
     keys = [(1,), (Decimal("2.5"),), (Decimal("2.501"),), (Decimal("1E+3"),), (10**30,), (Decimal("9999.990"),)]
@@ -194,14 +188,14 @@ def test_keys_of_any_number_are_found_exactly(shop: Shop) -> None:
     assert sorted(find(source, "t", ["i"], ["b", "d"], [(2, Decimal("2.5")), (7, 1), (9, 1)])) == [(2,)]
 
 
-def test_names_of_any_kind(shop: Shop) -> None:
+def test_names_of_any_kind(either: Shop) -> None:
     """Tables and columns with quotes, blanks, percent signs and long names are read and watched."""
     long = "列" * 60
-    shop.run(f'CREATE TABLE `it\'s ``a`` 100% "t"` (`i``d` INT PRIMARY KEY, `{long}` INT, `%s` INT)')
-    source = shop.source()
+    either.run(f'CREATE TABLE `it\'s ``a`` 100% "t"` (`i``d` INT PRIMARY KEY, `{long}` INT, `%s` INT)')
+    source = either.source()
     start = source.now()
     table = 'it\'s `a` 100% "t"'
-    shop.run('INSERT INTO `it\'s ``a`` 100% "t"` VALUES (1, 2, 3)')
+    either.run('INSERT INTO `it\'s ``a`` 100% "t"` VALUES (1, 2, 3)')
     assert list(read(source, start)[0].changes[table].items()) == [((1, 2, 3), 1)]
     assert find(source, table, ["i`d", long, "%s"], ["%s"], [(3,)]) == [(1, 2, 3)]
     assert source.check([table]) == []
