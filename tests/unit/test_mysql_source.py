@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +13,11 @@ import pytest
 from mariadb_shop import Shop, read, rows_of
 
 from strobe.algebra.bag import Bag
-from strobe.errors import SourceUnavailable
+from strobe.config import MariadbSource as Config
+from strobe.errors import LostGuarantee, SourceUnavailable
 from strobe.messages import Position, Transaction
 from strobe.sources import mysql_snapshot
+from strobe.sources.mariadb import MariadbSource
 from strobe.sources.mysql_snapshot import Keyed, owners, placed
 
 if TYPE_CHECKING:
@@ -66,32 +69,29 @@ def test_a_snapshot_under_many_writers_is_placed_exactly(shop: Shop, monkeypatch
     shop.run("CREATE TABLE t (id INT PRIMARY KEY, n INT, at INT)")
     source = shop.source()
     start = source.now()
-    outcomes: list[tuple[int, Position | None]] = []
+    told_by_rows: list[Position] = []
     original = mysql_snapshot.placed
 
     def spy(low: Position, transactions: list[Transaction], *rest: Any) -> Position | None:
         found = original(low, transactions, *rest)
-        outcomes.append((len([t for t in transactions if t.changes]), found))
+        if found is not None and any(t.changes for t in transactions):
+            told_by_rows.append(found)
         return found
 
     monkeypatch.setattr(mysql_snapshot, "placed", spy)
-    snapshots = []
+    snapshots, until = [], time.monotonic() + 100
     with writers(shop, 6):
-        for _ in range(60):
+        while len(told_by_rows) < 15 and time.monotonic() < until:
             reader = source.reader()
             seen = reader.open()
             snapshots.append((seen.through, Bag.of(COLUMNS, reader.scan("t", COLUMNS))))
             reader.close()
-    transactions = read(source, start, stops=[place for place, _ in snapshots])
-    for place, held in snapshots:
-        state = Bag(COLUMNS)
-        for transaction in transactions:
-            if transaction.position <= place:
-                change = transaction.changes["t"]
-                assert isinstance(change, Bag)
-                state = state.add(change)
+    assert len(told_by_rows) == 15, "the writers never came in between"
+    log, state = read(source, start, stops=[place for place, _ in snapshots]), Bag(COLUMNS)
+    for place, held in sorted(snapshots, key=lambda snapshot: snapshot[0].order):
+        while log and log[0].position <= place:
+            state = state.add(log.pop(0).changes["t"])  # type: ignore[arg-type]
         assert state == held
-    assert sum(count > 0 and found is not None for count, found in outcomes) > 5, "the writers never came in between"
 
 
 def test_commits_that_are_on_their_way_are_waited_for(shop: Shop) -> None:
@@ -139,3 +139,79 @@ def test_placing_by_rows() -> None:
         assert placed(low, steps, table, lambda _, keys, state=wrong: [r for r in state if r[:1] in keys]) is None
     assert placed(low, steps, {}, lambda _, keys: []) is None
     assert placed(low, [transaction(7)], {}, lambda _, keys: []) == Position("", (7,))
+
+
+@pytest.mark.parametrize(
+    ("setting", "bad", "good"),
+    [
+        ("gtid_mode", "ON_PERMISSIVE", "ON"),
+        ("binlog_row_value_options", "PARTIAL_JSON", "''"),
+        ("binlog_row_image", "MINIMAL", "FULL"),
+        ("binlog_row_metadata", "MINIMAL", "FULL"),
+        ("sync_binlog", "0", "1"),
+    ],
+)
+def test_settings_are_checked(shop: Shop, setting: str, bad: str, good: str) -> None:
+    """What MySQL needs besides, and what it calls otherwise."""
+    source = shop.source()
+    shop.run(f"SET GLOBAL {setting} = {bad}")
+    try:
+        (finding,) = source.check([])
+        assert setting in finding.message and f"SET GLOBAL {setting} = " in finding.fix
+    finally:
+        shop.run(f"SET GLOBAL {setting} = {good}")
+    assert source.check([]) == []
+
+
+def test_each_right_is_needed_and_named(shop: Shop) -> None:
+    """The documented rights and no more; a password must not go over an open connection."""
+    shop.run("CREATE TABLE t (id INT PRIMARY KEY)")
+    user = f"u{shop.name}"
+    shop.run(
+        f"CREATE USER {user}@'127.0.0.1' IDENTIFIED BY 'x'", f"GRANT SELECT ON {shop.name}.* TO {user}@'127.0.0.1'"
+    )
+    dsn = shop.dsn.replace("strobe:s3cret%2Fpass%3Aword", f"{user}:x")
+    (finding,) = MariadbSource("billing", Config(type="mariadb", dsn=dsn.partition("?")[0])).check(["t"])
+    assert finding.severity == "error" and "?ssl=on" in finding.fix
+    source = MariadbSource("billing", Config(type="mariadb", dsn=dsn))
+    for right in ("REPLICATION CLIENT", "REPLICATION SLAVE"):
+        (finding,) = source.check(["t"])
+        assert finding.fix == f"GRANT {right} ON *.* TO '{user}'@'127.0.0.1';"
+        shop.run(finding.fix)
+    assert source.check(["t"]) == []
+
+
+def test_what_only_mysql_writes_into_its_log(shop: Shop) -> None:
+    """Compressed transactions, tables made from a query, tagged GTIDs, cascades of foreign keys; JSON in part stops."""
+    shop.run(
+        "CREATE TABLE p (id INT PRIMARY KEY, j JSON)",
+        "CREATE TABLE c (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES p (id) ON DELETE CASCADE)",
+    )
+    source = shop.source()
+    start = source.now()
+    with shop.session() as do:
+        do("SET binlog_transaction_compression = ON")
+        do("BEGIN")
+        do(f"INSERT INTO p (id) SELECT seq FROM {shop.numbers(500)}")
+        do("INSERT INTO c SELECT id, id FROM p")
+        do("COMMIT")
+        do("SET binlog_transaction_compression = OFF, gtid_next = 'AUTOMATIC:tag'")
+        do("DELETE FROM p WHERE id <= 100")
+        do("SET gtid_next = AUTOMATIC")
+        do("CREATE TABLE made (PRIMARY KEY (id)) SELECT id FROM c WHERE id > 450")
+    source = shop.source()
+    first, second, third = read(source, start)
+    assert len(first.changes["p"]) == len(first.changes["c"]) == 500  # type: ignore[arg-type]
+    assert second.changes["p"] == Bag(("id",), {(n,): -1 for n in range(1, 101)})
+    if shop.server.rows("SELECT count(*) FROM c", database=shop.name)[0][0] == 400 and source.check(["c"]) == []:
+        assert second.changes["c"] == Bag(("id", "p"), {(n, n): -1 for n in range(1, 101)})
+    assert third.changes["made"] == rows_of(source, "made", ["id"])
+    start = source.now()
+    with shop.session() as do:
+        do("UPDATE p SET j = JSON_OBJECT('a', repeat('x', 1000), 'b', 1) WHERE id = 200")
+        do("SET binlog_row_value_options = PARTIAL_JSON")
+        do("UPDATE p SET j = JSON_SET(j, '$.b', 2) WHERE id = 200")
+    with pytest.raises(LostGuarantee, match=r"table p.*part of a row"):
+        read(source, start)
+    source.focus({"c": {"id"}})
+    assert read(source, start) == []
