@@ -126,8 +126,8 @@ class MariadbSource(Source):
         kinds = table.kinds if table is not None else {}
         for column in columns:
             if column not in kinds:
-                what = f"column {name}.{column}" if table is not None else f"table {name}"
-                raise self._place.lost(f"{what}, which a view uses, is gone or of another type")
+                what = f"the column {column}" if table is not None else "the table"
+                raise self._place.table_lost(f"{what}, which a view uses, is gone or of another type", name)
         return {column: kind for column, kind in kinds.items() if column in columns}
 
     def reader(self, *, at_a_position: bool = False) -> Reader:

@@ -20,7 +20,7 @@ from pymysql.constants import CLIENT
 from pymysql.converters import encoders
 from pymysql.cursors import Cursor, SSCursor
 
-from strobe.errors import AccessRefused, LostGuarantee, SourceUnavailable, UserError
+from strobe.errors import AccessRefused, LostGuarantee, RelationLost, SourceUnavailable, UserError
 
 CONNECT_SECONDS = 10
 SILENCE_SECONDS = 10.0
@@ -200,6 +200,12 @@ class Place:
         return LostGuarantee(
             message, where=self.where, fix="Rebuild the views that use this source: `strobe rebuild VIEW`."
         )
+
+    def table_lost(self, message: str, table: str, fix: str = "") -> RelationLost:
+        """Views that use this table can no longer be kept; others can."""
+        where = f"{self.where}, table {table}"
+        fix = fix or "Rebuild the views that use it, changed if need be: `strobe rebuild VIEW`."
+        return RelationLost(message, source=self.source, relations=[table], where=where, fix=fix)
 
 
 class Connections:

@@ -252,7 +252,7 @@ class Stream:
         if table_map is None or table_map.database != self._place.database or not self._watched.get(table_map.table):
             return
         what = "the binlog has only part of a row (binlog_row_value_options)"
-        raise self._place.lost(f"table {table_map.table}: {what}")
+        raise self._place.table_lost(what, table_map.table)
 
     def _unknown(self, event: Event) -> LostGuarantee:
         if event.type == binlog.INCIDENT:
@@ -288,8 +288,8 @@ class Stream:
         elif verb not in ("RELEASE", "XA"):
             found = effect(sql, schema, self._place.database, self._watched)
             if found is not None:
-                table = f"table {found.table}: " if found.table else ""
-                raise self._place.lost(f"{table}{found.what}, at {self._at.file}:{self._at.offset}")
+                message = f"{found.what}, at {self._at.file}:{self._at.offset}"
+                raise self._place.table_lost(message, found.table) if found.table else self._place.lost(message)
         return group.counts if group.standalone else None
 
     # Two-phase transactions: rows come with the first phase, and count from the second
@@ -336,7 +336,7 @@ class Stream:
             images.append((sign, int.from_bytes(data[at : at + size], "little")))
             at += size
         if width != plan.width or not all(plan.complete(present) for _, present in images):
-            raise self._place.lost(f"table {table}: the binlog has only part of a row (binlog_row_image is not FULL)")
+            raise self._place.table_lost("the binlog has only part of a row (binlog_row_image is not FULL)", table)
         if event.type in binlog.COMPRESSED:
             data, at = uncompressed(data[at:]), 0
         try:
@@ -346,11 +346,9 @@ class Stream:
                     row, at = plan.image(data, at, present)
                     group.add(table, row, sign)
         except Unfit as unfit:
-            raise LostGuarantee(
-                f"the binlog has a value that Spark cannot hold: {unfit}",
-                where=f"{self._place.where}, table {table}",
-                fix="Change the value, and then rebuild the views that use this table: `strobe rebuild VIEW`.",
-            ) from None
+            fix = "Change the value, and then rebuild the views that use this table: `strobe rebuild VIEW`."
+            message = f"the binlog has a value that Spark cannot hold: {unfit}"
+            raise self._place.table_lost(message, table, fix) from None
 
     def _plan(self, table_map: TableMap) -> RowPlan:
         key = (table_map.table, table_map.body)
@@ -363,20 +361,17 @@ class Stream:
         try:
             logged = table_map.columns()
         except Undescribed as problem:
-            raise LostGuarantee(
-                f"its rows in the binlog cannot be read: {problem}",
-                where=f"{self._place.where}, table {table}",
-                fix="SET GLOBAL binlog_row_metadata = FULL; then rebuild the views that use it: `strobe rebuild VIEW`.",
-            ) from None
+            fix = "SET GLOBAL binlog_row_metadata = FULL; then rebuild the views that use it: `strobe rebuild VIEW`."
+            raise self._place.table_lost(f"its rows in the binlog cannot be read: {problem}", table, fix) from None
         by_name = {column.name: column for column in logged}
         for name, expected in wanted.items():
             if name not in by_name:
-                raise self._place.lost(f"table {table}: the column {name}, which a view uses, is not in the binlog")
+                raise self._place.table_lost(f"the column {name}, which a view uses, is not in the binlog", table)
             found = kind_of(by_name[name], self._charsets)
             if found != expected:
                 was = f"{found.type} {found.form} {found.charset}".strip() if found else "of an unsupported type"
                 now = f"{expected.type} {expected.form} {expected.charset}".strip()
-                raise self._place.lost(f"table {table}: the column {name} is {was} in the binlog, and {now} today")
+                raise self._place.table_lost(f"the column {name} is {was} in the binlog, and {now} today", table)
         return RowPlan(logged, list(wanted), list(wanted.values()))
 
 
