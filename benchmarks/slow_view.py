@@ -68,7 +68,7 @@ def _measure(orders: int, rounds: int, order: str, relation: str, statement: str
                 while not coordinator.settled:
                     time.sleep(0.05)
                 with _writing(folder / f"{source}.db", statement, usual) if busy else _nothing():
-                    time.sleep(2 * usual)
+                    time.sleep(2.5 * usual)  # between two writes: SQLite reports what comes at once as one
                     found[busy].append(_visible(folder, coordinator, 10 + 2 * number + busy))
         service.stop()
         thread.join()

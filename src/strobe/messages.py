@@ -122,10 +122,11 @@ class Update(Immutable):
 
 @dataclass(frozen=True)
 class Cut(Immutable):
-    """Numbers up to and including this one end a block: a strongly consistent manager's action lists end at cuts only,
-    so that those of different views can meet."""
+    """Numbers up to and including this one end a block of these views: a strongly consistent manager's action lists end
+    at cuts only, so that those of different views can meet."""
 
     number: int
+    views: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

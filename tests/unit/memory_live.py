@@ -112,14 +112,14 @@ def contents(assembly: Assembly, source: str) -> tuple[str, Contents]:
     return seen.through.text, found
 
 
-def write(folder: Path, source: str, seconds: float, pause: float, first: int = 100) -> None:
-    """Random transactions of one to three statements."""
+def write(folder: Path, source: str, seconds: float, pause: float = 0.003, first: int = 100, most: int = 3) -> None:
+    """Random transactions of a few statements."""
     rng = random.Random(source)
     connection = sqlite3.connect(folder / f"{source}.db", timeout=20)
     end, n = time.monotonic() + seconds, first
     while time.monotonic() < end:
         with connection:
-            for statement in rng.choices(WRITES[source], k=rng.randint(1, 3)):
+            for statement in rng.choices(WRITES[source], k=rng.randint(1, most)):
                 n += 1
                 values = {"n": n, "order": rng.randint(10, 16), "customer": rng.randint(1, 3)}
                 connection.execute(statement, values)
@@ -189,7 +189,7 @@ def run(
     later = start
     if ahead:
         for name in WRITES:
-            write(folder, name, 0.3, 0.003, first=10_000)
+            write(folder, name, 0.3, first=10_000)
         later = {name: contents(assembly, name) for name in start}
     views = {name: planned.view for name, planned in assembly.views.items()}
     begins = {name: later if name == ahead else start for name in views}
@@ -198,7 +198,7 @@ def run(
     last = Commit(1, datetime.now(timezone.utc), positions)
     warehouse = MemoryWarehouse(assembly, last, initial, commit_seconds)
     coordinator = Coordinator(assembly, warehouse, last, through_spark=_no_spark, record=record)  # type: ignore[arg-type]  # in memory
-    writers = [threading.Thread(target=write, args=(folder, name, seconds, 0.003)) for name in WRITES]
+    writers = [threading.Thread(target=write, args=(folder, name, seconds)) for name in WRITES]
     for writer in writers:
         writer.start()
     deadline = time.monotonic() + seconds + 60

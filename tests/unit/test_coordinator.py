@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
+import memory_live
 import pytest
-from memory_live import Audits, compare, opened, run
+from memory_live import WRITES, Audits, compare, opened, run
 
 from strobe.managers.base import Inbound, Outbound
 from strobe.managers.sweep import Sweep
@@ -71,14 +73,20 @@ def test_audits_under_load_get_exactly_their_vector(tmp_path: Path, level: str) 
     compare(assembly, warehouse, past, states)
 
 
-@pytest.mark.parametrize("pace", ["", "every: 2, "])
-def test_audits_of_several_groups_and_blocks(tmp_path: Path, pace: str) -> None:
-    """Cuts that are made behind the barrier, of complete-N or of another group, do not keep an audit waiting."""
-    views = "".join(
+def _each_with_itself(views: Mapping[str, str], order: str, pace: str = "") -> str:
+    """A project with views that join a table with itself."""
+    lines = (
         f"  {name}: {{sql: 'SELECT a.* FROM {table} a JOIN {table} b ON a.id = b.id', {pace}freshness: 20ms}}\n"
-        for name, table in (("one", "sales.orders"), ("other", "billing.payments"))
+        for name, table in views.items()
     )
-    assembly, audits = opened(tmp_path, PROJECT.partition("views:")[0] + "views:\n" + views), Audits()
+    return PROJECT.partition("views:")[0] + order + "views:\n" + "".join(lines)
+
+
+@pytest.mark.parametrize(("order", "pace"), [("source", ""), ("source", "every: 2, "), ("views", "")])
+def test_audits_of_several_groups_and_blocks(tmp_path: Path, order: str, pace: str) -> None:
+    """Cuts that are made behind the barrier, of complete-N or of another group, do not keep an audit waiting."""
+    views = {"one": "sales.orders", "other": "billing.payments", "third": "sales.customers"}
+    assembly, audits = opened(tmp_path, _each_with_itself(views, f"order: {order}\n", pace)), Audits()
     warehouse, past, states = run(assembly, tmp_path, seconds=3, commit_seconds=0.02, audits=audits)
     assert len(audits) > 3
     for vector, positions in audits:
@@ -105,13 +113,16 @@ def test_a_full_table_does_not_stand_still(tmp_path: Path, monkeypatch: pytest.M
     compare(assembly, warehouse, past, states)
 
 
-def test_a_slow_manager_delays_nobody_who_shares_no_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each manager has a thread and a queue of its own: one that thinks for long holds up its own view only."""
-    views = "".join(
-        f"  {name}: {{sql: 'SELECT a.* FROM {table} a JOIN {table} b ON a.id = b.id', freshness: 20ms}}\n"
-        for name, table in (("slow", "sales.orders"), ("quick", "billing.payments"))
-    )
-    assembly = opened(tmp_path, PROJECT.partition("views:")[0] + "views:\n" + views)
+@pytest.mark.parametrize(("order", "table"), [("source", "billing.payments"), ("views", "sales.customers")])
+def test_a_slow_manager_delays_only_whom_it_must(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str, table: str
+) -> None:
+    """Each manager has a thread and a queue of its own: one that thinks for long holds up nobody who shares no source
+    with it, and, in the order of views, nobody who shares no relation."""
+    views = {"slow": "sales.orders", "quick": table}
+    assembly = opened(tmp_path, _each_with_itself(views, f"order: {order}\n"))
+    monkeypatch.setattr(memory_live, "WRITES", {name: statements[:2] for name, statements in WRITES.items()})
+    monkeypatch.setattr(memory_live, "write", partial(memory_live.write, pause=0.03, most=1))
     receive = Sweep.receive
 
     def ponder(self: Sweep, messages: Sequence[Inbound]) -> list[Outbound]:

@@ -35,7 +35,7 @@ def test_every_message_survives() -> None:
     examples: list[Message] = [
         Transaction("s", AT, {"t": bag}, datetime(2024, 1, 1, tzinfo=timezone.utc)),
         Update(3, Transaction("s", AT)),
-        Cut(9),
+        Cut(9, frozenset({"chain"})),
         Rel(3, "s", AT, frozenset({"v", "w"})),
         Query(
             "v",

@@ -75,7 +75,7 @@ def explain(
 ) -> None:
     """Show a view's plan: what is asked of which source, in which order, and what each change will cost."""
     from strobe.cli.plan import explain
-    from strobe.merge.groups import groups
+    from strobe.merge.components import connected
     from strobe.runtime.assembly import open_sources, plan_view, schemas, source_names
 
     terminal = Terminal.of(context)
@@ -90,7 +90,7 @@ def explain(
     finally:
         for source in sources.values():
             source.close()
-    group = next(g for g in groups({name: source_names(v.sql) for name, v in loaded.views.items()}) if view in g)
+    group = next(g for g in connected({name: source_names(v.sql) for name, v in loaded.views.items()}) if view in g)
     terminal.show({**explain(planned), "group": sorted(group)}, render.explain)
 
 

@@ -21,7 +21,7 @@ from strobe.algebra.bag import Bag
 from strobe.algebra.selection import Selection
 from strobe.algebra.substitution import substitute
 from strobe.algebra.view import Occurrence, View
-from strobe.messages import Cut, GlobalTransaction, Position, Rel, Transaction, Update
+from strobe.messages import GlobalTransaction, Position, Rel, Transaction, Update
 
 
 @dataclass(frozen=True)
@@ -46,14 +46,8 @@ class Integrator:
         self._selections = {name: Selection.of(view) for name, view in views.items()}
         self._settled = dict(settled or {})
         self._number = 0
-        self._cut = 0
         self.dropped = dict.fromkeys(views, 0)
         """By view, the transactions that change a relation of it and were irrelevant all the same."""
-
-    @property
-    def uncut(self) -> int:
-        """How many transactions have arrived since the last cut."""
-        return self._number - self._cut
 
     def receive(self, transaction: Transaction) -> Routed:
         self._number += 1
@@ -79,11 +73,6 @@ class Integrator:
             if len(coming) > 1:
                 found.append(replace(part, participants=coming))
         return tuple(found)
-
-    def cut(self) -> Cut:
-        """End a block here, for all views alike."""
-        self._cut = self._number
-        return Cut(self._number)
 
     def _relevant(self, name: str, transaction: Transaction) -> bool:
         view = self._views[name]

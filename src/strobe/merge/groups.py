@@ -9,50 +9,43 @@ Sources that take part in global transactions together belong together too.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from strobe.algebra.view import View
+from strobe.merge.components import Component, Ties, components, connected
 from strobe.merge.painting import Painting
-from strobe.messages import ActionList, Position, Rel, WarehouseTransaction
+from strobe.messages import ActionList, Cut, Position, Rel, WarehouseTransaction
 
 
 def partition(views: Mapping[str, View], together: Iterable[Collection[str]] = ()) -> list[frozenset[str]]:
     """The names of the views, in groups that share no source; `together` are sources that must be in one group."""
-    return groups({name: view.sources for name, view in views.items()}, together)
-
-
-def groups(sources: Mapping[str, Collection[str]], together: Iterable[Collection[str]] = ()) -> list[frozenset[str]]:
-    """The same, from the sources of each view."""
-    found: list[tuple[set[str], set[str]]] = [(set(), set(tied)) for tied in together]
-    for name, of in sources.items():
-        names, shared = {name}, set(of)
-        for group in [g for g in found if g[1] & shared]:
-            found.remove(group)
-            names |= group[0]
-            shared |= group[1]
-        found.append((names, shared))
-    return sorted((frozenset(names) for names, _ in found if names), key=sorted)
+    return connected({name: view.sources for name, view in views.items()}, together)
 
 
 class Group:
-    """Views that share sources, their merge, and where their last block ended."""
+    """Views that share sources, their merge, and where their last blocks ended."""
 
-    def __init__(self, views: Mapping[str, View], merge: Painting, pace: int = 0) -> None:
+    def __init__(self, views: Mapping[str, View], merge: Painting, pace: int = 0, *, apart: bool = False) -> None:
+        """With `apart`, blocks end together only where they must: see `components`."""
         self.views = frozenset(views)
         self.sources = frozenset(source for view in views.values() for source in view.sources)
         self.merge = merge
+        self.components = components(views) if apart else (Component(views),)
+        self._ties = Ties(self.components)
         self.pace = pace
         """After how many rows a block ends (complete-N); 0 where it ends whenever it suits."""
         self._rows = 0
         self.arrived = 0
         """The number of the last row."""
-        self.cut = 0
-        """The number at which the last block ended."""
+
+    def together(self) -> list[list[Component]]:
+        """The components, with those in one list that must have their next cut in common."""
+        return self._ties.together(self.merge.holds)
 
     @property
     def uncut(self) -> bool:
         """Whether anything has arrived since the last cut."""
-        return self.arrived > self.cut
+        return any(component.uncut for component in self.components)
 
     @property
     def full(self) -> bool:
@@ -62,20 +55,21 @@ class Group:
     def arrive(self, rel: Rel) -> list[WarehouseTransaction]:
         self.arrived = rel.number
         self._rows += not rel.empty
+        self._ties.arrive(rel)
         return self.merge.receive(rel)
 
-    def end_block(self) -> list[WarehouseTransaction]:
-        self.cut, self._rows = self.arrived, 0
-        return self.merge.end_block()
+    def end_block(self, ended: Sequence[Component]) -> tuple[Cut, list[WarehouseTransaction]]:
+        """Cut here; with blocks of N, there is but one component."""
+        self._rows = 0
+        for component in ended:
+            component.cut = self.arrived
+        views = frozenset(view for component in ended for view in component.views)
+        return Cut(self.arrived, views), self.merge.end_block()
 
-    @property
-    def block_open(self) -> bool:
-        return self.open_through(self.cut)
-
-    def open_through(self, number: int) -> bool:
-        """Whether a row up to this one has not been applied."""
-        oldest = self.merge.oldest()
-        return oldest is not None and oldest[0] <= number
+    def block_open(self, component: Component) -> bool:
+        """Whether anything of its last block has not been applied."""
+        whom = None if len(self.components) == 1 else component.views
+        return self.merge.open_through(component.cut, whom)
 
 
 class Merges:
@@ -99,7 +93,7 @@ class Merges:
             vector = {source: position for source, position in positions.items() if source in sources}
             every = math.gcd(*((pace or {}).get(name, 0) for name in names))
             merge = Painting(vector, order=order, passing=names & frozenset(passing), blocks=every > 0)
-            self.groups.append(Group(members, merge, every))
+            self.groups.append(Group(members, merge, every, apart=order == "views" and not every))
 
     def receive(self, message: Rel | ActionList) -> list[WarehouseTransaction]:
         found: list[WarehouseTransaction] = []

@@ -109,6 +109,9 @@ class Painting:
         """Apply no row after this one until `go_on`: so a commit is made to stand at an exact vector."""
         self._barrier = number
 
+    def _stopped_before(self, number: int) -> bool:
+        return self._barrier is not None and number > self._barrier
+
     def end_block(self) -> list[WarehouseTransaction]:
         """What has arrived since the last block is one."""
         if self._block is None:
@@ -133,6 +136,19 @@ class Painting:
     def waiting_for(self, view: str) -> int:
         """How many rows wait for this view's action lists."""
         return sum(view in row.white for row in list(self._rows.values()))
+
+    def holds(self, number: int) -> bool:
+        """Whether this row has not been applied."""
+        return number in self._rows
+
+    def open_through(self, number: int, views: Collection[str] | None = None) -> bool:
+        """Whether a row up to this one, which concerns one of these views, has not been applied."""
+        for each, row in self._rows.items():  # in the order of their numbers
+            if each > number:
+                return False
+            if views is None or not row.rel.views.isdisjoint(views):
+                return True
+        return False
 
     def oldest(self) -> tuple[int, tuple[str, ...]] | None:
         """The first row of the table and the views it waits for."""
@@ -225,7 +241,7 @@ class Painting:
             if current in closure or current not in self._rows:
                 continue
             row = self._rows[current]
-            if row.white or (self._barrier is not None and current > self._barrier):
+            if row.white or self._stopped_before(current):
                 return None
             if row.block is not None:
                 if not row.block.ended:
@@ -270,6 +286,6 @@ class Painting:
         where = self._ahead.setdefault(view, {})
         for source, queue in self._by_source.items():
             for rel in queue:
-                if rel.number in self._rows and view in rel.views:
+                if rel.number in self._rows and (view in rel.views or self._stopped_before(rel.number)):
                     break
                 where[source] = rel.position

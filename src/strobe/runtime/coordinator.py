@@ -12,7 +12,8 @@ read again from its positions.
 
 Blocks: strongly consistent managers work through the updates between two cuts. A cut is made when the views'
 freshness allows another commit and the block before has been merged, so that under load blocks grow by themselves,
-and always for all views of a group at the same update. Groups share no source, and so nobody waits for another group.
+and for all views at the same update whose rows are tied (see `merge.components`). Groups share no source, and so
+nobody waits for another group.
 A group with complete-N views has a cut after every N transactions, whenever they come.
 """
 
@@ -22,7 +23,7 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -31,11 +32,11 @@ from strobe.errors import BrokenInvariant, NotNow, StrobeError
 from strobe.integrator.integrator import Integrator
 from strobe.managers.base import Outbound
 from strobe.managers.inbox import Inbox
+from strobe.merge.components import Component
 from strobe.merge.groups import Group, Merges
 from strobe.messages import (
     ActionList,
     Answer,
-    Cut,
     Message,
     Position,
     Query,
@@ -148,7 +149,7 @@ class Coordinator:
         for name in self.vector:
             self.assembly.sources[name].focus(self.assembly.columns(name))
         self._told = last.number
-        self._cut_at = dict.fromkeys(self.merge.groups, 0.0)
+        self._cut_at: dict[Component, float] = {}
         self._wanted: dict[str, Position] = {}
         self._read: dict[str, str] = {}
         self._read_at = 0.0
@@ -272,7 +273,7 @@ class Coordinator:
                 task.progress(transaction.source, transaction.position)
         for group in self.merge.groups:
             if group.full:
-                self._cut(group)
+                self._cut(group, group.components)
 
     def _send(self, message: Outbound) -> None:
         """What a manager sends, in its own thread."""
@@ -296,26 +297,31 @@ class Coordinator:
     # Blocks.
 
     def _cut_when_due(self) -> None:
-        """End a block of every group that is ready for the next one."""
+        """End a block of all views that are ready for the next one."""
         if self.committer.waiting:
             return
         for group in self.merge.groups:
-            if group.uncut and not group.pace and not self._at_work(group):
-                pause = min((self.assembly.views[name].freshness for name in group.views), default=0.0)
-                if time.monotonic() >= self._cut_at[group] + pause:
-                    self._cut(group)
+            for together in group.together() if group.uncut and not group.pace else ():
+                if any(c.uncut for c in together) and not any(self._at_work(group, c) for c in together):
+                    self._cut_in_time(group, together)
 
-    def _at_work(self, group: Group) -> bool:
+    def _at_work(self, group: Group, component: Component) -> bool:
         """Whether the block goes on by itself. Where its rows are tied to later ones, it needs another cut."""
-        return group.block_open and any(self.tasks[name].at_work for name in group.views)
+        return group.block_open(component) and any(self.tasks[name].at_work for name in component.views)
 
-    def _cut(self, group: Group) -> None:
-        cut = Cut(group.arrived)
+    def _cut_in_time(self, group: Group, components: Sequence[Component]) -> None:
+        """Not more often than the freshness of the views demands."""
+        pause = min(self.assembly.views[name].freshness for component in components for name in component.views)
+        if time.monotonic() >= max(self._cut_at.get(component, 0.0) for component in components) + pause:
+            self._cut(group, components)
+
+    def _cut(self, group: Group, components: Sequence[Component]) -> None:
+        cut, applied = group.end_block(components)
         self._record(cut)
-        for transaction in group.end_block():
+        for transaction in applied:
             self._submit(transaction)
-        self._cut_at[group] = time.monotonic()
-        for name in sorted(group.views):
+        self._cut_at.update(dict.fromkeys(components, time.monotonic()))
+        for name in sorted(cut.views):
             self.tasks[name].cut(cut)
 
     # Coming to rest at an exact vector.
@@ -357,12 +363,12 @@ class Coordinator:
         yield
         ends = {}
         for group in self.merge.groups:
-            self._cut(group)
-            group.merge.stop_at(group.cut)
-            ends[group] = group.cut
+            self._cut(group, group.components)
+            group.merge.stop_at(group.arrived)
+            ends[group] = group.arrived
         for monitor in self.monitors.values():
             monitor.resume()
-        while any(group.open_through(end) for group, end in ends.items()):  # cuts go on behind the barrier
+        while any(group.merge.open_through(end) for group, end in ends.items()):  # cuts go on behind the barrier
             yield from _until(deadline)
         self.committer.flush()
         while self.committer.busy:
@@ -412,7 +418,7 @@ class Coordinator:
         waited = time.monotonic() - self._read_at >= MOMENT
         if started and waited and self._errand is None and self._events.empty() and self._all_read():
             for group in started:
-                self._cut(group)
+                self._cut(group, group.components)
 
     def _all_read(self) -> bool:
         return all(self._caught_up(self.assembly.sources[s], monitor) for s, monitor in self.monitors.items())

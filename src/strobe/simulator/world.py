@@ -198,14 +198,20 @@ class World:
         self._build()
 
     def choices(self) -> list[tuple[str, str]]:
-        """What could happen: a source commits, is read, or evaluates a question; an answer arrives; a block ends."""
+        """What could happen: a source commits, is read, or evaluates a question; an answer arrives; a block ends, of
+        views whose cuts are in common."""
         found = [("commit", self.planned[0][0])] if self.planned else []
         found += [("report", s) for s, source in self.sources.items() if self.reported[s] < source.now]
         found += [("evaluate", s) for s, queue in self.questions.items() if queue]
         found += [("answer", str(i)) for i in range(len(self.answers))]
-        if self.integrator.uncut and not (self.pace and found):  # less than N at the end only
-            found += [("cut", "")]
+        if not (self.pace and found):  # less than N at the end only
+            found += [("cut", ",".join(sorted(views))) for views in self._uncut()]
         return found
+
+    def _uncut(self) -> list[frozenset[str]]:
+        """The views whose blocks can end, in sets that have their cuts in common."""
+        together = [components for group in self.merge.groups for components in group.together()]
+        return [frozenset(v for c in tied for v in c.views) for tied in together if any(c.uncut for c in tied)]
 
     def step(self, event: str, subject: str) -> None:
         if event == "commit":
@@ -218,7 +224,7 @@ class World:
         elif event == "answer":
             self._answer(self.answers.pop(int(subject)))
         else:
-            self._cut()
+            self._cut(frozenset(subject.split(",")))
 
     def replay(self, message: Message) -> None:
         """Give the boxes a recorded message, without asking the sources anything."""
@@ -227,20 +233,20 @@ class World:
         elif isinstance(message, Answer):
             self._answer(message)
         elif isinstance(message, Cut):
-            self._cut()
+            self._cut(message.views)
 
     def _answer(self, answer: Answer) -> None:
         self.record(answer)
         self._send(self.inboxes[answer.view].answer(answer))
 
-    def _cut(self) -> None:
-        cut = self.integrator.cut()
+    def _cut(self, views: frozenset[str]) -> None:
+        (group,) = [group for group in self.merge.groups if views <= group.views]
+        cut, applied = group.end_block([component for component in group.components if component.views <= views])
         self.record(cut)
-        for group in self.merge.groups:
-            for transaction in group.end_block():
-                self._install(transaction)
-        for inbox in self.inboxes.values():
-            self._send(inbox.cut(cut))
+        for transaction in applied:
+            self._install(transaction)
+        for view in sorted(views):
+            self._send(self.inboxes[view].cut(cut))
 
     def _report(self, source: str) -> None:
         transaction = self.sources[source].reported(self.reported[source], self.looks, self.gate)
@@ -255,8 +261,9 @@ class World:
             self._send(self.inboxes[view].update(routed.update))
         for inbox in self.inboxes.values():
             self._send(inbox.progress(transaction.source, transaction.position))
-        if any(group.full for group in self.merge.groups):
-            self._cut()
+        for group in self.merge.groups:
+            if group.full:
+                self._cut(group.views)
 
     def _send(self, messages: Sequence[Outbound]) -> None:
         for message in messages:
