@@ -55,18 +55,70 @@ def test_xa_transactions_count_from_their_commit(either: Shop) -> None:
         do("XA END 'one', 'x', 7")
         do("XA PREPARE 'one', 'x', 7")
     between = source.now()
+    either.run("FLUSH BINARY LOGS")
     assert read(source, start) == [] and not len(rows_of(source, "t", ["id"]))
     either.run("INSERT INTO t VALUES (2)", "XA COMMIT 'one', 'x', 7")
     assert [list(t.changes["t"].items()) for t in read(source, start)] == [[((2,), 1)], [((1,), 1)]]
     assert rows_of(source, "t", ["id"]) == Bag.of(("id",), [(1,), (2,)])
-    with pytest.raises(LostGuarantee, match="XA transaction"):
-        read(source, between)
+    assert read(source, between) == read(source, start), "the first phase is looked for in the log before"
     with either.session() as do:
         for step in ("XA START 'two'", "DELETE FROM t", "XA END 'two'", "XA PREPARE 'two'", "XA ROLLBACK 'two'"):
             do(step)
         for step in ("XA START 'three'", "INSERT INTO t VALUES (3)", "XA END 'three'", "XA COMMIT 'three' ONE PHASE"):
             do(step)
     assert list(read(source, start)[-1].changes["t"].items()) == [((3,), 1)]
+
+
+def test_an_xa_transaction_whose_first_phase_is_gone_stops(shop: Shop) -> None:
+    """Its rows were in a file that has been purged: nobody can know them."""
+    shop.run("CREATE TABLE t (id INT PRIMARY KEY)")
+    with shop.session() as do:
+        for step in ("XA START 'gone'", "INSERT INTO t VALUES (1)", "XA END 'gone'", "XA PREPARE 'gone'"):
+            do(step)
+    shop.run("FLUSH BINARY LOGS")
+    source = shop.source()
+    start = source.now()
+    newest = shop.server.rows("SHOW BINARY LOGS")[-1][0]
+    deadline = time.monotonic() + 60
+    while len(shop.server.rows("SHOW BINARY LOGS")) > 1:
+        assert time.monotonic() < deadline
+        shop.run(f"PURGE BINARY LOGS TO '{newest}'")
+    shop.run("XA COMMIT 'gone'")
+    with pytest.raises(LostGuarantee, match="XA transaction"):
+        read(source, start)
+
+
+def test_parts_of_global_transactions_are_named(either: Shop) -> None:
+    """By a new value in a column that the application chose, or by the identifier of an XA transaction."""
+    either.run(
+        "CREATE TABLE t (id INT PRIMARY KEY)", "CREATE TABLE `out.box` (id INT PRIMARY KEY, `na me` TEXT, n INT)"
+    )
+    source = either.source(global_transactions="out.box.na me")
+    assert source.check(["t"]) == []
+    source.focus({"t": {"id"}})
+    start = source.now()
+    with either.session() as do:
+        do("BEGIN")
+        do("INSERT INTO t VALUES (1)")
+        do("INSERT INTO `out.box` VALUES (1, 'one billing,shop', 0), (2, NULL, 0), (3, '', 0)")
+        do("COMMIT")
+        do("UPDATE `out.box` SET n = 1")  # names nothing anew
+        do("UPDATE `out.box` SET `na me` = 'two shop,billing' WHERE id = 2")
+        do("DELETE FROM `out.box`")
+        for n, phases in ((3, ["XA PREPARE {}", "XA COMMIT {}"]), (4, ["XA PREPARE {}", "XA ROLLBACK {}"])):
+            name = f"'strobe:x{n} billing,shop', 'b'"
+            for step in ("XA START {}", f"INSERT INTO t VALUES ({n})", "XA END {}", *phases):
+                do(step.format(name))
+        do("INSERT INTO t VALUES (5)")
+    found = [(p.id for p in t.part_of) for t in read(source, start, relevant=lambda t: bool(t.changes or t.part_of))]
+    assert [list(names) for names in found] == [["one"], ["two"], ["x3"], []]
+    assert {"one", "two", "x3"} <= source.parts(source.now()) and "one" not in source.parts(start)
+    with either.session() as do:
+        do("INSERT INTO `out.box` VALUES (9, 'nobody elsewhere', 0)")
+    with pytest.raises(LostGuarantee, match="billing is not among"):
+        read(source, start)
+    (finding,) = either.source(global_transactions="t.id").check(["t"])
+    assert finding.severity == "error" and "CREATE TABLE" in finding.fix
 
 
 def test_irrelevant_transactions_move_the_position_on(shop: Shop) -> None:

@@ -10,6 +10,7 @@ Nothing is put into the database, and nothing is written to it.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import timedelta
@@ -22,10 +23,14 @@ from strobe.sources import mariadb_binlog as binlog
 from strobe.sources import mysql_snapshot
 from strobe.sources.base import Finding, Reader, Source
 from strobe.sources.mariadb_check import check
+from strobe.sources.mariadb_names import Names
 from strobe.sources.mariadb_place import Address, Place, is_mysql, rows
 from strobe.sources.mariadb_reader import MariadbReader, Shared, snapshot
-from strobe.sources.mariadb_stream import Stream, Watched
+from strobe.sources.mariadb_stream import Stream, Watched, charsets
 from strobe.sources.mariadb_tables import Table
+
+PARTS_SECONDS = 10.0
+"""So long the log before a position is searched for parts of global transactions."""
 
 
 class Limits(Protocol):
@@ -41,6 +46,8 @@ class Config(Protocol):
     @property
     def dsn(self) -> str: ...
     @property
+    def global_transactions(self) -> str | None: ...
+    @property
     def limits(self) -> Any: ...
 
 
@@ -53,6 +60,8 @@ class MariadbSource(Source):
         limits: Limits = config.limits
         self._place = Place(name, address, limits.connections, limits.statement_timeout.total_seconds())
         self._shared = Shared(self._place)
+        given = config.global_transactions
+        self._names = Names.parse(given, self._place.where) if given else None
         self._focus: Mapping[str, Collection[str]] | None = None
 
     def schemas(self) -> tuple[RelationSchema, ...]:
@@ -67,7 +76,7 @@ class MariadbSource(Source):
         """On a new connection: the server looks at global rights when one is made."""
         try:
             with self._place.errors(), closing(self._place.connect()) as connection:
-                return list(check(connection, self._place, relations))
+                return list(check(connection, self._place, relations, self._names))
         except StrobeError as error:
             return [Finding("error", error.where or self._place.where, error.message, error.fix)]
 
@@ -113,8 +122,27 @@ class MariadbSource(Source):
     def transactions(
         self, after: Position, stops: Sequence[Position], stopped: Callable[[], bool]
     ) -> Iterator[Transaction]:
-        stream = Stream(self._shared.connections, self._shared.marks, self._watched(), stops, stopped)
+        stream = Stream(self._shared.connections, self._shared.marks, self._watched(), stops, stopped, self._names)
         return stream.transactions(after)
+
+    def parts(self, through: Position) -> frozenset[str]:
+        """As far back as the file of the position and the one before it go."""
+        if self._names is None:
+            return frozenset()
+        connections, marks, deadline = self._shared.connections, self._shared.marks, time.monotonic() + PARTS_SECONDS
+        file, offset, _ = binlog.parts(through)
+        with connections.session() as connection:
+            logs = [row[0] for row in rows(connection, "SHOW BINARY LOGS")]
+            sets = charsets(connection)
+        first = ([log for log in logs if binlog.file_number(log) < binlog.file_number(file)] or [file])[-1]
+        start = binlog.position_at(first, 4, marks.of(first, connections.made))
+        stream = Stream(connections, marks, {}, [], lambda: False, self._names)
+        found: set[str] = set()
+        for transaction in stream.window(start, (file, offset), sets):
+            found.update(part.id for part in transaction.part_of)
+            if time.monotonic() > deadline:
+                break
+        return frozenset(found)
 
     def _watched(self) -> Watched:
         tables = self._shared.catalog.refresh()

@@ -12,6 +12,7 @@ from strobe.errors import StrobeError
 from strobe.sources import mariadb_binlog as binlog
 from strobe.sources import mysql_snapshot
 from strobe.sources.base import Finding
+from strobe.sources.mariadb_names import Names
 from strobe.sources.mariadb_place import Place, is_mysql, quote, rows
 from strobe.sources.mariadb_tables import Table, cascades, read_tables
 
@@ -42,7 +43,7 @@ GTID_FIX = (
 SHORT_SECONDS = 24 * 3600
 
 
-def check(connection: Any, place: Place, relations: Sequence[str]) -> Iterator[Finding]:
+def check(connection: Any, place: Place, relations: Sequence[str], names: Names | None) -> Iterator[Finding]:
     problem = version(connection, place) or log_is_off(connection, place)
     if problem:
         yield problem
@@ -50,6 +51,8 @@ def check(connection: Any, place: Place, relations: Sequence[str]) -> Iterator[F
     yield from settings(connection, place)
     yield from privileges(connection, place)
     tables = read_tables(connection, place.database)
+    if names is not None:
+        yield from names.check(place, tables)
     for relation in relations:
         yield from check_relation(connection, place, relation, tables.get(relation))
 

@@ -6,7 +6,6 @@ a relevant one follows, the log is quiet, or some time has passed.
 
 from __future__ import annotations
 
-import re
 import struct
 import time
 import zlib
@@ -23,8 +22,11 @@ from strobe.algebra.bag import Bag, Row
 from strobe.errors import LostGuarantee, SourceUnavailable, StrobeError
 from strobe.messages import Position, Transaction
 from strobe.sources import mariadb_binlog as binlog
+from strobe.sources import mariadb_xa as xa
+from strobe.sources.global_ids import global_transaction
 from strobe.sources.mariadb_binlog import Dump, Event, Marks, parts, passed_by, position_at
 from strobe.sources.mariadb_ddl import effect, first_words, tokens
+from strobe.sources.mariadb_names import Names
 from strobe.sources.mariadb_place import Connections, rows
 from strobe.sources.mariadb_rows import RowPlan, TableMap, Undescribed, kind_of, lenenc
 from strobe.sources.mariadb_values import Kind, Unfit
@@ -33,7 +35,6 @@ QUIET_SECONDS = 0.2
 """So long, at most, positions move on unreported."""
 STANDALONE, PREPARED = 1, 64
 PAYLOAD_SIZE, PAYLOAD_COMPRESSION, PAYLOAD_WHOLE_SIZE, UNCOMPRESSED = 1, 2, 3, 255
-_XID = re.compile(r"X'([0-9a-f]*)'\s*,\s*X'([0-9a-f]*)'\s*,\s*(\d+)", re.IGNORECASE)
 
 Watched = Mapping[str, Mapping[str, Kind]]
 """The tables that are reported, with the columns that somebody uses and what they hold."""
@@ -48,7 +49,9 @@ class Group:
     standalone: bool
     prepared: bool = False
     counts: Counts = field(default_factory=dict)
-    savepoints: dict[str, Counts] = field(default_factory=dict)
+    named: list[str] = field(default_factory=list)
+    """What the application calls the global transactions that this is a part of."""
+    savepoints: dict[str, tuple[Counts, list[str]]] = field(default_factory=dict)
 
     def add(self, table: str, row: Row, sign: int) -> None:
         counts = self.counts.setdefault(table, {})
@@ -59,10 +62,11 @@ class Group:
             del counts[row]
 
     def save(self, name: str) -> None:
-        self.savepoints[name] = {table: dict(counts) for table, counts in self.counts.items()}
+        self.savepoints[name] = {table: dict(counts) for table, counts in self.counts.items()}, list(self.named)
 
     def back_to(self, name: str) -> None:
-        self.counts = {table: dict(counts) for table, counts in self.savepoints.get(name, {}).items()}
+        counts, named = self.savepoints.get(name, ({}, []))
+        self.counts, self.named = {table: dict(own) for table, own in counts.items()}, list(named)
 
 
 @dataclass
@@ -89,14 +93,17 @@ class Stream:
         watched: Watched,
         stops: Sequence[Position],
         stopped: Callable[[], bool],
+        names: Names | None = None,
     ) -> None:
+        self._names = names
+        self._rereads = self._looks_back = False
         self._connections, self._marks, self._watched = connections, marks, watched
         self._place = connections.place
         self._stops = {stop.order for stop in stops}
         self._stopped = stopped
         self._charsets: dict[int, str] = {}
         self._plans: dict[tuple[str, bytes], RowPlan] = {}
-        self._prepared: dict[str, Counts] = {}
+        self._prepared: dict[str, Group] = {}
         self._maps: dict[int, TableMap] = {}
         self._group: Group | None = None
         self._at = Whereabouts("", 0, 0)
@@ -127,7 +134,7 @@ class Stream:
             if not self._charsets:
                 self._charsets = charsets(connection)
         self._at = Whereabouts(*parts(after))
-        self._group, self._maps = None, {}
+        self._group, self._maps, self._looks_back = None, {}, True
         return binlog.dump(self._place, self._at.file, self._at.offset)
 
     def _release(self, thread: int) -> None:
@@ -156,7 +163,7 @@ class Stream:
             if pending is None:
                 continue
             late = event is None or time.monotonic() - reported > QUIET_SECONDS
-            if pending.changes or late or pending.position.order in self._stops:
+            if pending.changes or pending.part_of or late or pending.position.order in self._stops:
                 yield pending
                 pending, reported = None, time.monotonic()
 
@@ -193,7 +200,7 @@ class Stream:
         if ended is None:
             return None
         self._group, self._maps = None, {}
-        return self._transaction(event, ended)
+        return self._transaction(event, ended, group.named)
 
     def _rotate(self, event: Event) -> None:
         file = event.body[8:].decode("utf-8")
@@ -216,7 +223,7 @@ class Stream:
             self._group = Group(standalone=True)
             return None
         if event.type == binlog.FORMAT or event.type in binlog.HARMLESS or event.flags & binlog.IGNORABLE:
-            return self._transaction(event, {}) if event.end else None
+            return self._transaction(event, {}, ()) if event.end else None
         raise self._unknown(event)
 
     def _inside(self, event: Event, group: Group) -> Counts | None:
@@ -259,13 +266,15 @@ class Stream:
             return self._place.lost("the server noted in its binlog that changes are missing from it")
         return self._place.lost(f"the binlog has an event of type {event.type}, which Strobe cannot read")
 
-    def _transaction(self, event: Event, counts: Counts) -> Transaction:
+    def _transaction(self, event: Event, counts: Counts, named: Sequence[str]) -> Transaction:
         changes: Changes = {}
         for table, own in counts.items():
             if own:
                 changes[table] = Bag(tuple(self._watched[table]), own)
         position = position_at(self._at.file, self._at.offset, self._at.created)
-        return Transaction(self._place.source, position, changes, datetime.fromtimestamp(event.timestamp, timezone.utc))
+        source, moment = self._place.source, datetime.fromtimestamp(event.timestamp, timezone.utc)
+        parts_of = [part for text in named if (part := global_transaction(text, source))]
+        return Transaction(source, position, changes, moment, tuple(dict.fromkeys(parts_of)))
 
     def _query(self, event: Event, group: Group) -> Counts | None:
         schema, sql = statement(event)
@@ -282,10 +291,10 @@ class Stream:
         elif verb == "SAVEPOINT":
             group.save(tokens(sql)[-1])
         elif head in ("XA COMMIT", "XA ROLLBACK"):
-            return self._decide(sql, head == "XA COMMIT")
+            return self._decide(sql, head == "XA COMMIT", group)
         elif head in ("XA START", "XA BEGIN"):
-            group.standalone = False
-        elif verb not in ("RELEASE", "XA"):
+            group.standalone, group.prepared = False, True
+        elif verb not in ("RELEASE", "XA") and not self._rereads:
             found = effect(sql, schema, self._place.database, self._watched)
             if found is not None:
                 message = f"{found.what}, at {self._at.file}:{self._at.offset}"
@@ -295,21 +304,43 @@ class Stream:
     # Two-phase transactions: rows come with the first phase, and count from the second
 
     def _prepare(self, event: Event, group: Group) -> Counts:
-        if event.body[0]:
+        name = xa.prepared(event.body)
+        if event.body[0]:  # in one phase
+            group.named += xa.named(name)
             return group.counts
-        form, first, second = (int.from_bytes(event.body[i : i + 4], "little") for i in (1, 5, 9))
-        names = event.body[13 : 13 + first], event.body[13 + first : 13 + first + second]
-        self._prepared[f"{names[0].hex()} {names[1].hex()} {form}"] = group.counts
+        self._prepared[name] = group
         return {}
 
-    def _decide(self, sql: str, commits: bool) -> Counts:
-        found = _XID.search(sql)
-        name = f"{found[1].lower()} {found[2].lower()} {found[3]}" if found else sql
-        if name in self._prepared or not commits:
-            counts = self._prepared.pop(name, {})
-            return counts if commits else {}
+    def _decide(self, sql: str, commits: bool, group: Group) -> Counts:
+        name = xa.decided(sql)
+        first = self._prepared.pop(name, None)
+        if not commits or self._rereads:
+            return {}
+        if first is None:
+            first = self._read_again(name) if self._watched else Group(standalone=False)
+        group.named += [*first.named, *xa.named(name)]
+        return first.counts
+
+    def _files(self) -> list[str]:
+        """The log's files up to the one that is being read."""
+        with self._connections.session() as connection:
+            files = [row[0] for row in rows(connection, "SHOW BINARY LOGS")]
+        return [file for file in files if binlog.file_number(file) <= binlog.file_number(self._at.file)]
+
+    def _read_again(self, name: str) -> Group:
+        """The first phase of an XA transaction that came before the position from which the log was read."""
+        end = (self._at.file, self._at.offset)
+        for file in reversed(self._files() if self._looks_back else []):
+            earlier = Stream(self._connections, self._marks, self._watched, [], self._stopped, self._names)
+            earlier._rereads = True
+            start = position_at(file, 4, self._marks.of(file, self._connections.made))
+            for _ in earlier.window(start, end, self._charsets):
+                pass
+            if name in earlier._prepared:
+                return earlier._prepared[name]
+            end = (file, 4)
         raise self._place.lost(
-            f"the XA transaction committed at {self._at.file}:{self._at.offset} was prepared before reading began"
+            f"the XA transaction committed at {self._at.file}:{self._at.offset} was prepared before the binlog begins"
         )
 
     # Rows
@@ -322,9 +353,18 @@ class Stream:
                 return  # ends a statement whose tables are all gone
             raise self._place.lost(f"the binlog has rows of a table that it does not name, at {self._at.offset}")
         table = table_map.table
-        if table_map.database != self._place.database or not self._watched.get(table):
+        if table_map.database != self._place.database or (self._rereads and not group.prepared):
             return
-        plan = self._plan(table_map)
+        if self._names and table == self._names.table:
+            group.named += self._names.given(
+                self._images(event, table, self._names.plan(self._place, table_map, self._charsets))
+            )
+        if self._watched.get(table):
+            for sign, row in self._images(event, table, self._plan(table_map)):
+                group.add(table, row, sign)
+
+    def _images(self, event: Event, table: str, plan: RowPlan) -> Iterator[tuple[int, Row]]:
+        """The rows of an event, those that go with -1 and those that come with 1."""
         data, at = event.body, 8
         if event.type in binlog.SECOND_VERSION:
             at += int.from_bytes(data[8:10], "little")
@@ -344,7 +384,7 @@ class Stream:
             while at < size:
                 for sign, present in images:
                     row, at = plan.image(data, at, present)
-                    group.add(table, row, sign)
+                    yield sign, row
         except Unfit as unfit:
             fix = "Change the value, and then rebuild the views that use this table: `strobe rebuild VIEW`."
             message = f"the binlog has a value that Spark cannot hold: {unfit}"
