@@ -6,16 +6,13 @@ a relevant one follows, the log is quiet, or some time has passed.
 
 from __future__ import annotations
 
-import struct
 import time
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-import pyarrow
 import pymysql
 
 from strobe.algebra.bag import Bag, Row
@@ -26,6 +23,7 @@ from strobe.sources import mariadb_xa as xa
 from strobe.sources.global_ids import global_transaction
 from strobe.sources.mariadb_binlog import Dump, Event, Marks, parts, passed_by, position_at
 from strobe.sources.mariadb_ddl import effect, first_words, tokens
+from strobe.sources.mariadb_events import payload, statement, uncompressed
 from strobe.sources.mariadb_names import Names
 from strobe.sources.mariadb_place import Connections, rows
 from strobe.sources.mariadb_rows import RowPlan, TableMap, Undescribed, kind_of, lenenc
@@ -34,7 +32,6 @@ from strobe.sources.mariadb_values import Kind, Unfit
 QUIET_SECONDS = 0.2
 """So long, at most, positions move on unreported."""
 STANDALONE, PREPARED = 1, 64
-PAYLOAD_SIZE, PAYLOAD_COMPRESSION, PAYLOAD_WHOLE_SIZE, UNCOMPRESSED = 1, 2, 3, 255
 
 Watched = Mapping[str, Mapping[str, Kind]]
 """The tables that are reported, with the columns that somebody uses and what they hold."""
@@ -48,6 +45,7 @@ class Group:
 
     standalone: bool
     prepared: bool = False
+    mysql: bool = False
     counts: Counts = field(default_factory=dict)
     named: list[str] = field(default_factory=list)
     """What the application calls the global transactions that this is a part of."""
@@ -220,7 +218,7 @@ class Stream:
             self._group = Group(bool(flags & STANDALONE), bool(flags & PREPARED))
             return None
         if event.type in binlog.MYSQL_GTIDS:
-            self._group = Group(standalone=True)
+            self._group = Group(standalone=True, mysql=True)
             return None
         if event.type == binlog.FORMAT or event.type in binlog.HARMLESS or event.flags & binlog.IGNORABLE:
             return self._transaction(event, {}, ()) if event.end else None
@@ -229,7 +227,7 @@ class Stream:
     def _inside(self, event: Event, group: Group) -> Counts | None:
         """What the group changed, if it ends with this event."""
         if event.type == binlog.TABLE_MAP:
-            found = TableMap.parse(event.body)
+            found = TableMap.parse(event.body, group.mysql)
             self._maps[found.id] = found
         elif event.type in binlog.WRITES | binlog.UPDATES | binlog.DELETES:
             self._rows(event, group)
@@ -413,48 +411,6 @@ class Stream:
                 now = f"{expected.type} {expected.form} {expected.charset}".strip()
                 raise self._place.table_lost(f"the column {name} is {was} in the binlog, and {now} today", table)
         return RowPlan(logged, list(wanted), list(wanted.values()))
-
-
-def statement(event: Event) -> tuple[str, str]:
-    """The schema in which a statement ran, and its text."""
-    body = event.body
-    schema_size, status_size = body[8], int.from_bytes(body[11:13], "little")
-    at = 13 + status_size
-    schema = body[at : at + schema_size].decode("utf-8", "replace")
-    text = body[at + schema_size + 1 :]
-    if event.type == binlog.QUERY_COMPRESSED:
-        text = uncompressed(text)
-    return schema, text.decode("utf-8", "replace")
-
-
-def payload(event: Event) -> Iterator[Event]:
-    """The events of a transaction that MySQL has compressed: fields with their sizes, and then Zstandard's data."""
-    data, at, fields = event.body, 0, dict[int, int]()
-    while data[at]:
-        kind, at = lenenc(data, at)
-        size, at = lenenc(data, at)
-        fields[kind], _ = lenenc(data, at)
-        at += size
-    data = data[at + 1 : at + 1 + fields[PAYLOAD_SIZE]]
-    if fields.get(PAYLOAD_COMPRESSION, UNCOMPRESSED) != UNCOMPRESSED:
-        data = pyarrow.decompress(data, fields[PAYLOAD_WHOLE_SIZE], codec="zstd", asbytes=True)
-    at = 0
-    while at < len(data):
-        timestamp, type_, _, size, _, flags = struct.unpack_from("<IBIIIH", data, at)
-        yield Event(type_, timestamp, flags, 0, size, data[at + 19 : at + size])
-        at += size
-
-
-def uncompressed(data: bytes) -> bytes:
-    """MariaDB's compressed events: a byte with the length's size, the length, and zlib's stream."""
-    if data[0] & 0x70:
-        raise SourceUnavailable("the binlog is compressed in a way that Strobe does not know")
-    size = data[0] & 7
-    expected = int.from_bytes(data[1 : 1 + size], "big")
-    found = zlib.decompress(data[1 + size :])
-    if len(found) != expected:
-        raise SourceUnavailable("a compressed event of the binlog is damaged")
-    return found
 
 
 def charsets(connection: Any) -> dict[int, str]:
