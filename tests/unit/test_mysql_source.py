@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 import threading
 import time
@@ -115,6 +116,37 @@ def test_commits_that_are_on_their_way_are_waited_for(shop: Shop) -> None:
     assert rows_of(source, "t", ["id"]) == Bag.of(("id",), [(1,)])
 
 
+def test_a_table_without_a_key_is_warned_of(shop: Shop) -> None:
+    """Its rows cannot tell what a snapshot has seen; a pause between commits can, and is waited for."""
+    shop.run("CREATE TABLE t (n INT)", "CREATE TABLE u (id INT PRIMARY KEY)")
+    source = shop.source()
+    (finding,) = source.check(["t", "u"])
+    assert finding.severity == "warning" and "ADD COLUMN id" in finding.fix and "table t" in finding.where
+    stop = threading.Event()
+
+    def write() -> None:
+        with shop.session() as do:
+            while not stop.is_set():
+                do("INSERT INTO t VALUES (1)")
+                time.sleep(0.001)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        reader, until = source.reader(), time.monotonic() + 100
+        while time.monotonic() < until:
+            with contextlib.suppress(SourceUnavailable):
+                start = reader.open().through
+                break
+        held = len(list(reader.scan("t", ["n"])))
+        reader.close()
+    finally:
+        stop.set()
+        writer.join()
+    more = sum(count for t in read(source, start) for _, count in t.changes["t"].items())
+    assert held + more == len(list(shop.server.rows("SELECT n FROM t", database=shop.name)))
+
+
 def test_placing_by_rows() -> None:
     """The number of transactions that explains the rows is found, whatever keys moved; no number where none does."""
     table = {"t": Keyed(("id", "n"), ("id",))}
@@ -181,6 +213,38 @@ def test_each_right_is_needed_and_named(shop: Shop) -> None:
     assert source.check(["t"]) == []
 
 
+def test_json_is_what_the_server_writes(shop: Shop) -> None:
+    """The log has it in a form of its own: nested, large, with numbers, moments and bytes that JSON itself has not."""
+    rng = random.Random(11)
+
+    def some(depth: int) -> Any:
+        kind = rng.randrange(9 if depth else 7)
+        if kind < 7:
+            number = rng.uniform(-1, 1) * 10.0 ** rng.randint(-25, 25)
+            texts = ("", "é🦆", 'a"\\\b\f\n\r\t\x01/', "x" * rng.choice((127, 128, 20000)))
+            integers = (0, -1, 32768, -32769, 2**31, -(2**31) - 1, 2**63, 2**64 - 1, -(2**63))
+            return (None, True, False, number, float(round(number)), rng.choice(texts), rng.choice(integers))[kind]
+        if kind == 7:
+            return [some(depth - 1) for _ in range(rng.randrange(6))]
+        return {rng.choice(("k", "", "é", "long" * 50)) + str(n): some(depth - 1) for n in range(rng.randrange(6))}
+
+    documents = [json.dumps(some(4)) for _ in range(150)] + [json.dumps([["y" * 30000] * 3, {"z": 2**40}])]
+    moments = "CAST('2024-02-29 01:02:03.5' AS DATETIME(6)), DATE'0001-01-01', TIME'-838:59:59'"
+    odd = f"JSON_ARRAY(1.50, -0.000, {moments}, CAST(X'00ff' AS BINARY), b'101', 12345678901234567890.123456789)"
+    shop.run("CREATE TABLE t (id INT PRIMARY KEY, j JSON)")
+    source = shop.source()
+    start = source.now()
+    with contextlib.closing(shop.server.connect(shop.name)) as connection, connection.cursor() as cursor:
+        cursor.executemany("INSERT INTO t VALUES (%s, %s)", list(enumerate(documents)))
+        cursor.execute(f"INSERT INTO t VALUES (-1, {odd}), (-2, NULL), (-3, 'null')")
+        connection.commit()
+    (transaction,) = read(source, start)
+    assert transaction.changes["t"] == rows_of(source, "t", ["id", "j"])
+    assert len(rows_of(source, "t", ["id", "j"])) == len(documents) + 3
+    (schema,) = source.schemas()
+    assert schema.column("j").type == "string" and not schema.column("j").searchable
+
+
 def test_what_only_mysql_writes_into_its_log(shop: Shop) -> None:
     """Compressed transactions, tables made from a query, tagged GTIDs, cascades of foreign keys; JSON in part stops."""
     shop.run(
@@ -202,7 +266,7 @@ def test_what_only_mysql_writes_into_its_log(shop: Shop) -> None:
     source = shop.source()
     first, second, third = read(source, start)
     assert len(first.changes["p"]) == len(first.changes["c"]) == 500  # type: ignore[arg-type]
-    assert second.changes["p"] == Bag(("id",), {(n,): -1 for n in range(1, 101)})
+    assert second.changes["p"] == Bag(("id", "j"), {(n, None): -1 for n in range(1, 101)})
     if shop.server.rows("SELECT count(*) FROM c", database=shop.name)[0][0] == 400 and source.check(["c"]) == []:
         assert second.changes["c"] == Bag(("id", "p"), {(n, n): -1 for n in range(1, 101)})
     assert third.changes["made"] == rows_of(source, "made", ["id"])

@@ -193,6 +193,10 @@ def check_relation(connection: Any, place: Place, relation: str, table: Table | 
             " or leave the table out of views."
         )
         yield Finding("error", where, message, fix)
+    if is_mysql(connection) and not table.searchable_key:
+        message = "it has no primary key: while it is written to without a pause, answers have to wait for one"
+        fix = f"ALTER TABLE {target} ADD COLUMN id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY;"
+        yield Finding("warning", where, message, fix)
     left_out = [c for c in table.columns if not c.kind]
     if left_out:
         names = ", ".join(f"{c.name} ({c.declared})" for c in left_out)

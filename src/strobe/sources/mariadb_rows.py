@@ -11,10 +11,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
-from itertools import accumulate
 from typing import Any
 
 from strobe.algebra.bag import Row, canonical
+from strobe.sources import mysql_json
+from strobe.sources.mariadb_numbers import Read, decimal_reader, decimal_size
 from strobe.sources.mariadb_values import (
     LATIN1,
     PLAIN,
@@ -45,11 +46,9 @@ _META = {
 _KNOWN = {TINY, SHORT, LONG, LONGLONG, INT24, DATE, YEAR, NEWDATE, *_META}
 _INTEGERS = {TINY: (1, "tinyint"), SHORT: (2, "smallint"), INT24: (3, "int"), LONG: (4, "int"), LONGLONG: (8, "bigint")}
 _UNSIGNED = {TINY: "smallint", SHORT: "int", INT24: "int", LONG: "bigint", LONGLONG: "decimal(20,0)"}
-_DIGIT_BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 BINARY = 63
 
-Read = Callable[[bytes, int], tuple[Any, int]]
 Skip = Callable[[bytes, int], int]
 Step = tuple[Skip | None, Read | None, int]
 """How to get past a column, or how to read it and where its value goes."""
@@ -199,6 +198,8 @@ def kind_of(column: LoggedColumn, charsets: Mapping[int, str]) -> Kind | None:
         return _text_kind(column, charsets)
     if column.type == TIME2:
         return time_kind(column.meta)
+    if column.type == JSON:
+        return PLAIN["json"]
     names = {FLOAT: "float", DOUBLE: "double", DATE: "date", NEWDATE: "date", DATETIME2: "datetime"}
     names |= {TIMESTAMP2: "timestamp", YEAR: "year"}
     return PLAIN.get(names.get(column.type, ""))
@@ -237,7 +238,7 @@ def _fixed_size(type_: int, meta: int) -> int:
     if type_ in _INTEGERS:
         return _INTEGERS[type_][0]
     if type_ == NEWDECIMAL:
-        return _decimal_size(meta >> 8, meta & 0xFF)
+        return decimal_size(meta >> 8, meta & 0xFF)
     if type_ == BIT:
         return (meta & 0xFF) + bool(meta >> 8)
     if type_ in (ENUM, SET):
@@ -248,16 +249,16 @@ def _fixed_size(type_: int, meta: int) -> int:
 
 def reader(column: LoggedColumn, kind: Kind) -> Read:
     type_, meta = column.type, column.meta
-    size = 0 if type_ in (STRING, VARCHAR, VAR_STRING, BLOB) else _fixed_size(type_, meta)
+    size = 0 if type_ in (STRING, VARCHAR, VAR_STRING, BLOB, JSON) else _fixed_size(type_, meta)
     if type_ in _INTEGERS:
         return _integer(size, not column.unsigned, kind.type.startswith("decimal"))
     if type_ == NEWDECIMAL:
-        return _decimal(meta >> 8, meta & 0xFF)
+        return decimal_reader(meta >> 8, meta & 0xFF)
     if type_ == BIT:
         return _bits(size, kind.type)
     if type_ in (STRING, VARCHAR, VAR_STRING):
         return _counted(1 if meta < 256 else 2, kind)
-    if type_ == BLOB:
+    if type_ in (BLOB, JSON):
         return _counted(meta, kind)
     if type_ == ENUM:
         return _enumeration(size, [_decode_text(v, kind.charset) for v in column.values])
@@ -336,34 +337,6 @@ def _instant(fraction: int) -> Read:
     return read
 
 
-def _decimal_size(precision: int, scale: int) -> int:
-    whole, part = divmod(precision - scale, 9), divmod(scale, 9)
-    return 4 * (whole[0] + part[0]) + _DIGIT_BYTES[whole[1]] + _DIGIT_BYTES[part[1]]
-
-
-def _decimal(precision: int, scale: int) -> Read:
-    """Groups of nine digits in four bytes, shorter ones first and last; negative numbers inverted."""
-    (whole, first), (part, last) = divmod(precision - scale, 9), divmod(scale, 9)
-    sizes = [_DIGIT_BYTES[first], *[4] * (whole + part), _DIGIT_BYTES[last]]
-    scales = [10**9] * (whole + part) + [10**last]
-    size = sum(sizes)
-    sign, ones = 0x80 << 8 * (size - 1), (1 << 8 * size) - 1
-    places = list(zip(accumulate(sizes), sizes, [1, *scales], strict=True))
-
-    def read(data: bytes, at: int) -> tuple[Any, int]:
-        number = int.from_bytes(data[at : at + size], "big") ^ sign
-        negative = number & sign
-        if negative:
-            number ^= ones
-        digits = 0
-        for end, width, unit in places:
-            digits = digits * unit + (number >> 8 * (size - end) & (1 << 8 * width) - 1)
-        text = f"-{digits}e-{scale}" if negative and digits else f"{digits}e-{scale}"
-        return Decimal(text), at + size
-
-    return read
-
-
 def _decode_text(value: bytes, charset: str) -> str:
     if charset == "latin1":
         return "".join([LATIN1[byte] for byte in value])
@@ -377,6 +350,7 @@ def _counted(width: int, kind: Kind) -> Read:
         "fixed bytes": lambda value: bytes(value).ljust(length, b"\0"),
         "char": lambda value: _decode_text(value, charset).rstrip(" "),
         "text": lambda value: _decode_text(value, charset),
+        "json": mysql_json.text,
     }[kind.form]
 
     def read(data: bytes, at: int) -> tuple[Any, int]:

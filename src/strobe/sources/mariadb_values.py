@@ -39,16 +39,17 @@ class Kind:
 
     type: str
     form: str
-    """`number`, `bits`, `year`, `text`, `char`, `enum`, `set`, `bytes`, `fixed bytes`, `date`, `moment`, `time`."""
+    """`number`, `bits`, `year`, `text`, `char`, `enum`, `set`, `bytes`, `fixed bytes`, `date`, `moment`, `time`,
+    `json` (MySQL's)."""
     charset: str = ""
     length: int = 0
     """Of fixed bytes; of a time's fraction."""
 
     @property
     def searchable(self) -> bool:
-        """Years are left out, since the server takes 0 to 99 for other years; so are times, which it writes in several
-        ways."""
-        return self.form not in ("year", "time")
+        """Years are left out, since the server takes 0 to 99 for other years; so are times and MySQL's JSON, to which
+        it compares text in ways of its own."""
+        return self.form not in ("year", "time", "json")
 
 
 def kind_of(data_type: str, column_type: str, charset: str | None, octets: int | None) -> Kind | None:
@@ -83,6 +84,7 @@ PLAIN = {
     "datetime": Kind("timestamp_ntz", "moment"),
     "timestamp": Kind("timestamp", "moment"),
     "year": Kind("smallint", "year"),
+    "json": Kind("string", "json"),
 }
 
 
