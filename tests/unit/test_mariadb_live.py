@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _numbers = count(1)
 SALES = [
-    "CREATE TABLE customers (id INT UNSIGNED PRIMARY KEY, name VARCHAR(20), extra SET('a','b') DEFAULT 'a')",
+    "CREATE TABLE customers (id INT UNSIGNED PRIMARY KEY, name VARCHAR(20), extra POINT)",
     "CREATE TABLE orders (id BIGINT PRIMARY KEY, customer INT UNSIGNED, state CHAR(9), KEY (customer))",
     "INSERT INTO customers (id, name) VALUES (1, 'Ada'), (2, 'Bob')",
     "INSERT INTO orders VALUES (10, 1, 'open'), (11, 2, 'open')",

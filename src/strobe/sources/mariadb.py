@@ -122,7 +122,8 @@ class MariadbSource(Source):
     def transactions(
         self, after: Position, stops: Sequence[Position], stopped: Callable[[], bool]
     ) -> Iterator[Transaction]:
-        stream = Stream(self._shared.connections, self._shared.marks, self._watched(), stops, stopped, self._names)
+        watched, names = self._watched(), self._names
+        stream = Stream(self._shared.connections, self._shared.marks, watched, stops, stopped, self.spill, names)
         return stream.transactions(after)
 
     def parts(self, through: Position) -> frozenset[str]:
@@ -136,7 +137,7 @@ class MariadbSource(Source):
             sets = charsets(connection)
         first = ([log for log in logs if binlog.file_number(log) < binlog.file_number(file)] or [file])[-1]
         start = binlog.position_at(first, 4, marks.of(first, connections.made))
-        stream = Stream(connections, marks, {}, [], lambda: False, self._names)
+        stream = Stream(connections, marks, {}, [], lambda: False, names=self._names)
         found: set[str] = set()
         for transaction in stream.window(start, (file, offset), sets):
             found.update(part.id for part in transaction.part_of)

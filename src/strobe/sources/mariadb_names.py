@@ -41,10 +41,10 @@ class Names:
             f"table {self.table} has no column {self.column} of text any more, which global_transactions names"
         )
 
-    def given(self, images: Iterable[tuple[int, Row]]) -> Iterator[str]:
+    def given(self, images: Iterable[tuple[int, Row, int]]) -> Iterator[str]:
         """The values that are new."""
         old: list[str] = []
-        for sign, (text,) in images:
+        for sign, (text,), _ in images:
             if sign < 0:
                 old = [text]
             elif text is not None and [text] != old:

@@ -30,6 +30,8 @@ KEYS = 500
 """So many keys are asked for at once; from 1,000 on the server would turn the list into a temporary table."""
 PLACE_SECONDS = 10.0
 """So long another snapshot is taken where it cannot be told what one has seen."""
+PLACE_BYTES = 2**24
+"""Where more than this was logged meanwhile, another snapshot is cheaper than reading it."""
 FOREVER_MS = 2**32 - 1
 BEGIN = "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"
 
@@ -103,7 +105,7 @@ class MariadbReader(Reader):
         while time.monotonic() < until:
             low, high = mysql_snapshot.begin(self._connection, place)
             start = self._shared.position(*low)
-            found = start if low == high else self._placed(start, high)
+            found = start if low == high else self._placed(start, high) if high[1] - low[1] < PLACE_BYTES else None
             if found is not None:
                 return found
             rows(self._connection, "COMMIT")

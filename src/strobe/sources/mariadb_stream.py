@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 import pymysql
 
-from strobe.algebra.bag import Bag, Row
+from strobe.algebra.bag import Row
 from strobe.errors import LostGuarantee, SourceUnavailable, StrobeError
 from strobe.messages import Position, Transaction
 from strobe.sources import mariadb_binlog as binlog
@@ -28,6 +29,7 @@ from strobe.sources.mariadb_names import Names
 from strobe.sources.mariadb_place import Connections, rows
 from strobe.sources.mariadb_rows import RowPlan, TableMap, Undescribed, kind_of, lenenc
 from strobe.sources.mariadb_values import Kind, Unfit
+from strobe.sources.nets import Nets, Saved
 
 QUIET_SECONDS = 0.2
 """So long, at most, positions move on unreported."""
@@ -35,8 +37,7 @@ STANDALONE, PREPARED = 1, 64
 
 Watched = Mapping[str, Mapping[str, Kind]]
 """The tables that are reported, with the columns that somebody uses and what they hold."""
-Counts = dict[str, dict[Row, int]]
-Changes = dict[str, Bag]
+Counts = Nets
 
 
 @dataclass
@@ -46,25 +47,22 @@ class Group:
     standalone: bool
     prepared: bool = False
     mysql: bool = False
-    counts: Counts = field(default_factory=dict)
+    counts: Counts = field(default_factory=Nets)
     named: list[str] = field(default_factory=list)
     """What the application calls the global transactions that this is a part of."""
-    savepoints: dict[str, tuple[Counts, list[str]]] = field(default_factory=dict)
+    savepoints: dict[str, tuple[Saved, list[str]]] = field(default_factory=dict)
 
-    def add(self, table: str, row: Row, sign: int) -> None:
-        counts = self.counts.setdefault(table, {})
-        count = counts.get(row, 0) + sign
-        if count:
-            counts[row] = count
-        else:
-            del counts[row]
+    def add(self, table: str, types: Mapping[str, str], row: Row, sign: int, size: int) -> None:
+        self.counts.of(table, types).change(*((None, row) if sign > 0 else (row, None)))
+        self.counts.grew(size)
 
     def save(self, name: str) -> None:
-        self.savepoints[name] = {table: dict(counts) for table, counts in self.counts.items()}, list(self.named)
+        self.savepoints[name] = self.counts.save(), list(self.named)
 
     def back_to(self, name: str) -> None:
-        counts, named = self.savepoints.get(name, ({}, []))
-        self.counts, self.named = {table: dict(own) for table, own in counts.items()}, list(named)
+        saved, named = self.savepoints.get(name, ({}, []))
+        self.counts.back_to(saved)
+        self.named = list(named)
 
 
 @dataclass
@@ -91,9 +89,11 @@ class Stream:
         watched: Watched,
         stops: Sequence[Position],
         stopped: Callable[[], bool],
+        spill: Path | None = None,
         names: Names | None = None,
     ) -> None:
-        self._names = names
+        """Large transactions go into files in `spill`; `names` says where global ones are named."""
+        self._spill, self._names = spill, names
         self._rereads = self._looks_back = False
         self._connections, self._marks, self._watched = connections, marks, watched
         self._place = connections.place
@@ -107,6 +107,17 @@ class Stream:
         self._at = Whereabouts("", 0, 0)
 
     def transactions(self, after: Position) -> Iterator[Transaction]:
+        try:
+            yield from self._transactions(after)
+        finally:
+            self._forget()
+
+    def _forget(self) -> None:
+        self._begin_anew()
+        for group in self._prepared.values():
+            group.counts.forget()
+
+    def _transactions(self, after: Position) -> Iterator[Transaction]:
         heard = True
         while not self._stopped():
             try:
@@ -132,8 +143,14 @@ class Stream:
             if not self._charsets:
                 self._charsets = charsets(connection)
         self._at = Whereabouts(*parts(after))
-        self._group, self._maps, self._looks_back = None, {}, True
+        self._begin_anew()
+        self._looks_back = True
         return binlog.dump(self._place, self._at.file, self._at.offset)
+
+    def _begin_anew(self) -> None:
+        if self._group is not None:
+            self._group.counts.forget()
+        self._group, self._maps = None, {}
 
     def _release(self, thread: int) -> None:
         """End the server's side too: it would notice with its next heartbeat only, and keep files of the log till then.
@@ -204,7 +221,7 @@ class Stream:
         file = event.body[8:].decode("utf-8")
         if (event.flags & binlog.ARTIFICIAL or not event.timestamp) and file != self._at.file:
             self._at = Whereabouts(file, 4, 0)
-            self._group, self._maps = None, {}  # what a crash left unfinished was never committed
+            self._begin_anew()  # what a crash left unfinished was never committed
 
     def _begin_file(self, event: Event) -> None:
         if self._at.created and self._at.created != event.timestamp:
@@ -221,7 +238,7 @@ class Stream:
             self._group = Group(standalone=True, mysql=True)
             return None
         if event.type == binlog.FORMAT or event.type in binlog.HARMLESS or event.flags & binlog.IGNORABLE:
-            return self._transaction(event, {}, ()) if event.end else None
+            return self._transaction(event, Counts(), ()) if event.end else None
         raise self._unknown(event)
 
     def _inside(self, event: Event, group: Group) -> Counts | None:
@@ -265,10 +282,7 @@ class Stream:
         return self._place.lost(f"the binlog has an event of type {event.type}, which Strobe cannot read")
 
     def _transaction(self, event: Event, counts: Counts, named: Sequence[str]) -> Transaction:
-        changes: Changes = {}
-        for table, own in counts.items():
-            if own:
-                changes[table] = Bag(tuple(self._watched[table]), own)
+        changes, _ = counts.take()
         position = position_at(self._at.file, self._at.offset, self._at.created)
         source, moment = self._place.source, datetime.fromtimestamp(event.timestamp, timezone.utc)
         parts_of = [part for text in named if (part := global_transaction(text, source))]
@@ -284,7 +298,9 @@ class Stream:
             return group.counts
         elif verb == "ROLLBACK":
             if not head.startswith("ROLLBACK TO"):
-                return {}
+                group.counts.forget()
+                group.named = []
+                return group.counts
             group.back_to(tokens(sql)[-1])
         elif verb == "SAVEPOINT":
             group.save(tokens(sql)[-1])
@@ -307,13 +323,15 @@ class Stream:
             group.named += xa.named(name)
             return group.counts
         self._prepared[name] = group
-        return {}
+        return Counts()
 
     def _decide(self, sql: str, commits: bool, group: Group) -> Counts:
         name = xa.decided(sql)
         first = self._prepared.pop(name, None)
         if not commits or self._rereads:
-            return {}
+            if first is not None:
+                first.counts.forget()
+            return Counts()
         if first is None:
             first = self._read_again(name) if self._watched else Group(standalone=False)
         group.named += [*first.named, *xa.named(name)]
@@ -329,13 +347,15 @@ class Stream:
         """The first phase of an XA transaction that came before the position from which the log was read."""
         end = (self._at.file, self._at.offset)
         for file in reversed(self._files() if self._looks_back else []):
-            earlier = Stream(self._connections, self._marks, self._watched, [], self._stopped, self._names)
+            earlier = Stream(self._connections, self._marks, self._watched, [], self._stopped, self._spill, self._names)
             earlier._rereads = True
             start = position_at(file, 4, self._marks.of(file, self._connections.made))
             for _ in earlier.window(start, end, self._charsets):
                 pass
-            if name in earlier._prepared:
-                return earlier._prepared[name]
+            found = earlier._prepared.pop(name, None)
+            earlier._forget()
+            if found is not None:
+                return found
             end = (file, 4)
         raise self._place.lost(
             f"the XA transaction committed at {self._at.file}:{self._at.offset} was prepared before the binlog begins"
@@ -358,11 +378,13 @@ class Stream:
                 self._images(event, table, self._names.plan(self._place, table_map, self._charsets))
             )
         if self._watched.get(table):
-            for sign, row in self._images(event, table, self._plan(table_map)):
-                group.add(table, row, sign)
+            group.counts.folder = self._spill
+            types = {name: kind.type for name, kind in self._watched[table].items()}
+            for sign, row, size in self._images(event, table, self._plan(table_map)):
+                group.add(table, types, row, sign, size)
 
-    def _images(self, event: Event, table: str, plan: RowPlan) -> Iterator[tuple[int, Row]]:
-        """The rows of an event, those that go with -1 and those that come with 1."""
+    def _images(self, event: Event, table: str, plan: RowPlan) -> Iterator[tuple[int, Row, int]]:
+        """The rows of an event, those that go with -1 and those that come with 1, and how long they are in the log."""
         data, at = event.body, 8
         if event.type in binlog.SECOND_VERSION:
             at += int.from_bytes(data[8:10], "little")
@@ -381,8 +403,9 @@ class Stream:
             size = len(data)
             while at < size:
                 for sign, present in images:
-                    row, at = plan.image(data, at, present)
-                    yield sign, row
+                    begin = at
+                    row, at = plan.image(data, begin, present)
+                    yield sign, row, at - begin
         except Unfit as unfit:
             fix = "Change the value, and then rebuild the views that use this table: `strobe rebuild VIEW`."
             message = f"the binlog has a value that Spark cannot hold: {unfit}"
