@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,6 +79,24 @@ def mariadb(mariadb_template: Path) -> Iterator[Server]:
     from mariadb_server import running
 
     with running(mariadb_template) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mysql_template() -> Iterator[Path]:
+    """The data folder that throw-away MySQL servers start from."""
+    from mysql_server import new_template
+
+    with new_template() as folder:
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def mysql(mysql_template: Path) -> Iterator[Server]:
+    """A MySQL server that many tests share, each with databases of its own."""
+    from mysql_server import MysqlServer
+
+    with closing(MysqlServer(mysql_template)) as server:
         yield server
 
 

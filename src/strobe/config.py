@@ -139,10 +139,13 @@ class PostgresSource(_Model):
 
 
 class MariadbSource(_Model):
-    """A database of a MariaDB server, version 10.6 or newer."""
+    """A database of a server of MariaDB 10.6, MySQL 8.0, or newer."""
 
     type: Literal["mariadb"]
     dsn: Text = Field(description="mysql://user:password@host:port/database", repr=False)
+    global_transactions: Text | None = Field(
+        default=None, description="`table.column`: new values there name global transactions."
+    )
     limits: Limits = Limits()
 
 

@@ -1,4 +1,4 @@
-"""Databases of a MariaDB server, for the conformance suite."""
+"""Databases of a MariaDB and of a MySQL server, for the conformance suite."""
 
 from __future__ import annotations
 
@@ -55,23 +55,22 @@ class MariadbUnderTest(SourceUnderTest):
         "timestamp": "TIMESTAMP(6) NULL",
         "timestamp_ntz": "DATETIME(6)",
     }
+    _RESET = "RESET MASTER"
     _made = 0
 
     def __init__(self, folder: Path, request: pytest.FixtureRequest) -> None:
-        from mariadb_server import Server
-
         super().__init__(folder, request)
         needs = request.node.get_closest_marker("needs")
-        self.server = request.getfixturevalue("mariadb")
+        self.server = request.getfixturevalue(self.kind)
         if needs and {"restore", "outage"} & set(needs.args):
-            self.server = Server(request.getfixturevalue("mariadb_template"))
+            self.server = type(self.server)(request.getfixturevalue(f"{self.kind}_template"))
             request.addfinalizer(self.server.close)
         self.types: dict[str, dict[str, str]] = {}
         self.database = ""
 
     def create(self, tables: Mapping[str, Table]) -> None:
         if self.database:
-            self.server.run("RESET MASTER")
+            self.server.run(self._RESET)
         MariadbUnderTest._made += 1
         self.database = f"it's `{MariadbUnderTest._made}` 100%"
         self.server.run(
@@ -157,3 +156,10 @@ class MariadbUnderTest(SourceUnderTest):
 
     def outage(self) -> None:
         self.server.stop(kill=True)
+
+
+class MysqlUnderTest(MariadbUnderTest):
+    """The same on a MySQL server."""
+
+    kind = "mysql"
+    _RESET = "RESET BINARY LOGS AND GTIDS"

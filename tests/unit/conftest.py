@@ -25,3 +25,9 @@ def db(postgres: PostgresServer) -> Iterator[Database]:
 def shop(mariadb: Server) -> Shop:
     """In MariaDB."""
     return Shop(mariadb)
+
+
+@pytest.fixture(params=["mariadb", "mysql"])
+def either(request: pytest.FixtureRequest) -> Shop:
+    """In MariaDB, and once more in MySQL."""
+    return Shop(request.getfixturevalue(request.param))

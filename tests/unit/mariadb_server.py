@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pymysql
 from postgres_server import without_server
@@ -54,9 +54,13 @@ def _find(program: str) -> str | None:
 class Server:
     """One server with its own folder, port and log."""
 
+    mysql = False
+    rights: ClassVar[Sequence[str]] = RIGHTS
+    defaults: ClassVar[Mapping[str, str]] = SETTINGS
+
     def __init__(self, template: Path, settings: Mapping[str, str] = {}, without: Sequence[str] = ()) -> None:
         self.folder = own_folder()
-        self.settings = {name: value for name, value in {**SETTINGS, **settings}.items() if name not in without}
+        self.settings = {name: value for name, value in {**self.defaults, **settings}.items() if name not in without}
         shutil.copytree(template, self.data)
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -64,7 +68,7 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
         self.run(f"CREATE USER strobe@'127.0.0.1' IDENTIFIED BY '{PASSWORD}'")
-        for right in RIGHTS:
+        for right in self.rights:
             self.run(f"GRANT {right} TO strobe@'127.0.0.1'")
 
     @property
@@ -76,14 +80,17 @@ class Server:
         assert self._process is not None
         return self._process.pid
 
-    def start(self) -> None:
+    def program(self) -> list[str]:
         _belongs_to_mysql(self.folder)
         program = _find("mariadbd")
         assert program
+        return [program, "--no-defaults", *USER]
+
+    def start(self) -> None:
         options = [f"--{name}={value}" for name, value in self.settings.items()]
-        here = [f"--datadir={self.data}", f"--port={self.port}", "--socket=s.sock", "--pid-file=pid", *USER]
+        here = [f"--datadir={self.data}", f"--port={self.port}", "--socket=s.sock", "--pid-file=pid"]
         with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen([program, "--no-defaults", *here, *options], stdout=log, stderr=log)
+            self._process = subprocess.Popen([*self.program(), *here, *options], stdout=log, stderr=log)
         deadline = time.monotonic() + 60
         while True:
             try:
@@ -101,7 +108,7 @@ class Server:
             self._process = None
 
     def close(self) -> None:
-        self.stop()
+        self.stop(kill=True)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def connect(self, database: str | None = None, **more: Any) -> Any:

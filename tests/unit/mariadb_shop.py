@@ -26,12 +26,21 @@ class Shop:
     def __init__(self, server: Server) -> None:
         self.server, self.name = server, f"shop{next(_numbers)}"
         self.dsn = server.database(self.name)
+        self.mysql = server.mysql
 
     def run(self, *statements: str) -> None:
         self.server.run(*statements, database=self.name)
 
-    def source(self, **limits: Any) -> MariadbSource:
-        return MariadbSource("billing", Config(type="mariadb", dsn=self.dsn, limits=Limits(**limits)))
+    def source(self, global_transactions: str | None = None, **limits: Any) -> MariadbSource:
+        given = Config(type="mariadb", dsn=self.dsn, limits=Limits(**limits), global_transactions=global_transactions)
+        return MariadbSource("billing", given)
+
+    def numbers(self, last: int) -> str:
+        """What to select `seq` from, 1 to the last."""
+        if not self.mysql:
+            return f"seq_1_to_{last}"
+        steps = f"SELECT 1 AS seq UNION ALL SELECT seq + 1 FROM s WHERE seq < {last}"
+        return f"(WITH RECURSIVE s AS ({steps}) SELECT seq FROM s) numbers"
 
     @contextlib.contextmanager
     def session(self) -> Iterator[Callable[[str], None]]:
@@ -42,7 +51,11 @@ class Shop:
 
 
 def read(
-    source: MariadbSource, after: Position, through: Position | None = None, stops: Sequence[Position] = ()
+    source: MariadbSource,
+    after: Position,
+    through: Position | None = None,
+    stops: Sequence[Position] = (),
+    relevant: Callable[[Transaction], bool] = lambda transaction: bool(transaction.changes),
 ) -> list[Transaction]:
     """The transactions between two positions, those without changes left out."""
     end, deadline = through or source.now(), time.monotonic() + 30
@@ -53,7 +66,7 @@ def read(
         position = transaction.position
         found.append(transaction)
     assert end <= position, "the stream did not come to its end in time"
-    return [t for t in found if t.changes]
+    return [t for t in found if relevant(t)]
 
 
 def rows_of(source: MariadbSource, relation: str, columns: Sequence[str]) -> Bag:

@@ -1,4 +1,4 @@
-"""The live path over real MariaDB databases under several writers, the warehouse in memory: no JVM.
+"""The live path over real MariaDB and MySQL databases under several writers, the warehouse in memory: no JVM.
 
 Each commit is compared with a recomputation at exactly the positions that it claims, while binlog files change and the
 server ends connections.
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _numbers = count(1)
 SALES = [
-    "CREATE TABLE customers (id INT UNSIGNED PRIMARY KEY, name VARCHAR(20), extra SET('a','b') DEFAULT 'a')",
+    "CREATE TABLE customers (id INT UNSIGNED PRIMARY KEY, name VARCHAR(20), extra POINT)",
     "CREATE TABLE orders (id BIGINT PRIMARY KEY, customer INT UNSIGNED, state CHAR(9), KEY (customer))",
     "INSERT INTO customers (id, name) VALUES (1, 'Ada'), (2, 'Bob')",
     "INSERT INTO orders VALUES (10, 1, 'open'), (11, 2, 'open')",
@@ -129,15 +129,31 @@ def disturb(server: Server, seconds: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "writers", "pause"), [("sweep", 3, 0.02), ("nested-sweep", 3, 0.02), ("t-strobe", 2, 0.3)]
+    ("algorithm", "writers", "pause", "sales", "billing"),
+    [
+        ("sweep", 3, 0.02, "mysql", "mysql"),
+        ("nested-sweep", 3, 0.02, "mariadb", "mysql"),
+        ("t-strobe", 2, 0.3, "mariadb", "mariadb"),
+    ],
 )
 def test_every_commit_is_a_state_of_the_databases(
-    mariadb: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, algorithm: str, writers: int, pause: float
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    algorithm: str,
+    writers: int,
+    pause: float,
+    sales: str,
+    billing: str,
 ) -> None:
     names = {source: f"{source}{next(_numbers)}" for source in ("sales", "billing")}
+    servers: dict[str, Server] = {
+        "sales": request.getfixturevalue(sales),
+        "billing": request.getfixturevalue(billing),
+    }
     for source, statements in (("sales", SALES), ("billing", BILLING)):
-        monkeypatch.setenv(f"{source.upper()}_DSN", mariadb.database(names[source]))
-        mariadb.run(*statements, database=names[source])
+        monkeypatch.setenv(f"{source.upper()}_DSN", servers[source].database(names[source]))
+        servers[source].run(*statements, database=names[source])
     level = ALGORITHMS[algorithm].level
     (tmp_path / "strobe.yml").write_text(
         "version: 1\nproject: shop\nsources:\n"
@@ -153,11 +169,11 @@ def test_every_commit_is_a_state_of_the_databases(
     warehouse = MemoryWarehouse(assembly, last, initial, 0.02)
     coordinator = Coordinator(assembly, warehouse, last, through_spark=None)  # type: ignore[arg-type]  # in memory
     work = [
-        threading.Thread(target=write, args=(mariadb, names[source], source, seed, 3.0, pause))
+        threading.Thread(target=write, args=(servers[source], names[source], source, seed, 3.0, pause))
         for source in names
         for seed in range(1, 1 + writers)
     ]
-    work.append(threading.Thread(target=disturb, args=(mariadb, 2.5)))
+    work.append(threading.Thread(target=disturb, args=(servers["billing"], 2.5)))
     for thread in work:
         thread.start()
     deadline = time.monotonic() + 90

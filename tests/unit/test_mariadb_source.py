@@ -15,7 +15,7 @@ from mariadb_server import running
 from mariadb_shop import Shop, find, read, rows_of
 
 from strobe.algebra.bag import Bag
-from strobe.errors import LostGuarantee, SourceUnavailable
+from strobe.errors import LostGuarantee, RelationLost, SourceUnavailable
 from strobe.messages import Lookup
 from strobe.sources.mariadb_place import rows
 from strobe.sources.mariadb_reader import Search
@@ -44,29 +44,81 @@ def test_what_is_rolled_back_never_shows(shop: Shop) -> None:
     assert total == rows_of(source, "t", ["id"]) == Bag.of(("id",), [(1,), (3,)])
 
 
-def test_xa_transactions_count_from_their_commit(shop: Shop) -> None:
+def test_xa_transactions_count_from_their_commit(either: Shop) -> None:
     """The rows of a prepared transaction are reported, and seen by snapshots, when it is committed."""
-    shop.run("CREATE TABLE t (id INT PRIMARY KEY)")
-    source = shop.source()
+    either.run("CREATE TABLE t (id INT PRIMARY KEY)")
+    source = either.source()
     start = source.now()
-    with shop.session() as do:
+    with either.session() as do:
         do("XA START 'one', 'x', 7")
         do("INSERT INTO t VALUES (1)")
         do("XA END 'one', 'x', 7")
         do("XA PREPARE 'one', 'x', 7")
     between = source.now()
+    either.run("FLUSH BINARY LOGS")
     assert read(source, start) == [] and not len(rows_of(source, "t", ["id"]))
-    shop.run("INSERT INTO t VALUES (2)", "XA COMMIT 'one', 'x', 7")
+    either.run("INSERT INTO t VALUES (2)", "XA COMMIT 'one', 'x', 7")
     assert [list(t.changes["t"].items()) for t in read(source, start)] == [[((2,), 1)], [((1,), 1)]]
     assert rows_of(source, "t", ["id"]) == Bag.of(("id",), [(1,), (2,)])
-    with pytest.raises(LostGuarantee, match="XA transaction"):
-        read(source, between)
-    with shop.session() as do:
+    assert read(source, between) == read(source, start), "the first phase is looked for in the log before"
+    with either.session() as do:
         for step in ("XA START 'two'", "DELETE FROM t", "XA END 'two'", "XA PREPARE 'two'", "XA ROLLBACK 'two'"):
             do(step)
         for step in ("XA START 'three'", "INSERT INTO t VALUES (3)", "XA END 'three'", "XA COMMIT 'three' ONE PHASE"):
             do(step)
     assert list(read(source, start)[-1].changes["t"].items()) == [((3,), 1)]
+
+
+def test_an_xa_transaction_whose_first_phase_is_gone_stops(shop: Shop) -> None:
+    """Its rows were in a file that has been purged: nobody can know them."""
+    shop.run("CREATE TABLE t (id INT PRIMARY KEY)")
+    with shop.session() as do:
+        for step in ("XA START 'gone'", "INSERT INTO t VALUES (1)", "XA END 'gone'", "XA PREPARE 'gone'"):
+            do(step)
+    shop.run("FLUSH BINARY LOGS")
+    source = shop.source()
+    start = source.now()
+    newest = shop.server.rows("SHOW BINARY LOGS")[-1][0]
+    deadline = time.monotonic() + 60
+    while len(shop.server.rows("SHOW BINARY LOGS")) > 1:
+        assert time.monotonic() < deadline
+        shop.run(f"PURGE BINARY LOGS TO '{newest}'")
+    shop.run("XA COMMIT 'gone'")
+    with pytest.raises(LostGuarantee, match="XA transaction"):
+        read(source, start)
+
+
+def test_parts_of_global_transactions_are_named(either: Shop) -> None:
+    """By a new value in a column that the application chose, or by the identifier of an XA transaction."""
+    either.run(
+        "CREATE TABLE t (id INT PRIMARY KEY)", "CREATE TABLE `out.box` (id INT PRIMARY KEY, `na me` TEXT, n INT)"
+    )
+    source = either.source(global_transactions="out.box.na me")
+    assert source.check(["t"]) == []
+    source.focus({"t": {"id"}})
+    start = source.now()
+    with either.session() as do:
+        do("BEGIN")
+        do("INSERT INTO t VALUES (1)")
+        do("INSERT INTO `out.box` VALUES (1, 'one billing,shop', 0), (2, NULL, 0), (3, '', 0)")
+        do("COMMIT")
+        do("UPDATE `out.box` SET n = 1")  # names nothing anew
+        do("UPDATE `out.box` SET `na me` = 'two shop,billing' WHERE id = 2")
+        do("DELETE FROM `out.box`")
+        for n, phases in ((3, ["XA PREPARE {}", "XA COMMIT {}"]), (4, ["XA PREPARE {}", "XA ROLLBACK {}"])):
+            name = f"'strobe:x{n} billing,shop', 'b'"
+            for step in ("XA START {}", f"INSERT INTO t VALUES ({n})", "XA END {}", *phases):
+                do(step.format(name))
+        do("INSERT INTO t VALUES (5)")
+    found = [(p.id for p in t.part_of) for t in read(source, start, relevant=lambda t: bool(t.changes or t.part_of))]
+    assert [list(names) for names in found] == [["one"], ["two"], ["x3"], []]
+    assert {"one", "two", "x3"} <= source.parts(source.now()) and "one" not in source.parts(start)
+    with either.session() as do:
+        do("INSERT INTO `out.box` VALUES (9, 'nobody elsewhere', 0)")
+    with pytest.raises(LostGuarantee, match="billing is not among"):
+        read(source, start)
+    (finding,) = either.source(global_transactions="t.id").check(["t"])
+    assert finding.severity == "error" and "CREATE TABLE" in finding.fix
 
 
 def test_irrelevant_transactions_move_the_position_on(shop: Shop) -> None:
@@ -88,10 +140,10 @@ def test_irrelevant_transactions_move_the_position_on(shop: Shop) -> None:
     assert len(found) < 20
 
 
-def test_a_stream_goes_on_across_files_and_connections(shop: Shop) -> None:
+def test_a_stream_goes_on_across_files_and_connections(either: Shop) -> None:
     """New binlog files, and connections that the server ends, lose and double nothing."""
-    shop.run("CREATE TABLE t (id INT PRIMARY KEY)")
-    source = shop.source()
+    either.run("CREATE TABLE t (id INT PRIMARY KEY)")
+    source = either.source()
     start = source.now()
     found: list[int] = []
     stop = threading.Event()
@@ -103,14 +155,14 @@ def test_a_stream_goes_on_across_files_and_connections(shop: Shop) -> None:
     listener = threading.Thread(target=listen)
     listener.start()
     for n in range(30):
-        shop.run(f"INSERT INTO t VALUES ({n})")
+        either.run(f"INSERT INTO t VALUES ({n})")
         if n % 7 == 0:
-            shop.run("FLUSH BINARY LOGS")
+            either.run("FLUSH BINARY LOGS")
         if n % 10 == 5:
-            for (number,) in shop.server.rows(
+            for (number,) in either.server.rows(
                 "SELECT id FROM information_schema.processlist WHERE user = 'strobe' AND command = 'Binlog Dump'"
             ):
-                shop.run(f"KILL {number}")
+                either.run(f"KILL {number}")
     deadline = time.monotonic() + 20
     while len(found) < 30 and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -147,32 +199,33 @@ def test_other_ways_to_write_the_log(shop: Shop, setting: str) -> None:
     assert total == rows_of(source, "t", ["id", "v"])
 
 
-def test_a_large_transaction_comes_whole(shop: Shop) -> None:
+def test_a_large_transaction_comes_whole(either: Shop) -> None:
     """Rows and values beyond the protocol's packet of 16 MiB, in one transaction."""
-    shop.server.run("SET GLOBAL max_allowed_packet = 67108864")
-    shop.run("CREATE TABLE t (id INT PRIMARY KEY, v LONGBLOB)")
-    source = shop.source()
+    either.server.run("SET GLOBAL max_allowed_packet = 67108864")
+    either.run("CREATE TABLE t (id INT PRIMARY KEY, v LONGBLOB)")
+    source = either.source()
     start = source.now()
-    with shop.session() as do:
+    with either.session() as do:
         do("BEGIN")
         do("INSERT INTO t VALUES (0, repeat('x', 20000000))")
-        do("INSERT INTO t SELECT seq, seq FROM seq_1_to_50000")
+        do(f"INSERT INTO t SELECT seq, seq FROM {either.numbers(50000)}")
         do("COMMIT")
     (transaction,) = read(source, start)
     rows = dict(row for row, _ in transaction.changes["t"].items())
     assert len(rows) == 50001 and rows[0] == b"x" * 20000000 and rows[777] == b"777"
 
 
-def test_unused_columns_come_and_go(shop: Shop) -> None:
+def test_unused_columns_come_and_go(either: Shop) -> None:
     """Columns that nobody uses may be added, moved, dropped and changed: used ones are read by name."""
-    shop.run("CREATE TABLE t (id INT PRIMARY KEY, v INT, w INT)")
-    source = shop.source()
+    either.run("CREATE TABLE t (id INT PRIMARY KEY, v INT, w INT)")
+    source = either.source()
     source.focus({"t": {"id", "v"}})
     start = source.now()
-    shop.run(
-        "INSERT INTO t VALUES (1, 10, 100)", "ALTER TABLE t ADD COLUMN first TEXT DEFAULT 'x' FIRST, DROP COLUMN w"
+    either.run(
+        "INSERT INTO t VALUES (1, 10, 100)",
+        "ALTER TABLE t ADD COLUMN first VARCHAR(9) DEFAULT 'x' FIRST, DROP COLUMN w",
     )
-    shop.run("INSERT INTO t VALUES ('y', 2, 20)", "ALTER TABLE t MODIFY first BLOB NULL DEFAULT NULL")
+    either.run("INSERT INTO t VALUES ('y', 2, 20)", "ALTER TABLE t MODIFY first BLOB NULL DEFAULT NULL")
     found = [row for t in read(source, start) for row, _ in t.changes["t"].items()]
     assert found == [(1, 10), (2, 20)]
 
@@ -189,28 +242,32 @@ def test_unused_columns_come_and_go(shop: Shop) -> None:
         ("ALTER TABLE t ADD COLUMN q INT FIRST PARTITION BY HASH (id) PARTITIONS 2", ""),
     ],
 )
-def test_a_change_of_what_is_used_stops_the_stream(shop: Shop, statement: str, what: str) -> None:
-    """Everything before it is reported; then it stops and says what to rebuild. `what` is empty for harmless ones."""
-    shop.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
-    source = shop.source()
+def test_a_change_of_what_is_used_stops_the_stream(either: Shop, statement: str, what: str) -> None:
+    """Everything before it is reported; then it stops for the views of this table, with what to rebuild; what uses
+    other tables is read on. `what` is empty for harmless ones."""
+    either.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)", "CREATE TABLE u (id INT PRIMARY KEY)")
+    source = either.source()
     source.focus({"t": {"id", "v"}})
     start = source.now()
-    shop.run("INSERT INTO t VALUES (1, 10)")
+    either.run("INSERT INTO t VALUES (1, 10)")
     stream = source.transactions(start, [], lambda: False)
     assert next(stream).changes["t"] == Bag.of(("id", "v"), [(1, 10)])
-    shop.run(statement)
+    either.run(statement)
     if not what:
-        shop.run("INSERT INTO t (id, v) VALUES (2, 20)")
+        either.run("INSERT INTO t (id, v) VALUES (2, 20)")
         while not (transaction := next(stream)).changes:
             pass
         assert transaction.changes["t"] == Bag.of(("id", "v"), [(2, 20)])
         return
-    with pytest.raises(LostGuarantee, match=what) as caught:
+    with pytest.raises(RelationLost, match=what) as caught:
         for _ in stream:
             pass
-    assert "rebuild" in caught.value.fix and "t" in caught.value.message
-    with pytest.raises(LostGuarantee):
-        read(shop.source() if "TRUNCATE" in statement else source, start)
+    assert "rebuild" in caught.value.fix and caught.value.relations == {"t"} and "table t" in caught.value.where
+    with pytest.raises(RelationLost):
+        read(either.source() if "TRUNCATE" in statement else source, start)
+    source.focus({"u": {"id"}})
+    either.run("INSERT INTO u VALUES (1)")
+    assert [t.changes["u"] for t in read(source, start)] == [Bag.of(("id",), [(1,)])]
 
 
 def test_rows_that_are_logged_in_part_or_as_text_stop_the_stream(shop: Shop) -> None:
@@ -249,10 +306,11 @@ def test_a_snapshot_stays_while_others_write(shop: Shop) -> None:
     assert second.changes["t"] == Bag.of(("id", "v"), [(2, 2)])
 
 
-def test_a_slow_question_is_given_up(shop: Shop) -> None:
+def test_a_slow_question_is_given_up(either: Shop) -> None:
     """By key, after the statement timeout; a scan of a whole table takes as long as it takes."""
-    shop.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t SELECT seq, seq FROM seq_1_to_3000")
-    source = shop.source(statement_timeout="50ms")
+    numbers = f"SELECT seq, seq FROM {either.numbers(3000)}"
+    either.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)", f"INSERT INTO t {numbers}")
+    source = either.source(statement_timeout="50ms")
     with pytest.raises(SourceUnavailable, match=r"longer than 0\.05 s"):
         reader = source.reader()
         reader.open()
@@ -386,37 +444,40 @@ def test_snapshots_among_many_writers_are_prefixes_of_the_log(shop: Shop) -> Non
         assert state == found
 
 
-@pytest.mark.parametrize(
-    ("declared", "value", "keys"),
-    [
-        ("INT UNSIGNED", "seq", [7, Decimal(8)]),
-        ("BIGINT UNSIGNED", "seq", [Decimal(7), 8]),
-        ("DECIMAL(12,3)", "seq / 8", [Decimal("0.875"), 1]),
-        ("DOUBLE", "seq / 8", [0.875]),
-        ("FLOAT", "seq / 8", [0.875]),
-        ("DATE", "'2000-01-01' + INTERVAL seq DAY", [date(2000, 1, 8)]),
-        ("DATETIME(6)", "'2000-01-01' + INTERVAL seq SECOND", [datetime(2000, 1, 1, 0, 0, 7)]),
-        ("TIMESTAMP(3)", "'2000-01-01' + INTERVAL seq SECOND", [datetime(2000, 1, 1, 0, 0, 7, tzinfo=timezone.utc)]),
-        ("VARCHAR(20) COLLATE utf8mb4_unicode_ci", "concat('É', seq)", ["É7", "é8"]),
-        ("VARCHAR(20) CHARACTER SET latin1", "concat('É', seq)", ["É7"]),
-        ("VARCHAR(20) CHARACTER SET utf8mb3", "concat('É', seq)", ["É7"]),
-        ("CHAR(20) CHARACTER SET ascii", "concat('x', seq)", ["x7"]),
-        ("VARBINARY(20)", "concat('x', seq)", [b"x7"]),
-        ("BINARY(8)", "concat('x', seq)", [b"x7\0\0\0\0\0\0"]),
-    ],
-)
-def test_an_index_serves_look_ups(shop: Shop, declared: str, value: str, keys: list[Any]) -> None:
+INDEXED: list[tuple[str, str, list[Any]]] = [
+    ("INT UNSIGNED", "seq", [7, Decimal(8)]),
+    ("BIGINT UNSIGNED", "seq", [Decimal(7), 8]),
+    ("DECIMAL(12,3)", "seq / 8", [Decimal("0.875"), 1]),
+    ("DOUBLE", "seq / 8", [0.875]),
+    ("FLOAT", "seq / 8", [0.875]),
+    ("DATE", "'2000-01-01' + INTERVAL seq DAY", [date(2000, 1, 8)]),
+    ("DATETIME(6)", "'2000-01-01' + INTERVAL seq SECOND", [datetime(2000, 1, 1, 0, 0, 7)]),
+    ("TIMESTAMP(3)", "'2000-01-01' + INTERVAL seq SECOND", [datetime(2000, 1, 1, 0, 0, 7, tzinfo=timezone.utc)]),
+    ("VARCHAR(20) COLLATE utf8mb4_unicode_ci", "concat('É', seq)", ["É7", "é8"]),
+    ("VARCHAR(20) CHARACTER SET latin1", "concat('É', seq)", ["É7"]),
+    ("VARCHAR(20) CHARACTER SET utf8mb3", "concat('É', seq)", ["É7"]),
+    ("CHAR(20) CHARACTER SET ascii", "concat('x', seq)", ["x7"]),
+    ("VARBINARY(20)", "concat('x', seq)", [b"x7"]),
+    ("BINARY(8)", "concat('x', seq)", [b"x7\0\0\0\0\0\0"]),
+]
+
+
+def test_an_index_serves_look_ups(either: Shop) -> None:
     """By one column and by two, whatever their types: the server never reads the whole table."""
-    shop.run(
-        f"CREATE TABLE t (id INT PRIMARY KEY, v {declared}, w INT, KEY (v, w))",
-        f"INSERT INTO t SELECT seq, {value}, seq FROM seq_1_to_2000",
+    columns = ", ".join(f"v{n} {declared}, KEY k{n} (v{n}, w)" for n, (declared, _, _) in enumerate(INDEXED))
+    values = ", ".join(value for _, value, _ in INDEXED)
+    either.run(
+        f"CREATE TABLE t (id INT PRIMARY KEY, w INT, {columns})",
+        f"INSERT INTO t SELECT seq, seq, {values} FROM {either.numbers(2000)}",
         "ANALYZE TABLE t",
     )
-    source = shop.source()
+    source = either.source()
     with source._shared.connections.session() as connection:
-        for on, chosen in ((["v"], [(k,) for k in keys]), (["v", "w"], [(k, 7) for k in keys])):
-            search = Search(source._shared.catalog.table("t"), on, connection.escape)
-            condition = search.condition([e for k in chosen if (e := search.encode(k))])
-            (plan,) = rows(connection, f"EXPLAIN SELECT id, v FROM t WHERE {condition}")
-            assert plan[3] in ("range", "ref", "const") and plan[5] == "v", plan
-            assert find(source, "t", ["id"], on, chosen)[:1] == [(7,)]
+        for n, (_, _, keys) in enumerate(INDEXED):
+            for on, chosen in (([f"v{n}"], [(k,) for k in keys]), ([f"v{n}", "w"], [(k, 7) for k in keys])):
+                search = Search(source._shared.catalog.table("t"), on, connection.escape)
+                condition = search.condition([e for k in chosen if (e := search.encode(k))])
+                (plan,) = rows(connection, f"EXPLAIN FORMAT = TRADITIONAL SELECT id, v{n} FROM t WHERE {condition}")
+                kind, index = (plan[4], plan[6]) if either.mysql else (plan[3], plan[5])
+                assert kind in ("range", "ref", "const") and index == f"k{n}", plan
+                assert find(source, "t", ["id"], on, chosen)[:1] == [(7,)]

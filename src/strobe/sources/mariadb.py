@@ -1,4 +1,4 @@
-"""MariaDB: the row-based binlog as the log, consistent snapshots as answers.
+"""MariaDB and MySQL: the row-based binlog as the log, consistent snapshots as answers.
 
 A position is a place in the binlog, `file:offset@second`, where the second is the one in which the file was created: a
 server that was restored from a backup, reset or replaced has other files under the same names. Positions are ordered
@@ -10,6 +10,7 @@ Nothing is put into the database, and nothing is written to it.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import timedelta
@@ -19,12 +20,17 @@ from strobe.algebra.schema import RelationSchema
 from strobe.errors import StrobeError, UserError
 from strobe.messages import Position, Transaction
 from strobe.sources import mariadb_binlog as binlog
+from strobe.sources import mysql_snapshot
 from strobe.sources.base import Finding, Reader, Source
 from strobe.sources.mariadb_check import check
-from strobe.sources.mariadb_place import Address, Place, rows
+from strobe.sources.mariadb_names import Names
+from strobe.sources.mariadb_place import Address, Place, is_mysql, rows
 from strobe.sources.mariadb_reader import MariadbReader, Shared, snapshot
-from strobe.sources.mariadb_stream import Stream, Watched
+from strobe.sources.mariadb_stream import Stream, Watched, charsets
 from strobe.sources.mariadb_tables import Table
+
+PARTS_SECONDS = 10.0
+"""So long the log before a position is searched for parts of global transactions."""
 
 
 class Limits(Protocol):
@@ -40,11 +46,13 @@ class Config(Protocol):
     @property
     def dsn(self) -> str: ...
     @property
+    def global_transactions(self) -> str | None: ...
+    @property
     def limits(self) -> Any: ...
 
 
 class MariadbSource(Source):
-    """A database of a MariaDB server."""
+    """A database of a MariaDB or MySQL server."""
 
     def __init__(self, name: str, config: Config) -> None:
         self.name = name
@@ -52,6 +60,8 @@ class MariadbSource(Source):
         limits: Limits = config.limits
         self._place = Place(name, address, limits.connections, limits.statement_timeout.total_seconds())
         self._shared = Shared(self._place)
+        given = config.global_transactions
+        self._names = Names.parse(given, self._place.where) if given else None
         self._focus: Mapping[str, Collection[str]] | None = None
 
     def schemas(self) -> tuple[RelationSchema, ...]:
@@ -66,7 +76,7 @@ class MariadbSource(Source):
         """On a new connection: the server looks at global rights when one is made."""
         try:
             with self._place.errors(), closing(self._place.connect()) as connection:
-                return list(check(connection, self._place, relations))
+                return list(check(connection, self._place, relations, self._names))
         except StrobeError as error:
             return [Finding("error", error.where or self._place.where, error.message, error.fix)]
 
@@ -83,6 +93,9 @@ class MariadbSource(Source):
 
     def identity(self) -> str:
         with self._shared.connections.session() as connection:
+            if is_mysql(connection):
+                ((server,),) = rows(connection, "SELECT @@global.server_uuid")
+                return f"mysql:{server}:{self._place.database}"
             ((server, log),) = rows(connection, "SELECT @@global.server_id, @@global.log_bin_basename")
         return f"mariadb:{server}:{log}:{self._place.database}"
 
@@ -95,8 +108,11 @@ class MariadbSource(Source):
     def now(self) -> Position:
         """Where a snapshot taken now is: what is in the log beyond it is not visible to anybody yet."""
         with self._shared.connections.session() as connection:
-            file, offset = snapshot(connection)
-            rows(connection, "COMMIT")
+            if is_mysql(connection):
+                file, offset = mysql_snapshot.settled(connection, self._place)
+            else:
+                file, offset = snapshot(connection)
+                rows(connection, "COMMIT")
         return self._shared.position(file, offset)
 
     def verify(self, position: Position) -> None:
@@ -106,8 +122,28 @@ class MariadbSource(Source):
     def transactions(
         self, after: Position, stops: Sequence[Position], stopped: Callable[[], bool]
     ) -> Iterator[Transaction]:
-        stream = Stream(self._shared.connections, self._shared.marks, self._watched(), stops, stopped, self.spill)
+        watched, names = self._watched(), self._names
+        stream = Stream(self._shared.connections, self._shared.marks, watched, stops, stopped, self.spill, names)
         return stream.transactions(after)
+
+    def parts(self, through: Position) -> frozenset[str]:
+        """As far back as the file of the position and the one before it go."""
+        if self._names is None:
+            return frozenset()
+        connections, marks, deadline = self._shared.connections, self._shared.marks, time.monotonic() + PARTS_SECONDS
+        file, offset, _ = binlog.parts(through)
+        with connections.session() as connection:
+            logs = [row[0] for row in rows(connection, "SHOW BINARY LOGS")]
+            sets = charsets(connection)
+        first = ([log for log in logs if binlog.file_number(log) < binlog.file_number(file)] or [file])[-1]
+        start = binlog.position_at(first, 4, marks.of(first, connections.made))
+        stream = Stream(connections, marks, {}, [], lambda: False, names=self._names)
+        found: set[str] = set()
+        for transaction in stream.window(start, (file, offset), sets):
+            found.update(part.id for part in transaction.part_of)
+            if time.monotonic() > deadline:
+                break
+        return frozenset(found)
 
     def _watched(self) -> Watched:
         tables = self._shared.catalog.refresh()
@@ -119,8 +155,8 @@ class MariadbSource(Source):
         kinds = table.kinds if table is not None else {}
         for column in columns:
             if column not in kinds:
-                what = f"column {name}.{column}" if table is not None else f"table {name}"
-                raise self._place.lost(f"{what}, which a view uses, is gone or of another type")
+                what = f"the column {column}" if table is not None else "the table"
+                raise self._place.table_lost(f"{what}, which a view uses, is gone or of another type", name)
         return {column: kind for column, kind in kinds.items() if column in columns}
 
     def reader(self, *, at_a_position: bool = False) -> Reader:

@@ -24,7 +24,7 @@ from strobe.sources.mariadb_place import Place, rows
 QUERY, STOP, ROTATE, FORMAT, XID, TABLE_MAP, INCIDENT, HEARTBEAT = 2, 3, 4, 15, 16, 19, 26, 27
 XA_PREPARE, ANNOTATE, CHECKPOINT, GTID, GTID_LIST = 38, 160, 161, 162, 163
 QUERY_COMPRESSED = 165
-MYSQL_GTIDS = (33, 34)
+MYSQL_GTIDS, PARTIAL_UPDATE, PAYLOAD = {33, 34, 42}, 39, 40
 ARTIFICIAL, IGNORABLE = 0x20, 0x80
 HARMLESS = {STOP, ANNOTATE, CHECKPOINT, GTID_LIST, 5, 13, 14, 29, 35, 36, 37, 164}
 """Events that change nothing by themselves."""
@@ -32,6 +32,8 @@ WRITES, UPDATES, DELETES = {23, 30, 166, 169}, {24, 31, 167, 170}, {25, 32, 168,
 SECOND_VERSION = {30, 31, 32, 169, 170, 171}
 COMPRESSED = {166, 167, 168, 169, 170, 171}
 
+OLD_AND_NEW = ("master", "source")
+"""MySQL has renamed what a reader of its log sets."""
 STEP_SECONDS = 0.05
 HEARTBEAT_SECONDS = 5
 SILENCE_SECONDS = 30
@@ -89,12 +91,9 @@ class Dump:
 
     def _ask(self, file: str, offset: int, forever: bool) -> None:
         connection = self._connection
-        for setting in (
-            "@master_binlog_checksum = @@global.binlog_checksum",
-            f"@master_heartbeat_period = {HEARTBEAT_SECONDS * 10**9}",
-            "@mariadb_slave_capability = 4",
-        ):
-            rows(connection, f"SET {setting}")
+        checksum, period = "@@global.binlog_checksum", HEARTBEAT_SECONDS * 10**9
+        names = [f"@{who}_binlog_checksum = {checksum}, @{who}_heartbeat_period = {period}" for who in OLD_AND_NEW]
+        rows(connection, f"SET {', '.join(names)}, @mariadb_slave_capability = 4")
         # A number of one's own: the server ends a reader when another one comes with the same.
         number = random.SystemRandom().randrange(1 << 31, 1 << 32) if forever else 0
         request = struct.pack("<IHI", offset, 0 if forever else 1, number) + file.encode("utf-8")

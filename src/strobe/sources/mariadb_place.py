@@ -1,4 +1,4 @@
-"""Which MariaDB server: its address, connections to it, and its errors in Strobe's words.
+"""Which MariaDB or MySQL server: its address, connections to it, and its errors in Strobe's words.
 
 A password never leaves this module but on the wire: addresses are shown without it, and the server's own messages do
 not hold it.
@@ -16,10 +16,11 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import pymysql
+from pymysql.constants import CLIENT
 from pymysql.converters import encoders
 from pymysql.cursors import Cursor, SSCursor
 
-from strobe.errors import AccessRefused, LostGuarantee, SourceUnavailable, UserError
+from strobe.errors import AccessRefused, LostGuarantee, RelationLost, SourceUnavailable, UserError
 
 CONNECT_SECONDS = 10
 SILENCE_SECONDS = 10.0
@@ -31,7 +32,7 @@ IDLE_SECONDS = 30
 OPTIONS = {"ssl", "ssl_ca", "ssl_cert", "ssl_key", "ssl_verify_identity", "unix_socket"}
 SESSION = (
     "SET SESSION sql_mode = 'STRICT_ALL_TABLES', time_zone = '+00:00', autocommit = 1,"
-    " tx_isolation = 'REPEATABLE-READ', net_write_timeout = 600, sql_quote_show_create = 1"
+    " net_write_timeout = 600, sql_quote_show_create = 1"
 )
 """What decoding relies on: UTC, no padding of CHAR, backslash escapes, snapshots that stay."""
 
@@ -62,7 +63,9 @@ class Address:
             raise UserError("dsn is not an address", where=where, fix=f"Write it as {example}.") from None
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         if parts.scheme not in ("mysql", "mariadb") or not (parts.hostname or options.get("unix_socket")):
-            raise UserError("dsn is not the address of a MariaDB server", where=where, fix=f"Write it as {example}.")
+            raise UserError(
+                "dsn is not the address of a MariaDB or MySQL server", where=where, fix=f"Write it as {example}."
+            )
         database = unquote(parts.path.lstrip("/"))
         if not database or not parts.username:
             raise UserError("dsn names no user or no database", where=where, fix=f"Write it as {example}.")
@@ -130,14 +133,28 @@ class Place:
                 write_timeout=self.statement_timeout + SILENCE_SECONDS,
                 ssl=tls,
                 ssl_disabled=tls is None,
-                init_command=f"{SESSION}, max_statement_time = {self.statement_timeout:.3f}",
+                client_flag=CLIENT.MULTI_STATEMENTS,  # MySQL's snapshots are placed in one round trip
             )
+            self._begin(connection)
         if tls is not None and not isinstance(connection._sock, ssl.SSLSocket):
             connection.close()
             raise UserError(
                 "the server does not offer TLS", where=self.where, fix="Set TLS up there, or leave it out of dsn."
             )
         return connection
+
+    def _begin(self, connection: Any) -> None:
+        if is_mysql(connection):
+            bound = (
+                f"transaction_isolation = 'REPEATABLE-READ', max_execution_time = {self.statement_timeout * 1000:.0f}"
+            )
+        else:
+            bound = f"tx_isolation = 'REPEATABLE-READ', max_statement_time = {self.statement_timeout:.3f}"
+        try:
+            rows(connection, f"{SESSION}, {bound}")
+        except BaseException:
+            connection._force_close()
+            raise
 
     @contextmanager
     def errors(self) -> Iterator[None]:
@@ -148,6 +165,14 @@ class Place:
             raise self.translate(error) from error
         except (OSError, EOFError) as error:
             raise SourceUnavailable(f"the connection failed: {error}", where=self.where) from error
+        except RuntimeError as error:
+            if "cryptography" not in str(error):
+                raise
+            raise UserError(
+                "this user's password (caching_sha2_password) must not go over an open connection",
+                where=self.where,
+                fix="Use TLS (`?ssl=on` in dsn), or install the Python package `cryptography`.",
+            ) from error
 
     def translate(self, error: pymysql.err.Error) -> Exception:
         code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
@@ -159,7 +184,7 @@ class Place:
                 fix="Create an index for the join (see `strobe check`), or raise limits.statement_timeout.",
             )
         if code == 1193:  # unknown system variable
-            fix = "Strobe needs MariaDB 10.6 or newer."
+            fix = "Strobe needs MariaDB 10.6, MySQL 8.0, or newer."
             return UserError(f"this server is not one that Strobe knows: {text}", where=self.where, fix=fix)
         if code in _REFUSED:
             fix = "Put the right user and password where dsn takes them from, and start again."
@@ -175,6 +200,12 @@ class Place:
         return LostGuarantee(
             message, where=self.where, fix="Rebuild the views that use this source: `strobe rebuild VIEW`."
         )
+
+    def table_lost(self, message: str, table: str, fix: str = "") -> RelationLost:
+        """Views that use this table can no longer be kept; others can."""
+        where = f"{self.where}, table {table}"
+        fix = fix or "Rebuild the views that use it, changed if need be: `strobe rebuild VIEW`."
+        return RelationLost(message, source=self.source, relations=[table], where=where, fix=fix)
 
 
 class Connections:
@@ -246,10 +277,24 @@ def _drop(connection: Any) -> None:
     connection._force_close()  # without a farewell: nobody may be there to hear it
 
 
+def is_mysql(connection: Any) -> bool:
+    return "mariadb" not in connection.get_server_info().lower()
+
+
 def rows(connection: Any, sql: str) -> list[tuple[Any, ...]]:
     with connection.cursor(Cursor) as cursor:
         cursor.execute(sql)
         return list(cursor.fetchall())
+
+
+def several(connection: Any, *statements: str) -> list[list[tuple[Any, ...]]]:
+    """What several statements give that the server executes one right after the other."""
+    with connection.cursor(Cursor) as cursor:
+        cursor.execute("; ".join(statements))
+        found = [list(cursor.fetchall())]
+        while cursor.nextset():
+            found.append(list(cursor.fetchall()))
+        return found
 
 
 def streamed(connection: Any, sql: str, size: int = 1000) -> Iterator[tuple[Any, ...]]:

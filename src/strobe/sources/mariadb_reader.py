@@ -1,13 +1,14 @@
-"""Reading a MariaDB database in one consistent snapshot, whose place in the binlog is known exactly.
+"""Reading a database in one consistent snapshot, whose place in the binlog is known exactly.
 
-`START TRANSACTION WITH CONSISTENT SNAPSHOT` ties InnoDB's snapshot to the binlog: `Binlog_snapshot_file` and
+On MariaDB `START TRANSACTION WITH CONSISTENT SNAPSHOT` ties InnoDB's snapshot to the binlog: `Binlog_snapshot_file` and
 `Binlog_snapshot_position`, read inside, say up to where. Commits become visible in the order of the log, so that a
-snapshot is always a prefix of it.
+snapshot is always a prefix of it. For MySQL see `mysql_snapshot`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -16,14 +17,22 @@ import pymysql
 from strobe.algebra.bag import Row
 from strobe.errors import SourceUnavailable, UserError
 from strobe.messages import Lookup, Position, Seen
+from strobe.sources import mariadb_binlog as binlog
+from strobe.sources import mysql_snapshot
 from strobe.sources.base import Reader
 from strobe.sources.mariadb_binlog import Marks, position_at
-from strobe.sources.mariadb_place import Connections, Place, quote, rows, streamed
+from strobe.sources.mariadb_place import Connections, Place, is_mysql, quote, rows, streamed
+from strobe.sources.mariadb_stream import Stream, charsets
 from strobe.sources.mariadb_tables import Catalog, Table
 from strobe.sources.mariadb_values import Kind, Unfit, decoder, encoder, selected
 
 KEYS = 500
 """So many keys are asked for at once; from 1,000 on the server would turn the list into a temporary table."""
+PLACE_SECONDS = 10.0
+"""So long another snapshot is taken where it cannot be told what one has seen."""
+PLACE_BYTES = 2**24
+"""Where more than this was logged meanwhile, another snapshot is cheaper than reading it."""
+FOREVER_MS = 2**32 - 1
 BEGIN = "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"
 
 
@@ -36,7 +45,7 @@ def snapshot(connection: Any) -> tuple[str, int]:
         raise UserError(
             "the server does not say where in its binlog a snapshot is",
             where="",
-            fix="The binlog must be on (log_bin); stock MySQL cannot do this: Strobe needs MariaDB.",
+            fix="The binlog must be on (log_bin): see `strobe check`.",
         )
     return file, int(offset)
 
@@ -49,6 +58,7 @@ class Shared:
         self.connections = Connections(place)
         self.catalog = Catalog(self.connections)
         self.marks = marks or Marks(place)
+        self.charsets: dict[int, str] = {}
 
     def position(self, file: str, offset: int) -> Position:
         return position_at(file, offset, self.marks.of(file, self.connections.made))
@@ -61,6 +71,8 @@ class MariadbReader(Reader):
         self._shared = shared
         self._connection: Any = None
         self._sound = False
+        self._known: Collection[str] | None = None
+        """The tables by whose rows the snapshot was placed; None where the server itself says where it is."""
 
     def __getstate__(self) -> tuple[Place, Marks]:
         if self._connection is not None:
@@ -76,15 +88,46 @@ class MariadbReader(Reader):
     def open(self) -> Seen:
         self.close()
         connections = self._shared.connections
-        self._connection, self._sound = connections.take(), True
+        self._connection, self._sound, self._known = connections.take(), True, None
         try:
             with connections.place.errors():
+                if is_mysql(self._connection):
+                    return Seen(self._mysql_snapshot())
                 file, offset = snapshot(self._connection)
             return Seen(self._shared.position(file, offset))
         except BaseException:
             self._sound = False
             self.close()
             raise
+
+    def _mysql_snapshot(self) -> Position:
+        place, until = self._shared.place, time.monotonic() + PLACE_SECONDS
+        while time.monotonic() < until:
+            low, high = mysql_snapshot.begin(self._connection, place)
+            start = self._shared.position(*low)
+            found = start if low == high else self._placed(start, high) if high[1] - low[1] < PLACE_BYTES else None
+            if found is not None:
+                return found
+            rows(self._connection, "COMMIT")
+        raise SourceUnavailable("it changes too fast to say what a snapshot has seen", where=place.where)
+
+    def _placed(self, low: Position, high: tuple[str, int]) -> Position | None:
+        """By the rows that the transactions between its two bounds touched."""
+        shared, connection = self._shared, self._connection
+        tables = {name: table for name, table in shared.catalog.known(connection).items() if table.usable}
+        self._known, shared.charsets = tables.keys(), shared.charsets or charsets(connection)
+        stream = Stream(shared.connections, shared.marks, {n: t.kinds for n, t in tables.items()}, [], lambda: False)
+
+        def find(table: str, keys: Sequence[Row]) -> Iterator[Row]:
+            return self.lookup(Lookup(0, table, tuple(tables[table].kinds), tables[table].primary_key), keys)
+
+        keyed = {n: mysql_snapshot.Keyed(tuple(t.kinds), t.primary_key) for n, t in tables.items() if t.searchable_key}
+        try:
+            between = list(stream.window(low, high, shared.charsets))
+            return mysql_snapshot.placed(low, between, keyed, find)
+        except (UserError, binlog.Broken):
+            shared.catalog.forget()  # a definition that has changed, or a value that Spark cannot hold
+            return None
 
     def close(self) -> None:
         connection, self._connection = getattr(self, "_connection", None), None
@@ -122,7 +165,11 @@ class MariadbReader(Reader):
     def scan(self, relation: str, columns: Sequence[str]) -> Iterator[Row]:
         """Without the limit on time: a whole table takes what it takes."""
         rows_of = Rows(self._shared.place, self._table(relation), columns)
-        yield from self._read(rows_of, f"SET STATEMENT max_statement_time = 0 FOR {rows_of.select()}")
+        if is_mysql(self._open_connection()):
+            sql = rows_of.select(f"/*+ MAX_EXECUTION_TIME({FOREVER_MS}) */ ")
+        else:
+            sql = f"SET STATEMENT max_statement_time = 0 FOR {rows_of.select()}"
+        yield from self._read(rows_of, sql)
 
     def _read(self, rows_of: Rows, sql: str) -> Iterator[Row]:
         connection, whole = self._open_connection(), False
@@ -140,6 +187,9 @@ class MariadbReader(Reader):
 
     def _table(self, name: str) -> Table:
         connection = self._open_connection()
+        if self._known is not None and name not in self._known:
+            self._shared.catalog.forget()
+            raise SourceUnavailable(f"the table {name} is new", where=self._shared.place.where)
         with self._shared.place.errors():
             return self._shared.catalog.table(name, connection)
 
@@ -164,9 +214,9 @@ class Rows:
         self._kinds = [kinds[c] for c in columns]
         self._decoders = [decoder(kind) for kind in self._kinds]
 
-    def select(self) -> str:
+    def select(self, hint: str = "") -> str:
         chosen = ", ".join(selected(kind, quote(c)) for kind, c in zip(self._kinds, self._columns, strict=True))
-        return f"SELECT {chosen or '1'} FROM {quote(self._table.name)}"
+        return f"SELECT {hint}{chosen or '1'} FROM {quote(self._table.name)}"
 
     def decode(self, raw: Sequence[Any]) -> Row:
         try:

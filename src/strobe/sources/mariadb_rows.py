@@ -7,14 +7,15 @@ sets and the values of enumerations as they were when the row was written, whate
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
-from itertools import accumulate
 from typing import Any
 
 from strobe.algebra.bag import Row, canonical
+from strobe.sources import mysql_json
+from strobe.sources.mariadb_numbers import Read, decimal_reader, decimal_size
 from strobe.sources.mariadb_values import (
     LATIN1,
     PLAIN,
@@ -24,29 +25,30 @@ from strobe.sources.mariadb_values import (
     decimal_kind,
     make_date,
     make_moment,
+    time_kind,
     unalias,
 )
 
 TINY, SHORT, LONG, FLOAT, DOUBLE, NULL, TIMESTAMP, LONGLONG, INT24, DATE, TIME, DATETIME, YEAR, NEWDATE = range(1, 15)
 VARCHAR, BIT, TIMESTAMP2, DATETIME2, TIME2 = range(15, 20)
 BLOB_COMPRESSED, VARCHAR_COMPRESSED = 140, 141
+VECTOR = 242
 JSON, NEWDECIMAL, ENUM, SET = 245, 246, 247, 248
 BLOB, VAR_STRING, STRING, GEOMETRY = 252, 253, 254, 255
 
 _NUMERIC = {TINY, SHORT, INT24, LONG, LONGLONG, NEWDECIMAL, FLOAT, DOUBLE, YEAR}
 _CHARACTER = {STRING, VAR_STRING, VARCHAR, BLOB, GEOMETRY, BLOB_COMPRESSED, VARCHAR_COMPRESSED}
+_MYSQL_CHARACTER = _CHARACTER - {GEOMETRY} | {VECTOR}
 _META = {
-    **dict.fromkeys((FLOAT, DOUBLE, TIMESTAMP2, DATETIME2, TIME2, BLOB, GEOMETRY, JSON, BLOB_COMPRESSED), 1),
+    **dict.fromkeys((FLOAT, DOUBLE, TIMESTAMP2, DATETIME2, TIME2, BLOB, GEOMETRY, JSON, VECTOR, BLOB_COMPRESSED), 1),
     **dict.fromkeys((VARCHAR, VAR_STRING, STRING, NEWDECIMAL, BIT, VARCHAR_COMPRESSED, ENUM, SET), 2),
 }
 _KNOWN = {TINY, SHORT, LONG, LONGLONG, INT24, DATE, YEAR, NEWDATE, *_META}
 _INTEGERS = {TINY: (1, "tinyint"), SHORT: (2, "smallint"), INT24: (3, "int"), LONG: (4, "int"), LONGLONG: (8, "bigint")}
 _UNSIGNED = {TINY: "smallint", SHORT: "int", INT24: "int", LONG: "bigint", LONGLONG: "decimal(20,0)"}
-_DIGIT_BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 BINARY = 63
 
-Read = Callable[[bytes, int], tuple[Any, int]]
 Skip = Callable[[bytes, int], int]
 Step = tuple[Skip | None, Read | None, int]
 """How to get past a column, or how to read it and where its value goes."""
@@ -84,15 +86,17 @@ class TableMap:
     table: str
     body: bytes
     """All but the number: equal ones describe the same table in the same state."""
+    mysql: bool
+    """Which of the servers wrote it."""
 
     @classmethod
-    def parse(cls, data: bytes) -> TableMap:
+    def parse(cls, data: bytes, mysql: bool) -> TableMap:
         number = int.from_bytes(data[:6], "little")
         size = data[8]
         database = data[9 : 9 + size].decode("utf-8")
         at = 9 + size + 1
         table = data[at + 1 : at + 1 + data[at]].decode("utf-8")
-        return cls(number, database, table, bytes(data[at + 1 + data[at] + 1 :]))
+        return cls(number, database, table, bytes(data[at + 1 + data[at] + 1 :]), mysql)
 
     def columns(self) -> list[LoggedColumn]:
         """Raises `Undescribed` where names are missing or a type is unknown."""
@@ -111,7 +115,7 @@ class TableMap:
         while at < len(data):
             kind = data[at]
             size, at = lenenc(data, at + 1)
-            _describe(columns, kind, data[at : at + size])
+            _describe(columns, kind, data[at : at + size], _MYSQL_CHARACTER if self.mysql else _CHARACTER)
             at += size
         if not all(c.name for c in columns):
             raise Undescribed("the binlog has no column names: binlog_row_metadata was not FULL")
@@ -134,32 +138,28 @@ def _column(type_: int, meta: bytes) -> LoggedColumn:
     return LoggedColumn(type_, int.from_bytes(meta, "little"))
 
 
-def _describe(columns: Sequence[LoggedColumn], kind: int, data: bytes) -> None:
-    """One element of the optional metadata."""
+def _describe(columns: Sequence[LoggedColumn], kind: int, data: bytes, character: Collection[int]) -> None:
+    """One element of the optional metadata; `character` has the types that the server takes for text."""
+    texts = [c for c in columns if c.type in ({ENUM, SET} if kind in (10, 11) else character)]
     if kind == 1:
         for i, column in enumerate(c for c in columns if c.type in _NUMERIC):
             column.unsigned = bool(data[i // 8] & (0x80 >> i % 8))
     elif kind in (2, 10):
-        _default_charsets(_texts(columns, kind == 10), _integers(data))
+        _default_charsets(texts, _integers(data))
     elif kind in (3, 11):
-        for column, collation in zip(_texts(columns, kind == 11), _integers(data), strict=True):
+        for column, collation in zip(texts, _integers(data), strict=True):
             column.collation = collation
     elif kind == 4:
         for column, name in zip(columns, _strings(data), strict=True):
             column.name = name.decode("utf-8")
-    elif kind == 6:
-        at = 0
-        for column in (c for c in columns if c.type == ENUM):
+    elif kind in (5, 6):
+        at, of = 0, SET if kind == 5 else ENUM
+        for column in (c for c in columns if c.type == of):
             count, at = lenenc(data, at)
             for _ in range(count):
                 size, at = lenenc(data, at)
                 column.values.append(bytes(data[at : at + size]))
                 at += size
-
-
-def _texts(columns: Sequence[LoggedColumn], enumerations: bool) -> list[LoggedColumn]:
-    wanted = {ENUM, SET} if enumerations else _CHARACTER
-    return [c for c in columns if c.type in wanted]
 
 
 def _default_charsets(columns: Sequence[LoggedColumn], numbers: Sequence[int]) -> None:
@@ -194,8 +194,12 @@ def kind_of(column: LoggedColumn, charsets: Mapping[int, str]) -> Kind | None:
         return decimal_kind(column.meta >> 8, column.meta & 0xFF)
     if column.type == BIT:
         return bit_kind((column.meta & 0xFF) * 8 + (column.meta >> 8))
-    if column.type in (STRING, VARCHAR, VAR_STRING, BLOB, ENUM):
+    if column.type in (STRING, VARCHAR, VAR_STRING, BLOB, ENUM, SET):
         return _text_kind(column, charsets)
+    if column.type == TIME2:
+        return time_kind(column.meta)
+    if column.type == JSON:
+        return PLAIN["json"]
     names = {FLOAT: "float", DOUBLE: "double", DATE: "date", NEWDATE: "date", DATETIME2: "datetime"}
     names |= {TIMESTAMP2: "timestamp", YEAR: "year"}
     return PLAIN.get(names.get(column.type, ""))
@@ -205,11 +209,11 @@ def _text_kind(column: LoggedColumn, charsets: Mapping[int, str]) -> Kind | None
     if column.collation is None:
         return None
     if column.collation == BINARY:
-        if column.type == ENUM:
+        if column.type in (ENUM, SET):
             return None
         fixed = column.type == STRING
         return Kind("binary", "fixed bytes", length=column.meta) if fixed else Kind("binary", "bytes")
-    form = {STRING: "char", ENUM: "enum"}.get(column.type, "text")
+    form = {STRING: "char", ENUM: "enum", SET: "set"}.get(column.type, "text")
     return Kind("string", form, unalias(charsets.get(column.collation)))
 
 
@@ -220,7 +224,7 @@ def skipper(column: LoggedColumn) -> Skip:
     type_, meta = column.type, column.meta
     if type_ in (STRING, VARCHAR, VAR_STRING, VARCHAR_COMPRESSED):
         return _skip_counted(1 if meta < 256 else 2)
-    if type_ in (BLOB, GEOMETRY, JSON, BLOB_COMPRESSED):
+    if type_ in (BLOB, GEOMETRY, JSON, VECTOR, BLOB_COMPRESSED):
         return _skip_counted(meta)
     size = _fixed_size(type_, meta)
     return lambda data, at: at + size
@@ -234,7 +238,7 @@ def _fixed_size(type_: int, meta: int) -> int:
     if type_ in _INTEGERS:
         return _INTEGERS[type_][0]
     if type_ == NEWDECIMAL:
-        return _decimal_size(meta >> 8, meta & 0xFF)
+        return decimal_size(meta >> 8, meta & 0xFF)
     if type_ == BIT:
         return (meta & 0xFF) + bool(meta >> 8)
     if type_ in (ENUM, SET):
@@ -245,19 +249,23 @@ def _fixed_size(type_: int, meta: int) -> int:
 
 def reader(column: LoggedColumn, kind: Kind) -> Read:
     type_, meta = column.type, column.meta
-    size = 0 if type_ in (STRING, VARCHAR, VAR_STRING, BLOB) else _fixed_size(type_, meta)
+    size = 0 if type_ in (STRING, VARCHAR, VAR_STRING, BLOB, JSON) else _fixed_size(type_, meta)
     if type_ in _INTEGERS:
         return _integer(size, not column.unsigned, kind.type.startswith("decimal"))
     if type_ == NEWDECIMAL:
-        return _decimal(meta >> 8, meta & 0xFF)
+        return decimal_reader(meta >> 8, meta & 0xFF)
     if type_ == BIT:
         return _bits(size, kind.type)
     if type_ in (STRING, VARCHAR, VAR_STRING):
         return _counted(1 if meta < 256 else 2, kind)
-    if type_ == BLOB:
+    if type_ in (BLOB, JSON):
         return _counted(meta, kind)
     if type_ == ENUM:
         return _enumeration(size, [_decode_text(v, kind.charset) for v in column.values])
+    if type_ == SET:
+        return _set(size, [_decode_text(v, kind.charset) for v in column.values])
+    if type_ == TIME2:
+        return _time(meta)
     plain: dict[int, Read] = {FLOAT: _float, DOUBLE: _double, DATE: _date, NEWDATE: _date, YEAR: _year}
     if type_ in plain:
         return plain[type_]
@@ -329,34 +337,6 @@ def _instant(fraction: int) -> Read:
     return read
 
 
-def _decimal_size(precision: int, scale: int) -> int:
-    whole, part = divmod(precision - scale, 9), divmod(scale, 9)
-    return 4 * (whole[0] + part[0]) + _DIGIT_BYTES[whole[1]] + _DIGIT_BYTES[part[1]]
-
-
-def _decimal(precision: int, scale: int) -> Read:
-    """Groups of nine digits in four bytes, shorter ones first and last; negative numbers inverted."""
-    (whole, first), (part, last) = divmod(precision - scale, 9), divmod(scale, 9)
-    sizes = [_DIGIT_BYTES[first], *[4] * (whole + part), _DIGIT_BYTES[last]]
-    scales = [10**9] * (whole + part) + [10**last]
-    size = sum(sizes)
-    sign, ones = 0x80 << 8 * (size - 1), (1 << 8 * size) - 1
-    places = list(zip(accumulate(sizes), sizes, [1, *scales], strict=True))
-
-    def read(data: bytes, at: int) -> tuple[Any, int]:
-        number = int.from_bytes(data[at : at + size], "big") ^ sign
-        negative = number & sign
-        if negative:
-            number ^= ones
-        digits = 0
-        for end, width, unit in places:
-            digits = digits * unit + (number >> 8 * (size - end) & (1 << 8 * width) - 1)
-        text = f"-{digits}e-{scale}" if negative and digits else f"{digits}e-{scale}"
-        return Decimal(text), at + size
-
-    return read
-
-
 def _decode_text(value: bytes, charset: str) -> str:
     if charset == "latin1":
         return "".join([LATIN1[byte] for byte in value])
@@ -370,6 +350,7 @@ def _counted(width: int, kind: Kind) -> Read:
         "fixed bytes": lambda value: bytes(value).ljust(length, b"\0"),
         "char": lambda value: _decode_text(value, charset).rstrip(" "),
         "text": lambda value: _decode_text(value, charset),
+        "json": mysql_json.text,
     }[kind.form]
 
     def read(data: bytes, at: int) -> tuple[Any, int]:
@@ -385,6 +366,28 @@ def _enumeration(size: int, values: Sequence[str]) -> Read:
 
     def read(data: bytes, at: int) -> tuple[Any, int]:
         return known[int.from_bytes(data[at : at + size], "little")], at + size
+
+    return read
+
+
+def _set(size: int, values: Sequence[str]) -> Read:
+    def read(data: bytes, at: int) -> tuple[Any, int]:
+        chosen = int.from_bytes(data[at : at + size], "little")
+        return ",".join([value for place, value in enumerate(values) if chosen >> place & 1]), at + size
+
+    return read
+
+
+def _time(digits: int) -> Read:
+    """Hours in ten bits, minutes and seconds in six each, two digits of the fraction in a byte; offset for the sign."""
+    bytes_ = (digits + 1) // 2
+    size, zero = 3 + bytes_, 0x800000 << 8 * bytes_
+
+    def read(data: bytes, at: int) -> tuple[Any, int]:
+        packed = int.from_bytes(data[at : at + size], "big") - zero
+        whole, part = divmod(abs(packed), 1 << 8 * bytes_)
+        text = f"{'-' if packed < 0 else ''}{whole >> 12 & 1023:02}:{whole >> 6 & 63:02}:{whole & 63:02}"
+        return (f"{text}.{part:0{2 * bytes_}}"[: len(text) + 1 + digits] if digits else text), at + size
 
     return read
 

@@ -6,9 +6,7 @@ a relevant one follows, the log is quiet, or some time has passed.
 
 from __future__ import annotations
 
-import re
 import time
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -22,8 +20,12 @@ from strobe.algebra.bag import Row
 from strobe.errors import LostGuarantee, SourceUnavailable, StrobeError
 from strobe.messages import Position, Transaction
 from strobe.sources import mariadb_binlog as binlog
+from strobe.sources import mariadb_xa as xa
+from strobe.sources.global_ids import global_transaction
 from strobe.sources.mariadb_binlog import Dump, Event, Marks, parts, passed_by, position_at
 from strobe.sources.mariadb_ddl import effect, first_words, tokens
+from strobe.sources.mariadb_events import payload, statement, uncompressed
+from strobe.sources.mariadb_names import Names
 from strobe.sources.mariadb_place import Connections, rows
 from strobe.sources.mariadb_rows import RowPlan, TableMap, Undescribed, kind_of, lenenc
 from strobe.sources.mariadb_values import Kind, Unfit
@@ -32,7 +34,6 @@ from strobe.sources.nets import Nets, Saved
 QUIET_SECONDS = 0.2
 """So long, at most, positions move on unreported."""
 STANDALONE, PREPARED = 1, 64
-_XID = re.compile(r"X'([0-9a-f]*)'\s*,\s*X'([0-9a-f]*)'\s*,\s*(\d+)", re.IGNORECASE)
 
 Watched = Mapping[str, Mapping[str, Kind]]
 """The tables that are reported, with the columns that somebody uses and what they hold."""
@@ -45,18 +46,23 @@ class Group:
 
     standalone: bool
     prepared: bool = False
+    mysql: bool = False
     counts: Counts = field(default_factory=Nets)
-    savepoints: dict[str, Saved] = field(default_factory=dict)
+    named: list[str] = field(default_factory=list)
+    """What the application calls the global transactions that this is a part of."""
+    savepoints: dict[str, tuple[Saved, list[str]]] = field(default_factory=dict)
 
     def add(self, table: str, types: Mapping[str, str], row: Row, sign: int, size: int) -> None:
         self.counts.of(table, types).change(*((None, row) if sign > 0 else (row, None)))
         self.counts.grew(size)
 
     def save(self, name: str) -> None:
-        self.savepoints[name] = self.counts.save()
+        self.savepoints[name] = self.counts.save(), list(self.named)
 
     def back_to(self, name: str) -> None:
-        self.counts.back_to(self.savepoints.get(name, {}))
+        saved, named = self.savepoints.get(name, ({}, []))
+        self.counts.back_to(saved)
+        self.named = list(named)
 
 
 @dataclass
@@ -84,16 +90,18 @@ class Stream:
         stops: Sequence[Position],
         stopped: Callable[[], bool],
         spill: Path | None = None,
+        names: Names | None = None,
     ) -> None:
-        """Large transactions go into files in `spill`."""
-        self._spill = spill
+        """Large transactions go into files in `spill`; `names` says where global ones are named."""
+        self._spill, self._names = spill, names
+        self._rereads = self._looks_back = False
         self._connections, self._marks, self._watched = connections, marks, watched
         self._place = connections.place
         self._stops = {stop.order for stop in stops}
         self._stopped = stopped
         self._charsets: dict[int, str] = {}
         self._plans: dict[tuple[str, bytes], RowPlan] = {}
-        self._prepared: dict[str, Counts] = {}
+        self._prepared: dict[str, Group] = {}
         self._maps: dict[int, TableMap] = {}
         self._group: Group | None = None
         self._at = Whereabouts("", 0, 0)
@@ -102,9 +110,12 @@ class Stream:
         try:
             yield from self._transactions(after)
         finally:
-            self._begin_anew()
-            for prepared in self._prepared.values():
-                prepared.forget()
+            self._forget()
+
+    def _forget(self) -> None:
+        self._begin_anew()
+        for group in self._prepared.values():
+            group.counts.forget()
 
     def _transactions(self, after: Position) -> Iterator[Transaction]:
         heard = True
@@ -133,6 +144,7 @@ class Stream:
                 self._charsets = charsets(connection)
         self._at = Whereabouts(*parts(after))
         self._begin_anew()
+        self._looks_back = True
         return binlog.dump(self._place, self._at.file, self._at.offset)
 
     def _begin_anew(self) -> None:
@@ -147,8 +159,8 @@ class Stream:
         """
         try:
             with self._connections.session(wait=1) as connection:
-                own = f"FROM information_schema.PROCESSLIST WHERE ID = {thread} AND COMMAND = 'Binlog Dump'"
-                if rows(connection, f"SELECT 1 {own}"):  # a server that was restarted gives numbers anew
+                dumps = {int(row[0]) for row in rows(connection, "SHOW PROCESSLIST") if row[4] == "Binlog Dump"}
+                if thread in dumps:  # a server that was restarted gives numbers anew
                     rows(connection, f"KILL CONNECTION {thread}")
         except StrobeError:
             pass  # it is gone already, or the server is
@@ -166,9 +178,22 @@ class Stream:
             if pending is None:
                 continue
             late = event is None or time.monotonic() - reported > QUIET_SECONDS
-            if pending.changes or late or pending.position.order in self._stops:
+            if pending.changes or pending.part_of or late or pending.position.order in self._stops:
                 yield pending
                 pending, reported = None, time.monotonic()
+
+    def window(self, start: Position, end: tuple[str, int], charsets: dict[int, str]) -> Iterator[Transaction]:
+        """Every single transaction from a place on, as far as the log goes now but not beyond another place."""
+        self._charsets, self._at = charsets, Whereabouts(*parts(start))
+        last = (binlog.file_number(end[0]), end[1])
+        with binlog.dump(self._place, self._at.file, self._at.offset, forever=False) as connection:
+            while (binlog.file_number(self._at.file), self._at.offset) < last:
+                try:
+                    event = connection.next()
+                except EOFError:
+                    return
+                if event is not None and (done := self._take(event)) is not None:
+                    yield done
 
     # Events
 
@@ -190,7 +215,7 @@ class Stream:
         if ended is None:
             return None
         self._group, self._maps = None, {}
-        return self._transaction(event, ended)
+        return self._transaction(event, ended, group.named)
 
     def _rotate(self, event: Event) -> None:
         file = event.body[8:].decode("utf-8")
@@ -210,16 +235,16 @@ class Stream:
             self._group = Group(bool(flags & STANDALONE), bool(flags & PREPARED))
             return None
         if event.type in binlog.MYSQL_GTIDS:
-            self._group = Group(standalone=True)
+            self._group = Group(standalone=True, mysql=True)
             return None
         if event.type == binlog.FORMAT or event.type in binlog.HARMLESS or event.flags & binlog.IGNORABLE:
-            return self._transaction(event, Counts()) if event.end else None
+            return self._transaction(event, Counts(), ()) if event.end else None
         raise self._unknown(event)
 
     def _inside(self, event: Event, group: Group) -> Counts | None:
         """What the group changed, if it ends with this event."""
         if event.type == binlog.TABLE_MAP:
-            found = TableMap.parse(event.body)
+            found = TableMap.parse(event.body, group.mysql)
             self._maps[found.id] = found
         elif event.type in binlog.WRITES | binlog.UPDATES | binlog.DELETES:
             self._rows(event, group)
@@ -229,19 +254,39 @@ class Stream:
             return self._query(event, group)
         elif event.type == binlog.XA_PREPARE:
             return self._prepare(event, group)
+        elif event.type == binlog.PAYLOAD:
+            return self._payload(event, group)
+        elif event.type == binlog.PARTIAL_UPDATE:
+            self._partial(event)
         elif not (event.type in binlog.HARMLESS or event.flags & binlog.IGNORABLE):
             raise self._unknown(event)
         return None
+
+    def _payload(self, event: Event, group: Group) -> Counts | None:
+        """MySQL's compressed transactions: all their events in one."""
+        for inner in payload(event):
+            if (ended := self._inside(inner, group)) is not None:
+                return ended
+        return None
+
+    def _partial(self, event: Event) -> None:
+        table_map = self._maps.get(int.from_bytes(event.body[:6], "little"))
+        if table_map is None or table_map.database != self._place.database or not self._watched.get(table_map.table):
+            return
+        what = "the binlog has only part of a row (binlog_row_value_options)"
+        raise self._place.table_lost(what, table_map.table)
 
     def _unknown(self, event: Event) -> LostGuarantee:
         if event.type == binlog.INCIDENT:
             return self._place.lost("the server noted in its binlog that changes are missing from it")
         return self._place.lost(f"the binlog has an event of type {event.type}, which Strobe cannot read")
 
-    def _transaction(self, event: Event, counts: Counts) -> Transaction:
+    def _transaction(self, event: Event, counts: Counts, named: Sequence[str]) -> Transaction:
         changes, _ = counts.take()
         position = position_at(self._at.file, self._at.offset, self._at.created)
-        return Transaction(self._place.source, position, changes, datetime.fromtimestamp(event.timestamp, timezone.utc))
+        source, moment = self._place.source, datetime.fromtimestamp(event.timestamp, timezone.utc)
+        parts_of = [part for text in named if (part := global_transaction(text, source))]
+        return Transaction(source, position, changes, moment, tuple(dict.fromkeys(parts_of)))
 
     def _query(self, event: Event, group: Group) -> Counts | None:
         schema, sql = statement(event)
@@ -254,39 +299,66 @@ class Stream:
         elif verb == "ROLLBACK":
             if not head.startswith("ROLLBACK TO"):
                 group.counts.forget()
+                group.named = []
                 return group.counts
             group.back_to(tokens(sql)[-1])
         elif verb == "SAVEPOINT":
             group.save(tokens(sql)[-1])
         elif head in ("XA COMMIT", "XA ROLLBACK"):
-            return self._decide(sql, head == "XA COMMIT")
-        elif verb not in ("RELEASE", "XA"):
+            return self._decide(sql, head == "XA COMMIT", group)
+        elif head in ("XA START", "XA BEGIN"):
+            group.standalone, group.prepared = False, True
+        elif verb not in ("RELEASE", "XA") and not self._rereads:
             found = effect(sql, schema, self._place.database, self._watched)
             if found is not None:
-                table = f"table {found.table}: " if found.table else ""
-                raise self._place.lost(f"{table}{found.what}, at {self._at.file}:{self._at.offset}")
+                message = f"{found.what}, at {self._at.file}:{self._at.offset}"
+                raise self._place.table_lost(message, found.table) if found.table else self._place.lost(message)
         return group.counts if group.standalone else None
 
     # Two-phase transactions: rows come with the first phase, and count from the second
 
     def _prepare(self, event: Event, group: Group) -> Counts:
-        if event.body[0]:
+        name = xa.prepared(event.body)
+        if event.body[0]:  # in one phase
+            group.named += xa.named(name)
             return group.counts
-        form, first, second = (int.from_bytes(event.body[i : i + 4], "little") for i in (1, 5, 9))
-        names = event.body[13 : 13 + first], event.body[13 + first : 13 + first + second]
-        self._prepared[f"{names[0].hex()} {names[1].hex()} {form}"] = group.counts
+        self._prepared[name] = group
         return Counts()
 
-    def _decide(self, sql: str, commits: bool) -> Counts:
-        found = _XID.search(sql)
-        name = f"{found[1].lower()} {found[2].lower()} {found[3]}" if found else sql
-        if name in self._prepared or not commits:
-            counts = self._prepared.pop(name, Counts())
-            if not commits:
-                counts.forget()
-            return counts
+    def _decide(self, sql: str, commits: bool, group: Group) -> Counts:
+        name = xa.decided(sql)
+        first = self._prepared.pop(name, None)
+        if not commits or self._rereads:
+            if first is not None:
+                first.counts.forget()
+            return Counts()
+        if first is None:
+            first = self._read_again(name) if self._watched else Group(standalone=False)
+        group.named += [*first.named, *xa.named(name)]
+        return first.counts
+
+    def _files(self) -> list[str]:
+        """The log's files up to the one that is being read."""
+        with self._connections.session() as connection:
+            files = [row[0] for row in rows(connection, "SHOW BINARY LOGS")]
+        return [file for file in files if binlog.file_number(file) <= binlog.file_number(self._at.file)]
+
+    def _read_again(self, name: str) -> Group:
+        """The first phase of an XA transaction that came before the position from which the log was read."""
+        end = (self._at.file, self._at.offset)
+        for file in reversed(self._files() if self._looks_back else []):
+            earlier = Stream(self._connections, self._marks, self._watched, [], self._stopped, self._spill, self._names)
+            earlier._rereads = True
+            start = position_at(file, 4, self._marks.of(file, self._connections.made))
+            for _ in earlier.window(start, end, self._charsets):
+                pass
+            found = earlier._prepared.pop(name, None)
+            earlier._forget()
+            if found is not None:
+                return found
+            end = (file, 4)
         raise self._place.lost(
-            f"the XA transaction committed at {self._at.file}:{self._at.offset} was prepared before reading began"
+            f"the XA transaction committed at {self._at.file}:{self._at.offset} was prepared before the binlog begins"
         )
 
     # Rows
@@ -299,9 +371,20 @@ class Stream:
                 return  # ends a statement whose tables are all gone
             raise self._place.lost(f"the binlog has rows of a table that it does not name, at {self._at.offset}")
         table = table_map.table
-        if table_map.database != self._place.database or not self._watched.get(table):
+        if table_map.database != self._place.database or (self._rereads and not group.prepared):
             return
-        plan = self._plan(table_map)
+        if self._names and table == self._names.table:
+            group.named += self._names.given(
+                self._images(event, table, self._names.plan(self._place, table_map, self._charsets))
+            )
+        if self._watched.get(table):
+            group.counts.folder = self._spill
+            types = {name: kind.type for name, kind in self._watched[table].items()}
+            for sign, row, size in self._images(event, table, self._plan(table_map)):
+                group.add(table, types, row, sign, size)
+
+    def _images(self, event: Event, table: str, plan: RowPlan) -> Iterator[tuple[int, Row, int]]:
+        """The rows of an event, those that go with -1 and those that come with 1, and how long they are in the log."""
         data, at = event.body, 8
         if event.type in binlog.SECOND_VERSION:
             at += int.from_bytes(data[8:10], "little")
@@ -313,24 +396,20 @@ class Stream:
             images.append((sign, int.from_bytes(data[at : at + size], "little")))
             at += size
         if width != plan.width or not all(plan.complete(present) for _, present in images):
-            raise self._place.lost(f"table {table}: the binlog has only part of a row (binlog_row_image is not FULL)")
+            raise self._place.table_lost("the binlog has only part of a row (binlog_row_image is not FULL)", table)
         if event.type in binlog.COMPRESSED:
             data, at = uncompressed(data[at:]), 0
-        group.counts.folder = self._spill
-        types = {name: kind.type for name, kind in self._watched[table].items()}
         try:
             size = len(data)
             while at < size:
                 for sign, present in images:
                     begin = at
                     row, at = plan.image(data, begin, present)
-                    group.add(table, types, row, sign, at - begin)
+                    yield sign, row, at - begin
         except Unfit as unfit:
-            raise LostGuarantee(
-                f"the binlog has a value that Spark cannot hold: {unfit}",
-                where=f"{self._place.where}, table {table}",
-                fix="Change the value, and then rebuild the views that use this table: `strobe rebuild VIEW`.",
-            ) from None
+            fix = "Change the value, and then rebuild the views that use this table: `strobe rebuild VIEW`."
+            message = f"the binlog has a value that Spark cannot hold: {unfit}"
+            raise self._place.table_lost(message, table, fix) from None
 
     def _plan(self, table_map: TableMap) -> RowPlan:
         key = (table_map.table, table_map.body)
@@ -343,45 +422,18 @@ class Stream:
         try:
             logged = table_map.columns()
         except Undescribed as problem:
-            raise LostGuarantee(
-                f"its rows in the binlog cannot be read: {problem}",
-                where=f"{self._place.where}, table {table}",
-                fix="SET GLOBAL binlog_row_metadata = FULL; then rebuild the views that use it: `strobe rebuild VIEW`.",
-            ) from None
+            fix = "SET GLOBAL binlog_row_metadata = FULL; then rebuild the views that use it: `strobe rebuild VIEW`."
+            raise self._place.table_lost(f"its rows in the binlog cannot be read: {problem}", table, fix) from None
         by_name = {column.name: column for column in logged}
         for name, expected in wanted.items():
             if name not in by_name:
-                raise self._place.lost(f"table {table}: the column {name}, which a view uses, is not in the binlog")
+                raise self._place.table_lost(f"the column {name}, which a view uses, is not in the binlog", table)
             found = kind_of(by_name[name], self._charsets)
             if found != expected:
                 was = f"{found.type} {found.form} {found.charset}".strip() if found else "of an unsupported type"
                 now = f"{expected.type} {expected.form} {expected.charset}".strip()
-                raise self._place.lost(f"table {table}: the column {name} is {was} in the binlog, and {now} today")
+                raise self._place.table_lost(f"the column {name} is {was} in the binlog, and {now} today", table)
         return RowPlan(logged, list(wanted), list(wanted.values()))
-
-
-def statement(event: Event) -> tuple[str, str]:
-    """The schema in which a statement ran, and its text."""
-    body = event.body
-    schema_size, status_size = body[8], int.from_bytes(body[11:13], "little")
-    at = 13 + status_size
-    schema = body[at : at + schema_size].decode("utf-8", "replace")
-    text = body[at + schema_size + 1 :]
-    if event.type == binlog.QUERY_COMPRESSED:
-        text = uncompressed(text)
-    return schema, text.decode("utf-8", "replace")
-
-
-def uncompressed(data: bytes) -> bytes:
-    """MariaDB's compressed events: a byte with the length's size, the length, and zlib's stream."""
-    if data[0] & 0x70:
-        raise SourceUnavailable("the binlog is compressed in a way that Strobe does not know")
-    size = data[0] & 7
-    expected = int.from_bytes(data[1 : 1 + size], "big")
-    found = zlib.decompress(data[1 + size :])
-    if len(found) != expected:
-        raise SourceUnavailable("a compressed event of the binlog is damaged")
-    return found
 
 
 def charsets(connection: Any) -> dict[int, str]:

@@ -48,6 +48,12 @@ class Table:
     def primary_key(self) -> tuple[str, ...]:
         return dict(self.indexes).get("PRIMARY", ())
 
+    @property
+    def searchable_key(self) -> bool:
+        """Whether there is a primary key by which rows are found."""
+        kinds = self.kinds
+        return bool(self.primary_key) and all(c in kinds and kinds[c].searchable for c in self.primary_key)
+
     def schema(self, source: str) -> RelationSchema:
         kinds = self.kinds
         columns = tuple(Column(c, kind.type, kind.searchable) for c, kind in kinds.items())
@@ -105,6 +111,7 @@ class Catalog:
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
         self._tables: dict[str, Table] = {}
+        self._whole = False
         self._lock = threading.Lock()
 
     @property
@@ -115,12 +122,19 @@ class Catalog:
         with self._connections.session() as connection:
             tables = read_tables(connection, self.place.database)
         with self._lock:
-            self._tables = tables
+            self._tables, self._whole = tables, True
         return tables
+
+    def known(self, connection: Any) -> dict[str, Table]:
+        """All tables as they were last read, which may have been part of them only: then all are read."""
+        with self._lock:
+            if not self._whole:
+                self._tables, self._whole = read_tables(connection, self.place.database), True
+            return dict(self._tables)
 
     def forget(self) -> None:
         with self._lock:
-            self._tables = {}
+            self._tables, self._whole = {}, False
 
     def table(self, name: str, connection: Any = None) -> Table:
         with self._lock:

@@ -39,15 +39,17 @@ class Kind:
 
     type: str
     form: str
-    """`number`, `bits`, `year`, `text`, `char`, `enum`, `bytes`, `fixed bytes`, `date`, `moment`."""
+    """`number`, `bits`, `year`, `text`, `char`, `enum`, `set`, `bytes`, `fixed bytes`, `date`, `moment`, `time`,
+    `json` (MySQL's)."""
     charset: str = ""
     length: int = 0
-    """Of fixed bytes."""
+    """Of fixed bytes; of a time's fraction."""
 
     @property
     def searchable(self) -> bool:
-        """Years are left out: the server takes 0 to 99 for other years."""
-        return self.form != "year"
+        """Years are left out, since the server takes 0 to 99 for other years; so are times and MySQL's JSON, to which
+        it compares text in ways of its own."""
+        return self.form not in ("year", "time", "json")
 
 
 def kind_of(data_type: str, column_type: str, charset: str | None, octets: int | None) -> Kind | None:
@@ -63,13 +65,15 @@ def kind_of(data_type: str, column_type: str, charset: str | None, octets: int |
         return decimal_kind(int(found[1]), int(found[2] or 0)) if found else None
     if data_type == "bit":
         return bit_kind(int(re.sub(r"\D", "", declared) or 1))
-    if data_type in _TEXT or data_type in ("char", "enum"):
-        form = data_type if data_type in ("char", "enum") else "text"
+    if data_type in _TEXT or data_type in ("char", "enum", "set"):
+        form = data_type if data_type in ("char", "enum", "set") else "text"
         return Kind("string", form, unalias(charset)) if charset in CHARSETS else None
     if data_type in _BYTES:
         return Kind("binary", "bytes")
     if data_type == "binary":
         return Kind("binary", "fixed bytes", length=octets or 0)
+    if data_type == "time":
+        return time_kind(int(re.sub(r"\D", "", declared) or 0))
     return PLAIN.get(data_type)
 
 
@@ -80,6 +84,7 @@ PLAIN = {
     "datetime": Kind("timestamp_ntz", "moment"),
     "timestamp": Kind("timestamp", "moment"),
     "year": Kind("smallint", "year"),
+    "json": Kind("string", "json"),
 }
 
 
@@ -90,6 +95,11 @@ def decimal_kind(precision: int, scale: int) -> Kind | None:
 def bit_kind(bits: int) -> Kind:
     """One bit is a truth value, up to 63 are a number, and 64 an unsigned one."""
     return Kind("boolean" if bits == 1 else "bigint" if bits < 64 else "decimal(20,0)", "bits")
+
+
+def time_kind(digits: int) -> Kind:
+    """A time of MariaDB may be negative and longer than a day: it stays the text that the server writes."""
+    return Kind("string", "time", length=digits)
 
 
 def unalias(charset: str | None) -> str:

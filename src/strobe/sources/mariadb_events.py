@@ -1,0 +1,57 @@
+"""Single events of the binlog, taken apart: statements, and what is compressed."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+
+import pyarrow
+
+from strobe.errors import SourceUnavailable
+from strobe.sources.mariadb_binlog import QUERY_COMPRESSED, Event
+from strobe.sources.mariadb_rows import lenenc
+
+PAYLOAD_SIZE, PAYLOAD_COMPRESSION, PAYLOAD_WHOLE_SIZE, UNCOMPRESSED = 1, 2, 3, 255
+
+
+def statement(event: Event) -> tuple[str, str]:
+    """The schema in which a statement ran, and its text."""
+    body = event.body
+    schema_size, status_size = body[8], int.from_bytes(body[11:13], "little")
+    at = 13 + status_size
+    schema = body[at : at + schema_size].decode("utf-8", "replace")
+    text = body[at + schema_size + 1 :]
+    if event.type == QUERY_COMPRESSED:
+        text = uncompressed(text)
+    return schema, text.decode("utf-8", "replace")
+
+
+def payload(event: Event) -> Iterator[Event]:
+    """The events of a transaction that MySQL has compressed: fields with their sizes, and then Zstandard's data."""
+    data, at, fields = event.body, 0, dict[int, int]()
+    while data[at]:
+        kind, at = lenenc(data, at)
+        size, at = lenenc(data, at)
+        fields[kind], _ = lenenc(data, at)
+        at += size
+    data = data[at + 1 : at + 1 + fields[PAYLOAD_SIZE]]
+    if fields.get(PAYLOAD_COMPRESSION, UNCOMPRESSED) != UNCOMPRESSED:
+        data = pyarrow.decompress(data, fields[PAYLOAD_WHOLE_SIZE], codec="zstd", asbytes=True)
+    at = 0
+    while at < len(data):
+        timestamp, type_, _, size, _, flags = struct.unpack_from("<IBIIIH", data, at)
+        yield Event(type_, timestamp, flags, 0, size, data[at + 19 : at + size])
+        at += size
+
+
+def uncompressed(data: bytes) -> bytes:
+    """MariaDB's compressed events: a byte with the length's size, the length, and zlib's stream."""
+    if data[0] & 0x70:
+        raise SourceUnavailable("the binlog is compressed in a way that Strobe does not know")
+    size = data[0] & 7
+    expected = int.from_bytes(data[1 : 1 + size], "big")
+    found = zlib.decompress(data[1 + size :])
+    if len(found) != expected:
+        raise SourceUnavailable("a compressed event of the binlog is damaged")
+    return found

@@ -1,0 +1,74 @@
+"""A throw-away MySQL server on loopback, for tests: one that is installed, or what tools/mysql.sh fetched.
+
+Strobe itself connects as `strobe`, who has exactly the rights that docs/sources/mariadb.md asks for, over TLS, since a
+password of MySQL's default kind (caching_sha2_password) is given to the server over TLS only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import ClassVar
+
+import mariadb_server
+from mariadb_server import Server, own_folder
+from postgres_server import without_server
+
+USER = ["--user=root"] if os.geteuid() == 0 else []
+MISSING = "there is no MySQL server: tools/mysql.sh fetches one"
+
+
+@cache
+def command() -> list[str] | None:
+    """How MySQL is started, without its options."""
+    installed = shutil.which("mysqld", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+    if installed and b"MariaDB" not in subprocess.run([installed, "--version"], capture_output=True).stdout:
+        return [installed, "--no-defaults", *USER]
+    cached = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "strobe" / "mysql" / "run"
+    return [str(cached), "mysqld", *USER] if cached.exists() else None
+
+
+class MysqlServer(Server):
+    mysql = True
+    rights: ClassVar[Sequence[str]] = ["REPLICATION SLAVE, REPLICATION CLIENT ON *.*"]
+    defaults: ClassVar[Mapping[str, str]] = {
+        **{n: v for n, v in mariadb_server.SETTINGS.items() if n not in ("binlog-format", "innodb-log-file-size")},
+        "gtid-mode": "ON",
+        "enforce-gtid-consistency": "ON",
+        "innodb-redo-log-capacity": "8M",
+        "cte-max-recursion-depth": "1000000",
+        "mysqlx": "OFF",
+        "secure-file-priv": "NULL",
+    }
+
+    def program(self) -> list[str]:
+        found = command()
+        assert found
+        return found
+
+    def dsn(self, database: str) -> str:
+        return f"{super().dsn(database)}?ssl_ca={self.data / 'ca.pem'}&ssl_verify_identity=off"
+
+
+@contextlib.contextmanager
+def new_template() -> Iterator[Path]:
+    """An empty data folder, from which servers start in a second."""
+    found = command()
+    without_server("" if found else MISSING)
+    assert found
+    folder = own_folder()
+    try:
+        users = folder / "users.sql"
+        users.write_text("CREATE USER root@'127.0.0.1'; GRANT ALL ON *.* TO root@'127.0.0.1' WITH GRANT OPTION;\n")
+        options = [f"--datadir={folder / 'data'}", f"--init-file={users}", "--innodb-redo-log-capacity=8M"]
+        done = subprocess.run([*found, "--initialize-insecure", *options], capture_output=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        (folder / "data" / "auto.cnf").unlink()  # each server gives itself an identity of its own
+        yield folder / "data"
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

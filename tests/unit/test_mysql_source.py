@@ -1,0 +1,281 @@
+"""MySQL: where a snapshot is in the binlog, and what the binlog has that MariaDB's has not."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import threading
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from mariadb_shop import Shop, read, rows_of
+
+from strobe.algebra.bag import Bag
+from strobe.config import MariadbSource as Config
+from strobe.errors import LostGuarantee, SourceUnavailable
+from strobe.messages import Position, Transaction
+from strobe.sources import mysql_snapshot
+from strobe.sources.mariadb import MariadbSource
+from strobe.sources.mysql_snapshot import Keyed, owners, placed
+
+if TYPE_CHECKING:
+    from mariadb_server import Server
+
+COLUMNS = ("id", "n", "at")
+
+
+@pytest.fixture
+def shop(mysql: Server) -> Shop:
+    return Shop(mysql)
+
+
+@contextlib.contextmanager
+def writers(shop: Shop, count: int) -> Iterator[None]:
+    """So many connections that change the same few rows without a pause, and now and then begin a new file."""
+    stop = threading.Event()
+
+    def write(seed: int) -> None:
+        rng, n = random.Random(seed), 0
+        with contextlib.closing(shop.server.connect(shop.name, autocommit=True)) as connection:
+            with connection.cursor() as cursor:
+                while not stop.is_set():
+                    n += 1
+                    one, other = rng.sample(range(12), 2)
+                    sql = f"REPLACE INTO t VALUES ({one}, {n}, {seed})"
+                    if rng.random() < 0.3:
+                        sql = f"DELETE FROM t WHERE id = {other}"
+                    if rng.random() < 0.2:
+                        sql = f"UPDATE t SET n = n + 1 WHERE id <= {one}"
+                    with contextlib.suppress(Exception):  # a deadlock
+                        cursor.execute(sql)
+                    if seed == 0 and n % 40 == 0:
+                        cursor.execute("FLUSH BINARY LOGS")
+
+    threads = [threading.Thread(target=write, args=(seed,)) for seed in range(count)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_a_snapshot_under_many_writers_is_placed_exactly(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the log has up to where a snapshot says it is sums to what the snapshot holds; commits never pause."""
+    shop.run("CREATE TABLE t (id INT PRIMARY KEY, n INT, at INT)")
+    source = shop.source()
+    start = source.now()
+    told_by_rows: list[Position] = []
+    original = mysql_snapshot.placed
+
+    def spy(low: Position, transactions: list[Transaction], *rest: Any) -> Position | None:
+        found = original(low, transactions, *rest)
+        if found is not None and any(t.changes for t in transactions):
+            told_by_rows.append(found)
+        return found
+
+    monkeypatch.setattr(mysql_snapshot, "placed", spy)
+    snapshots, until = [], time.monotonic() + 100
+    with writers(shop, 6):
+        while len(told_by_rows) < 15 and time.monotonic() < until:
+            reader = source.reader()
+            seen = reader.open()
+            snapshots.append((seen.through, Bag.of(COLUMNS, reader.scan("t", COLUMNS))))
+            reader.close()
+    assert len(told_by_rows) == 15, "the writers never came in between"
+    log, state = read(source, start, stops=[place for place, _ in snapshots]), Bag(COLUMNS)
+    for place, held in sorted(snapshots, key=lambda snapshot: snapshot[0].order):
+        while log and log[0].position <= place:
+            state = state.add(log.pop(0).changes["t"])  # type: ignore[arg-type]
+        assert state == held
+
+
+def test_commits_that_are_on_their_way_are_waited_for(shop: Shop) -> None:
+    """A commit that is in the log and not visible yet is neither missed nor waited for without end."""
+    text = "0a-1:5#12:6#13,\n0b-2:t1:7#3:8#3"
+    assert owners(text) == {("0a-1", "", "5"), ("0a-1", "", "6"), ("0b-2", "t1", "7"), ("0b-2", "t1", "8")}
+    assert owners("") == frozenset()
+    shop.run("CREATE TABLE t (id INT PRIMARY KEY)")
+    source = shop.source()
+    with shop.session() as do, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mysql_snapshot, "SETTLE_SECONDS", 0.2)
+        ((server,),) = shop.server.rows("SELECT UUID()")
+        do(f"SET gtid_next = '{server}:1'")
+        do("BEGIN")
+        do("INSERT INTO t VALUES (1)")
+        for attempt in (source.now, source.reader().open):
+            with pytest.raises(SourceUnavailable, match=f"{server}.*takes long to commit"):
+                attempt()
+        do("COMMIT")
+        do("SET gtid_next = AUTOMATIC")
+    assert rows_of(source, "t", ["id"]) == Bag.of(("id",), [(1,)])
+
+
+def test_a_table_without_a_key_is_warned_of(shop: Shop) -> None:
+    """Its rows cannot tell what a snapshot has seen; a pause between commits can, and is waited for."""
+    shop.run("CREATE TABLE t (n INT)", "CREATE TABLE u (id INT PRIMARY KEY)")
+    source = shop.source()
+    (finding,) = source.check(["t", "u"])
+    assert finding.severity == "warning" and "ADD COLUMN id" in finding.fix and "table t" in finding.where
+    stop = threading.Event()
+
+    def write() -> None:
+        with shop.session() as do:
+            while not stop.is_set():
+                do("INSERT INTO t VALUES (1)")
+                time.sleep(0.001)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        reader, until = source.reader(), time.monotonic() + 100
+        while time.monotonic() < until:
+            with contextlib.suppress(SourceUnavailable):
+                start = reader.open().through
+                break
+        held = len(list(reader.scan("t", ["n"])))
+        reader.close()
+    finally:
+        stop.set()
+        writer.join()
+    more = sum(count for t in read(source, start) for _, count in t.changes["t"].items())
+    assert held + more == len(list(shop.server.rows("SELECT n FROM t", database=shop.name)))
+
+
+def test_placing_by_rows() -> None:
+    """The number of transactions that explains the rows is found, whatever keys moved; no number where none does."""
+    table = {"t": Keyed(("id", "n"), ("id",))}
+
+    def transaction(end: int, **rows: dict[tuple[int, int], int]) -> Transaction:
+        changes = {name: Bag(("id", "n"), counts) for name, counts in rows.items()}
+        return Transaction("s", Position(str(end), (end,)), changes)
+
+    steps = [
+        transaction(1, t={(1, 0): -1, (1, 1): 1}),
+        transaction(2),
+        transaction(3, t={(1, 1): -1, (2, 1): 1}),
+        transaction(4, t={(2, 1): -1, (2, 2): 1, (3, 3): 1}),
+    ]
+    states = {0: [(1, 0)], 2: [(1, 1)], 3: [(2, 1)], 4: [(2, 2), (3, 3)]}
+    low = Position("0", (0,))
+    for end, state in states.items():
+        assert placed(low, steps, table, lambda _, keys, state=state: [r for r in state if r[:1] in keys]) == Position(
+            "", (end,)
+        )
+    for wrong in ([(1, 0), (3, 3)], [(2, 1), (3, 3)], []):
+        assert placed(low, steps, table, lambda _, keys, state=wrong: [r for r in state if r[:1] in keys]) is None
+    assert placed(low, steps, {}, lambda _, keys: []) is None
+    assert placed(low, [transaction(7)], {}, lambda _, keys: []) == Position("", (7,))
+
+
+@pytest.mark.parametrize(
+    ("setting", "bad", "good"),
+    [
+        ("gtid_mode", "ON_PERMISSIVE", "ON"),
+        ("binlog_row_value_options", "PARTIAL_JSON", "''"),
+        ("binlog_row_image", "MINIMAL", "FULL"),
+        ("binlog_row_metadata", "MINIMAL", "FULL"),
+        ("sync_binlog", "0", "1"),
+    ],
+)
+def test_settings_are_checked(shop: Shop, setting: str, bad: str, good: str) -> None:
+    """What MySQL needs besides, and what it calls otherwise."""
+    source = shop.source()
+    shop.run(f"SET GLOBAL {setting} = {bad}")
+    try:
+        (finding,) = source.check([])
+        assert setting in finding.message and f"SET GLOBAL {setting} = " in finding.fix
+    finally:
+        shop.run(f"SET GLOBAL {setting} = {good}")
+    assert source.check([]) == []
+
+
+def test_each_right_is_needed_and_named(shop: Shop) -> None:
+    """The documented rights and no more; a password must not go over an open connection."""
+    shop.run("CREATE TABLE t (id INT PRIMARY KEY)")
+    user = f"u{shop.name}"
+    shop.run(
+        f"CREATE USER {user}@'127.0.0.1' IDENTIFIED BY 'x'", f"GRANT SELECT ON {shop.name}.* TO {user}@'127.0.0.1'"
+    )
+    dsn = shop.dsn.replace("strobe:s3cret%2Fpass%3Aword", f"{user}:x")
+    (finding,) = MariadbSource("billing", Config(type="mariadb", dsn=dsn.partition("?")[0])).check(["t"])
+    assert finding.severity == "error" and "?ssl=on" in finding.fix
+    source = MariadbSource("billing", Config(type="mariadb", dsn=dsn))
+    for right in ("REPLICATION CLIENT", "REPLICATION SLAVE"):
+        (finding,) = source.check(["t"])
+        assert finding.fix == f"GRANT {right} ON *.* TO '{user}'@'127.0.0.1';"
+        shop.run(finding.fix)
+    assert source.check(["t"]) == []
+
+
+def test_json_is_what_the_server_writes(shop: Shop) -> None:
+    """The log has it in a form of its own: nested, large, with numbers, moments and bytes that JSON itself has not."""
+    rng = random.Random(11)
+
+    def some(depth: int) -> Any:
+        kind = rng.randrange(9 if depth else 7)
+        if kind < 7:
+            number = rng.uniform(-1, 1) * 10.0 ** rng.randint(-25, 25)
+            texts = ("", "é🦆", 'a"\\\b\f\n\r\t\x01/', "x" * rng.choice((127, 128, 20000)))
+            integers = (0, -1, 32768, -32769, 2**31, -(2**31) - 1, 2**63, 2**64 - 1, -(2**63))
+            return (None, True, False, number, float(round(number)), rng.choice(texts), rng.choice(integers))[kind]
+        if kind == 7:
+            return [some(depth - 1) for _ in range(rng.randrange(6))]
+        return {rng.choice(("k", "", "é", "long" * 50)) + str(n): some(depth - 1) for n in range(rng.randrange(6))}
+
+    documents = [json.dumps(some(4)) for _ in range(150)] + [json.dumps([["y" * 30000] * 3, {"z": 2**40}])]
+    moments = "CAST('2024-02-29 01:02:03.5' AS DATETIME(6)), DATE'0001-01-01', TIME'-838:59:59'"
+    odd = f"JSON_ARRAY(1.50, -0.000, {moments}, CAST(X'00ff' AS BINARY), b'101', 12345678901234567890.123456789)"
+    shop.run("CREATE TABLE t (id INT PRIMARY KEY, j JSON)")
+    source = shop.source()
+    start = source.now()
+    with contextlib.closing(shop.server.connect(shop.name)) as connection, connection.cursor() as cursor:
+        cursor.executemany("INSERT INTO t VALUES (%s, %s)", list(enumerate(documents)))
+        cursor.execute(f"INSERT INTO t VALUES (-1, {odd}), (-2, NULL), (-3, 'null')")
+        connection.commit()
+    (transaction,) = read(source, start)
+    assert transaction.changes["t"] == rows_of(source, "t", ["id", "j"])
+    assert len(rows_of(source, "t", ["id", "j"])) == len(documents) + 3
+    (schema,) = source.schemas()
+    assert schema.column("j").type == "string" and not schema.column("j").searchable
+
+
+def test_what_only_mysql_writes_into_its_log(shop: Shop) -> None:
+    """Compressed transactions, tables made from a query, tagged GTIDs, cascades of foreign keys; JSON in part stops."""
+    shop.run(
+        "CREATE TABLE p (id INT PRIMARY KEY, j JSON)",
+        "CREATE TABLE c (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES p (id) ON DELETE CASCADE)",
+    )
+    source = shop.source()
+    start = source.now()
+    with shop.session() as do:
+        do("SET binlog_transaction_compression = ON")
+        do("BEGIN")
+        do(f"INSERT INTO p (id) SELECT seq FROM {shop.numbers(500)}")
+        do("INSERT INTO c SELECT id, id FROM p")
+        do("COMMIT")
+        do("SET binlog_transaction_compression = OFF, gtid_next = 'AUTOMATIC:tag'")
+        do("DELETE FROM p WHERE id <= 100")
+        do("SET gtid_next = AUTOMATIC")
+        do("CREATE TABLE made (PRIMARY KEY (id)) SELECT id FROM c WHERE id > 450")
+    source = shop.source()
+    first, second, third = read(source, start)
+    assert len(first.changes["p"]) == len(first.changes["c"]) == 500  # type: ignore[arg-type]
+    assert second.changes["p"] == Bag(("id", "j"), {(n, None): -1 for n in range(1, 101)})
+    if shop.server.rows("SELECT count(*) FROM c", database=shop.name)[0][0] == 400 and source.check(["c"]) == []:
+        assert second.changes["c"] == Bag(("id", "p"), {(n, n): -1 for n in range(1, 101)})
+    assert third.changes["made"] == rows_of(source, "made", ["id"])
+    start = source.now()
+    with shop.session() as do:
+        do("UPDATE p SET j = JSON_OBJECT('a', repeat('x', 1000), 'b', 1) WHERE id = 200")
+        do("SET binlog_row_value_options = PARTIAL_JSON")
+        do("UPDATE p SET j = JSON_SET(j, '$.b', 2) WHERE id = 200")
+    with pytest.raises(LostGuarantee, match=r"table p.*part of a row"):
+        read(source, start)
+    source.focus({"c": {"id"}})
+    assert read(source, start) == []
