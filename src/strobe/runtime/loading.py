@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from strobe.algebra.schema import RelationSchema
 from strobe.algebra.view import View, snapshot_name
 from strobe.dataplane import staging
+from strobe.dataplane.failures import reading
 from strobe.errors import UserError
 from strobe.messages import Position
 from strobe.sources.base import Source
@@ -95,7 +96,8 @@ def snapshot(
                 progress(source, rows)
 
             reader = sources[source].reader(at_a_position=True)
-            staged[source] = staging.snapshot(spark, reader, chosen, warehouse / "staging", report)
+            with reading(source):
+                staged[source] = staging.snapshot(spark, reader, chosen, warehouse / "staging", report)
         yield Snapshot(staged)
     finally:
         for one in staged.values():
