@@ -13,7 +13,7 @@ from test_service import Shop, wait_for
 
 from strobe.runtime import mailbox
 
-pytestmark = [pytest.mark.spark, pytest.mark.live]
+pytestmark = [pytest.mark.spark, pytest.mark.live, pytest.mark.slow]
 
 PROJECT = """
 version: 1

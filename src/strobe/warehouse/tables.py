@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import uuid
 from collections.abc import Sequence
 from datetime import timedelta
@@ -59,6 +60,9 @@ def create_or_check(spark: SparkSession, layout: Layout, retention: timedelta, p
         check(layout, project)
         return
     refuse_foreign(layout)
+    for name in ("published", "definitions", "log"):
+        if not look.exists(layout.root / name):
+            shutil.rmtree(layout.root / name, ignore_errors=True)  # else Delta takes drafts for a table, and makes none
     common = {FORMAT_PROPERTY: str(FORMAT), DELETION_VECTORS: "false", **retention_properties(retention)}
     _create(spark, layout, "published", PUBLISHED_SCHEMA, "", common)
     _create(spark, layout, "definitions", DEFINITIONS_SCHEMA, "", common)
