@@ -24,6 +24,7 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.joining import joining
 from benchmarks.shop import make, serve
 from benchmarks.slow_view import slow_view
 from strobe.managers.registry import ALGORITHMS
@@ -228,6 +229,7 @@ def main() -> None:
     latency(console, arguments.orders, arguments.rounds)
     throughput(console, arguments.orders // 10, arguments.seconds)
     slow_view(console, arguments.orders // 10, arguments.rounds)
+    joining(console, arguments.orders, arguments.seconds)
     table = Table(title="Driver's peak memory (Python process), by size of the base tables")
     table.add_column("orders", justify="right")
     table.add_column("MB", justify="right")

@@ -15,6 +15,7 @@ from typing import Any, TextIO
 
 from strobe import messages
 from strobe.algebra.bag import Bag, canonical
+from strobe.algebra.relation import Relation
 from strobe.messages import Message
 
 _CLASSES = {
@@ -52,9 +53,10 @@ def encode(value: Any) -> Any:
         return {"date": value.isoformat()}
     if isinstance(value, bytes):
         return {"binary": value.hex()}
-    if isinstance(value, Bag):
-        rows = [[encode(list(row)), count] for row, count in value.items()]
-        return {"bag": {"attributes": list(value.attributes), "rows": rows}}
+    if isinstance(value, Relation):
+        bag = value.collect()
+        rows = [[encode(list(row)), count] for row, count in bag.items()]
+        return {"bag": {"attributes": list(bag.attributes), "rows": rows}}
     if isinstance(value, Mapping):
         return {"map": [[encode(k), encode(v)] for k, v in value.items()]}
     if isinstance(value, frozenset):

@@ -16,13 +16,14 @@ from pyspark.sql import DataFrame, SparkSession
 from strobe.algebra.bag import NAN, Bag, Row, canonical
 from strobe.algebra.schema import Column, RelationSchema
 from strobe.algebra.view import Occurrence, Output, View
+from strobe.auditor import replay
 from strobe.dataplane.arrow import from_arrow, to_arrow
 from strobe.dataplane.relation import SparkRelation, local_data
 from strobe.errors import BrokenInvariant, CommitUnknown, Fenced, NotNow, UserError
 from strobe.warehouse import fence, look, reader, tables, views
 from strobe.warehouse.header import Commit
 from strobe.warehouse.layout import Layout
-from strobe.warehouse.warehouse import APPENDS, Warehouse
+from strobe.warehouse.warehouse import APPENDS, Rest, Warehouse
 
 pytestmark = pytest.mark.spark
 
@@ -102,6 +103,7 @@ class Bench:
         loaded = [self.warehouse.load(view, frame(self.spark, view, rows)) for view, rows in loads]
         commit = self.commit()
         self.warehouse.join(loaded, commit)
+        self.warehouse.fold()
         state = dict(self.states.get(commit.number - 1, {}))
         for view, rows in loads:
             state[view.name] = Counter(out for row in rows for out in MODEL[view.name](row))
@@ -360,6 +362,31 @@ def test_a_load_interrupted_anywhere_leaves_a_whole_view(spark: SparkSession, tm
     stored = [d for d in look.definitions(bench.path) if d.view == "bagged"]
     assert [d.from_commit for d in stored[1:]] == [(d.to_commit or 0) + 1 for d in stored[:-1]]
     assert stored[-1].to_commit is None
+
+
+def test_a_view_joins_with_what_its_table_does_not_hold_yet(spark: SparkSession, tmp_path: Path) -> None:
+    """The commit that brings views in carries what changed since they were loaded; the next fold publishes it first."""
+    beside = started(spark, tmp_path / "beside")
+    some_commits(beside)
+    through = max(beside.states)
+    bench = started(spark, tmp_path / "w")
+    bench.append({"bagged": bag(BAGGED, (7, "old"))})
+    loads = (BAGGED, FIRST_PAIRS), (KEYED, FIRST_WIDE)
+    loaded = [bench.warehouse.load(view, frame(spark, view, rows)) for view, rows in loads]
+    bench.warehouse.expect(loaded)
+    log = look.open_log(beside.warehouse.layout)
+    rest = [Rest(definition, log, 1, through) for definition in beside.warehouse.definitions.values()]
+    bench.warehouse.join(loaded, bench.commit(), rest=rest)
+    bench.states[3] = beside.states[through]
+    bench.append({"bagged": bag(BAGGED, (3, "y"), (9, "new")), "keyed": bag(KEYED, wide(70))})
+    bench.check()
+    bench.warehouse.fold()
+    assert [row.commit for row in look.published(bench.path)] == [1, 3, 4]
+    bench.check()
+    another_engine(bench)
+    for state in replay.states(bench.path):
+        found = {name: Counter(dict(rows.items())) for name, rows in state.views.items()}
+        assert found == bench.states[state.commit], state.commit
 
 
 def test_a_dropped_view_is_there_until_it_was_dropped(spark: SparkSession, tmp_path: Path) -> None:

@@ -134,6 +134,7 @@ class Past:
         self._states: dict[str, dict[int, Contents]] = {}
         for name, (text, state) in start.items():
             source = assembly.sources[name]
+            source.spill = None
             self._states[name] = {source.position(text).order[0]: state}
             for transaction in source.transactions(
                 source.position(text), self._everywhere(name, assembly), lambda: False
@@ -156,7 +157,7 @@ class Past:
 
 
 def _bag(change: Relation | None, like: Bag) -> Bag:
-    return change if isinstance(change, Bag) else Bag(like.attributes)
+    return Bag(like.attributes) if change is None else change.collect()
 
 
 Audits = list[tuple[dict[str, str], Mapping[str, Mapping[str, str]]]]

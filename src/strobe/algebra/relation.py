@@ -1,7 +1,8 @@
 """A relation as managers handle it: a signed bag behind a handle.
 
 Two implementations keep this interface: `Bag` in memory, and `dataplane.relation.SparkRelation` over data in Spark. One
-property suite holds the two equal. A manager never asks which one it has.
+property suite holds the two equal. A manager never asks which one it has. (A third, `dataplane.spilled.Spilled`, is
+what a source hands over of a large transaction, and is read into one of the two before it reaches a manager.)
 
 A signed bag maps rows to counts; a count is positive for rows that are there or come, negative for rows that go, never
 zero. NULL (`None`) joins with nothing, but equals itself where rows are summed or taken out.
@@ -10,7 +11,10 @@ zero. NULL (`None`) joins with nothing, but equals itself where rows are summed 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from strobe.algebra.bag import Bag
 
 
 @runtime_checkable
@@ -55,4 +59,8 @@ class Relation(Protocol):
 
     def lift(self, other: Relation) -> Relation:
         """The rows of `other` (a bag in memory) as this kind of relation, so that the two can be combined."""
+        ...
+
+    def collect(self) -> Bag:
+        """The rows in memory, whatever that takes."""
         ...

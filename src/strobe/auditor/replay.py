@@ -79,10 +79,11 @@ class _Replay:
     def _after(self, view: str, commit: int, changes: list[_Row], tolerate: bool) -> Bag:
         definition = self._definition(view, commit)
         if definition["from_commit"] == commit:
-            return self._stored(view, definition["version"])
-        if view not in self._views:
+            before = self._stored(view, definition["version"])
+        elif view not in self._views:
             return self._stored(view, self._published_version(view, commit))
-        before = self._views[view]
+        else:
+            before = self._views[view]
         if not changes:
             return before
         field = f"{view}_g{definition['generation']}"

@@ -4,6 +4,10 @@ Everything is composed lazily into one plan. Inside, the columns are named by po
 that renaming costs nothing and no attribute's name can collide, need quoting or differ only in case. A row may stand
 there in several pieces whose counts cancel; they are summed only where that matters: for `keys`, and in the end. `_net`
 remembers that there is nothing to sum.
+
+A manager may use a relation twice in computing the next (what is new in an answer is what was not there before, and is
+then there): plans double, and after some large changes no optimizer would end. So a plan beyond a number of leaves is
+computed and kept by Spark, and the next one begins there.
 """
 
 from __future__ import annotations
@@ -25,11 +29,14 @@ from strobe.errors import BrokenInvariant
 
 COUNT = "_count"
 
+LEAVES = 24
+"""In a plan, at the most."""
+
 
 class SparkRelation:
     """A signed bag in Spark. `types` gives the Spark types of attributes that bags brought in later may have."""
 
-    __slots__ = ("_attributes", "_frame", "_known_empty", "_net", "_types")
+    __slots__ = ("_attributes", "_frame", "_known_empty", "_leaves", "_net", "_types")
 
     def __init__(
         self,
@@ -39,8 +46,11 @@ class SparkRelation:
         *,
         net: bool = False,
         known_empty: bool = False,
+        leaves: int = 1,
     ) -> None:
-        self._frame = frame
+        """`leaves` says how many relations the frame is computed from."""
+        self._frame = frame if leaves <= LEAVES else frame.localCheckpoint()
+        self._leaves = leaves if leaves <= LEAVES else 1
         self._attributes = tuple(attributes)
         self._types = types
         self._net = net
@@ -58,6 +68,10 @@ class SparkRelation:
         ddl = [types.get(a) or _inferred(bag, i) for i, a in enumerate(bag.attributes)]
         table = to_arrow(names, [*ddl, "bigint"], [(*row, n) for row, n in bag.items()])
         return cls(local_data(spark, table), bag.attributes, types, net=True, known_empty=bag.known_empty)
+
+    def typed(self, types: Mapping[str, str]) -> SparkRelation:
+        """The same, for being combined with bags whose attributes have these types."""
+        return self._like(self._frame, self._attributes, net=self._net, types=types)
 
     @property
     def attributes(self) -> tuple[str, ...]:
@@ -88,7 +102,8 @@ class SparkRelation:
         if theirs.known_empty:
             return self
         theirs = theirs.project(self._attributes)
-        return theirs if self.known_empty else self._with(self._frame.union(theirs._frame), net=False)
+        both = self._leaves + theirs._leaves
+        return theirs if self.known_empty else self._with(self._frame.union(theirs._frame), net=False, leaves=both)
 
     def negate(self) -> SparkRelation:
         return self._with(self._frame.withColumn(COUNT, -F.col(COUNT)), net=self._net)
@@ -106,6 +121,7 @@ class SparkRelation:
             self._types,
             net=self._net and theirs._net,
             known_empty=self._known_empty or theirs._known_empty,
+            leaves=self._leaves + theirs._leaves,
         )
 
     def project(self, attributes: Sequence[str]) -> SparkRelation:
@@ -113,11 +129,11 @@ class SparkRelation:
             return self
         frame = self._frame.select(*self._columns(attributes), COUNT).toDF(*_names(len(attributes)), COUNT)
         whole = set(attributes) == set(self._attributes)
-        return SparkRelation(frame, attributes, self._types, net=self._net and whole, known_empty=self._known_empty)
+        return self._like(frame, attributes, net=self._net and whole)
 
     def rename(self, names: Mapping[str, str]) -> SparkRelation:
         attributes = [names.get(a, a) for a in self._attributes]
-        return SparkRelation(self._frame, attributes, self._types, net=self._net, known_empty=self._known_empty)
+        return self._like(self._frame, attributes, net=self._net)
 
     def keys(self, attributes: Sequence[str]) -> SparkRelation:
         found = self.net().project(attributes)
@@ -129,7 +145,8 @@ class SparkRelation:
     def key_delete(self, keys: Relation, on: Sequence[tuple[str, str]]) -> SparkRelation:
         gone = self.lift(keys).net()
         condition = self._equal(gone, on, nulls=True)
-        return self._with(self._frame.join(gone._beside(), condition, "left_anti"), net=self._net)
+        rest = self._frame.join(gone._beside(), condition, "left_anti")
+        return self._with(rest, net=self._net, leaves=self._leaves + gone._leaves)
 
     def part(self, sign: int) -> SparkRelation:
         found = self.net()
@@ -144,8 +161,26 @@ class SparkRelation:
             return SparkRelation.of_bag(self._frame.sparkSession, other, {**own, **self._types})
         raise BrokenInvariant(f"a relation of kind {type(other).__name__} cannot be brought into Spark")
 
-    def _with(self, frame: DataFrame, *, net: bool) -> SparkRelation:
-        return SparkRelation(frame, self._attributes, self._types, net=net, known_empty=self._known_empty)
+    def _with(self, frame: DataFrame, *, net: bool, leaves: int | None = None) -> SparkRelation:
+        return self._like(frame, self._attributes, net=net, leaves=leaves)
+
+    def _like(
+        self,
+        frame: DataFrame,
+        attributes: Sequence[str],
+        *,
+        net: bool,
+        leaves: int | None = None,
+        types: Mapping[str, str] | None = None,
+    ) -> SparkRelation:
+        return SparkRelation(
+            frame,
+            attributes,
+            self._types if types is None else types,
+            net=net,
+            known_empty=self._known_empty,
+            leaves=leaves or self._leaves,
+        )
 
     def _columns(self, attributes: Sequence[str] | None = None) -> list[Column]:
         wanted = self._attributes if attributes is None else attributes

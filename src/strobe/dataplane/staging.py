@@ -1,9 +1,12 @@
-"""Reading a source through Spark: one task, one snapshot, Parquet files that everybody then reads the same.
+"""Reading a source through Spark: one snapshot, Parquet files that everybody then reads the same.
 
 A task that is tried again must not read another state, and executors cannot share a snapshot of every database. So a
 single task opens the reader once and streams what it reads into Parquet files in a folder of its own; what it returns
 is only where they are and what its snapshot had seen. An attempt that failed, or that lost a race, leaves a folder that
 nobody looks into, and that goes with the rest.
+
+Where a snapshot can be shared (PostgreSQL), several tasks do the same with a part of it each: portions of relations, or
+a part of the keys. If one fails, all is read again, in another snapshot.
 """
 
 from __future__ import annotations
@@ -12,11 +15,11 @@ import pickle
 import shutil
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 import pyarrow as pa
@@ -30,9 +33,10 @@ from strobe.algebra.schema import RelationSchema
 from strobe.algebra.view import View
 from strobe.dataplane.arrow import arrow_schema, canonical_ddl, from_arrow, to_arrow
 from strobe.dataplane.relation import COUNT, SparkRelation
+from strobe.dataplane.spilled import FOLDER
 from strobe.errors import BrokenInvariant, StrobeError
 from strobe.messages import Lookup, Query, Seen
-from strobe.sources.base import Reader
+from strobe.sources.base import Reader, Shared
 
 BATCH = 20_000
 """Rows held in memory at a time, and the size of a row group."""
@@ -40,6 +44,8 @@ READS = "reads"
 """The folder under `staging` in which everything is temporary."""
 
 Progress = Callable[[int], None]
+_Work = tuple["_Part", int | None]
+"""A part, and which portion of it: None for all of it."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +78,8 @@ class Staged:
 
     spark: SparkSession
     folder: Path
-    files: Path
+    files: Mapping[str, Sequence[Path]]
+    """By part."""
     parts: tuple[_Part, ...]
     seen: Seen
 
@@ -80,7 +87,8 @@ class Staged:
         """The rows of a relation, under its column names and with its types."""
         part = next(p for p in self.parts if p.id == relation.id)
         schema = ", ".join(f"{name} {type_}" for name, type_ in zip(part.names, part.types, strict=True))
-        return self.spark.read.schema(schema).parquet(str(self.files / part.file)).toDF(*part.columns)
+        files = map(str, self.files[part.id])
+        return self.spark.read.schema(schema).parquet(*files).toDF(*part.columns)
 
     def remove(self) -> None:
         """The rows are no longer needed; what is yet to be computed from them no longer can be."""
@@ -89,7 +97,8 @@ class Staged:
 
 def sweep_leftovers(folder: Path) -> None:
     """Remove what an earlier run left behind."""
-    shutil.rmtree(folder / READS, ignore_errors=True)
+    for temporary in (READS, FOLDER):
+        shutil.rmtree(folder / temporary, ignore_errors=True)
 
 
 def snapshot(
@@ -121,7 +130,7 @@ def answer(
     if keys is None:
         staged = _stage(spark, _one_row(spark), reader, (part,), None, folder, None)
     else:
-        staged = _stage(spark, keys, reader, (part,), replace(lookup, keys=None), folder, None)
+        staged = _stage(spark, keys, reader, (part,), lookup, folder, None)
     return (SparkRelation.of_rows(staged.dataframe(relation), view.attribute_types()),), staged
 
 
@@ -180,52 +189,84 @@ def _stage(
 ) -> Staged:
     own = (folder / READS / uuid.uuid4().hex).absolute()
     own.mkdir(parents=True)
-    task = partial(_task, reader=reader, parts=parts, lookup=lookup, folder=own)
+    few = lookup is not None and isinstance(lookup.keys, Bag)  # one task is soon done with them
+    most = 1 if few else spark.sparkContext.defaultParallelism
     try:
-        with _reported(own, progress):
-            (row,) = keys.coalesce(1).mapInArrow(task, "outcome binary").collect()
-        outcome = pickle.loads(row.outcome)
-        if isinstance(outcome, StrobeError):
-            raise outcome
+        with reader.shared([part.relation for part in parts], most) as shared, _reported(own, progress):
+            works = _works(parts, shared)
+            if shared is None:
+                given = keys.coalesce(1)
+            elif lookup is None:
+                given = spark.range(0, len(works), 1, len(works))
+            else:
+                given = keys.repartition(shared.tasks, *keys.columns)
+            through = reader if shared is None else shared.reader
+            asked = None if lookup is None else replace(lookup, keys=None)
+            task = partial(_task, reader=through, works=works, lookup=asked, folder=own)
+            outcomes = [pickle.loads(row.outcome) for row in given.mapInArrow(task, "outcome binary").collect()]
+            for outcome in outcomes:
+                if isinstance(outcome, StrobeError):
+                    raise outcome
     except BaseException:
         shutil.rmtree(own, ignore_errors=True)
         raise
-    attempt, seen = outcome
-    return Staged(spark, own, own / attempt, parts, seen)
+    files: dict[str, list[Path]] = {part.id: [] for part in parts}
+    for attempt, _, written in outcomes:
+        for part in written:
+            files[part.id].append(own / attempt / part.file)
+    return Staged(spark, own, files, parts, shared.seen if shared is not None else outcomes[0][1])
+
+
+def _works(parts: Sequence[_Part], shared: Shared | None) -> list[list[_Work]]:
+    """What each task reads, where it is not given keys."""
+    if shared is None:
+        return [[(part, None) for part in parts]]
+    portions: list[_Work] = [(part, n) for part in parts for n in range(shared.portions[part.relation])]
+    return [portions[task :: shared.tasks] for task in range(min(shared.tasks, len(portions)))]
 
 
 def _task(
-    batches: Iterator[pa.RecordBatch], reader: Reader, parts: tuple[_Part, ...], lookup: Lookup | None, folder: Path
+    batches: Iterator[pa.RecordBatch], reader: Reader, works: list[list[_Work]], lookup: Lookup | None, folder: Path
 ) -> Iterator[pa.RecordBatch]:
-    """What the one task does: read in one snapshot, write, and say where and what it had seen, or what went wrong."""
+    """What a task does: read in one snapshot, write, and say where and what it had seen, or what went wrong."""
     attempt = uuid.uuid4().hex
     files = folder / attempt
     files.mkdir(parents=True)
-    outcome: tuple[str, Seen] | StrobeError
+    outcome: tuple[str, Seen, list[_Part]] | StrobeError
     try:
-        outcome = attempt, _read(batches, reader, parts, lookup, files)
+        outcome = attempt, *_read(batches, reader, works, lookup, files)
     except StrobeError as problem:
         outcome = problem
     yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(outcome)], pa.binary())], ["outcome"])
 
 
 def _read(
-    batches: Iterator[pa.RecordBatch], reader: Reader, parts: tuple[_Part, ...], lookup: Lookup | None, files: Path
-) -> Seen:
+    batches: Iterator[pa.RecordBatch], reader: Reader, works: list[list[_Work]], lookup: Lookup | None, files: Path
+) -> tuple[Seen, list[_Part]]:
     seen = reader.open()
     try:
+        found: dict[_Part, list[Iterator[Row]]] = {}
+        if lookup is not None:
+            ((part, _),) = works[0][:1]
+            found[part] = [_found(reader, lookup, map(from_arrow, batches))]
+        else:
+            numbers = [int(number) for batch in batches for (number,) in from_arrow(batch)]
+            for part, portion in (work for number in numbers for work in works[number]):
+                found.setdefault(part, []).append(_scanned(reader, part, portion))
         done = 0
-        for part in parts:
-            if lookup is None:
-                rows = reader.scan(part.relation, part.columns)
-            else:
-                rows = _found(reader, lookup, map(from_arrow, batches))
-            done = _write(part, rows, files, done)
+        for part, rows in found.items():
+            done = _write(part, chain.from_iterable(rows), files, done)
         for _ in batches:  # Spark wants its input read
             pass
-        return seen
+        return seen, list(found)
     finally:
         reader.close()
+
+
+def _scanned(reader: Reader, part: _Part, portion: int | None) -> Iterator[Row]:
+    if portion is None:
+        return reader.scan(part.relation, part.columns)
+    return reader.scan_portion(part.relation, part.columns, portion)
 
 
 def _found(reader: Reader, lookup: Lookup, batches: Iterable[Iterator[Row]]) -> Iterator[Row]:
@@ -261,7 +302,7 @@ def _reported(folder: Path, progress: Progress | None) -> Iterator[None]:
         last = -1
         while True:
             over = finished.wait(0.2)
-            rows = max((_number(file) for file in folder.glob("*/rows")), default=0)
+            rows = sum(_number(file) for file in folder.glob("*/rows"))
             if rows != last:
                 progress(rows)
                 last = rows

@@ -11,6 +11,7 @@ from strobe.algebra.schema import RelationSchema
 from strobe.algebra.sql import compile_view, referenced_relations
 from strobe.algebra.view import View
 from strobe.config import Project, ViewConfig
+from strobe.dataplane.spilled import FOLDER
 from strobe.errors import SourceUnavailable, UserError
 from strobe.managers.base import ViewManager
 from strobe.managers.choice import choose
@@ -80,10 +81,13 @@ def no_spark() -> SparkSession:
 
 
 def open_sources(project: Project, spark: Callable[[], SparkSession] = no_spark) -> dict[str, Source]:
-    return {
+    sources = {
         name: open_source(name, config, project.warehouse, spark, project.name)
         for name, config in project.sources.items()
     }
+    for source in sources.values():
+        source.spill = project.warehouse / "staging" / FOLDER if project.evaluate != "driver" else None
+    return sources
 
 
 def schemas(sources: Mapping[str, Source], names: set[str]) -> dict[str, RelationSchema]:

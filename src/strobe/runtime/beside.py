@@ -3,7 +3,8 @@
 Their rows go at once into the tables that they will have, where nobody sees them, because no header names them. What
 changes from then on goes into a small log of their own, under `staging`, from a coordinator of their own with its own
 streams of the sources: they catch up with the very machinery that keeps all views, and those that are there already go
-on meanwhile. When both stand at one vector, that log is merged into the tables, and one commit brings the views in.
+on meanwhile. Most of that log is merged into the tables before anybody has to wait. When both stand at one vector, one
+commit brings the views in, and carries the rest.
 
 Nothing here is durable. After a crash it is swept away, and tables whose loads never joined are taken back.
 """
@@ -32,7 +33,7 @@ from strobe.runtime.loading import Snapshot, first_commit, snapshot
 from strobe.sources.base import Source
 from strobe.warehouse import look, views
 from strobe.warehouse.header import Commit
-from strobe.warehouse.warehouse import Loaded, Warehouse, own_session
+from strobe.warehouse.warehouse import Loaded, Rest, Warehouse, own_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,6 +69,9 @@ class Beside:
         self._ended = threading.Event()
         self._error: BaseException | None = None
         self._loaded: list[Loaded] = []
+        self._settled = FIRST
+        """The commit of the small log up to which it has been merged into the tables."""
+        self._settle = threading.Event()
         self.rows: dict[str, int] = {}
         """How many rows of each source have been read."""
         self._vector: Mapping[str, Position] = {}
@@ -93,15 +97,17 @@ class Beside:
         planned = self.assembly.views.values()
         compiled = [each.view for each in planned]
         self._link(warehouse)
+        self._main.fold()  # what was joined last is published before its tables may change
         with snapshot(self._spark, self.assembly.sources, compiled, self._folder, self.rows.__setitem__) as taken:
             last = first_commit(self.assembly.sources, compiled, taken)
             self._loaded = [self._load(view, taken) for view in compiled]
             warehouse.join(self._loaded, last)
+        self._main.expect(self._loaded)
         reach("apply.loaded")
         warehouse.use(compiled, lenient=[each.view.name for each in planned if each.level == "none"])
         used = frozenset(source for view in compiled for source in view.sources)
         self.coordinator = Coordinator(  # in one group: they meet the others at one vector anyhow
-            self.assembly, warehouse, last, through_spark=self._answer, together=[used]
+            self.assembly, warehouse, last, through_spark=self._answer, spark=lambda: self._spark, together=[used]
         )
         self.coordinator.run(self._turn)
 
@@ -122,7 +128,20 @@ class Beside:
             for staged in self._staged:
                 staged.remove()
             self._staged = []
+        if self._settle.is_set():
+            self._merge_log()
+            self._settle.clear()
         return self._ended.is_set()
+
+    def _merge_log(self) -> None:
+        """Merge what has changed by now into the tables."""
+        own, through = self._own(), self._at_work().committer.last.number
+        log = look.open_log(own.layout)
+        for name in look.changes(log, self._settled, through):
+            lenient = self.assembly.views[name].level == "none"
+            after, definition = self._settled, own.definitions[name]
+            views.catch_up(self._spark, self._main.layout, log, definition, after, through, lenient)
+        self._settled = through
 
     def _answer(self, source: Source, query: Query) -> tuple[tuple[Relation, ...], Seen]:
         view = self.assembly.views[query.view].view
@@ -157,6 +176,13 @@ class Beside:
                 raise SourceUnavailable(problem.message, where=problem.where, fix=problem.fix)
             yield
 
+    def settle(self) -> Errand:
+        """Bring the tables to where these views are, while everything goes on."""
+        self._settle.set()
+        while self._settle.is_set():
+            self.check()
+            yield
+
     def pause(self, other: Coordinator, seconds: float) -> Errand:
         """Let nothing more in, here and there; afterwards `vector` is where both can meet."""
         yield from other.pause(seconds)
@@ -183,8 +209,8 @@ class Beside:
         self.check()
         return self._stands
 
-    def finish(self) -> tuple[list[Loaded], Commit]:
-        """Bring the loaded tables to the vector; the views can join, at the positions of the commit returned."""
+    def finish(self) -> tuple[list[Loaded], list[Rest], Commit]:
+        """The views can join, at the positions of the commit returned, with the rest that their tables do not hold."""
         own, coordinator = self._own(), self._at_work()
         self._end()
         self.check()
@@ -195,12 +221,11 @@ class Beside:
             if guarded and any(position.order != self._vector[s].order for s, position in at.items()):
                 raise BrokenInvariant(f"it stands at {vector}, not at {self._vector}", where=f"view {name}")
         log = look.open_log(own.layout)
-        changed = look.changes(log, FIRST, last.number)
-        for name in changed:
-            lenient = self.assembly.views[name].level == "none"
-            views.catch_up(self._spark, self._main.layout, log, own.definitions[name], FIRST, last.number, lenient)
+        changed = look.changes(log, self._settled, last.number)
+        rest = [Rest(own.definitions[name], log, self._settled, last.number) for name in changed]
         tables = self._main.layout
-        return [replace(each, version=look.version(tables.view(each.view.name))) for each in self._loaded], last
+        loaded = [replace(each, version=look.version(tables.view(each.view.name))) for each in self._loaded]
+        return loaded, rest, last
 
     def close(self) -> None:
         """Let go of everything. A load that is still on its way ends by itself; the next start sweeps up after it."""

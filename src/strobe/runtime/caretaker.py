@@ -37,6 +37,13 @@ class Caretaker(threading.Thread):
         self._discarded: dict[str, str] = {}
         self.logs_needed: Callable[[], bool] = lambda: False
         """Whether views that will join read the sources from earlier on: nothing is discarded or rewritten."""
+        self.hurry: Callable[[], bool] = lambda: False
+        """Whether nothing that takes long is to be begun."""
+
+    def fold_soon(self) -> None:
+        """There is something to publish that no later commit stands for."""
+        self._folded -= 1
+        self._folded_at -= FOLD_EVERY
 
     def run(self) -> None:
         while not self._ended.wait(0.5):
@@ -62,6 +69,8 @@ class Caretaker(threading.Thread):
         since_commit = time.time() - last.committed_at.timestamp()
         waited = now - self._folded_at
         pause = max(FOLD_EVERY, FOLD_SHARE * self._fold_took)
+        if self.hurry():
+            return False
         return behind > 0 and (behind >= FOLD_COMMITS or waited >= pause or min(waited, since_commit) >= IDLE_FOLD)
 
     def _fold(self) -> None:

@@ -49,14 +49,19 @@ from strobe.runtime.answerer import Answerer, SparkAnswer
 from strobe.runtime.assembly import Assembly
 from strobe.runtime.committer import Committer
 from strobe.runtime.failpoints import reach
+from strobe.runtime.in_flight import InFlight, Session
 from strobe.runtime.monitor import Monitor
 from strobe.runtime.view_task import ViewTask
 from strobe.sources.base import Source
+from strobe.sources.nets import remove_files
 from strobe.warehouse.header import Commit
 from strobe.warehouse.warehouse import Warehouse
 
 TABLE_ROWS = 5_000
 """Rows of the view-update table beyond which the sources are left alone until some have been applied."""
+
+HELD_ROWS = 500_000
+"""Rows of transactions in memory beyond which the sources are left alone until some have been committed."""
 
 MOMENT = 0.3
 """Seconds without anything new after which nothing more is expected, by those who wait for the end."""
@@ -87,10 +92,13 @@ class Coordinator:
         last: Commit,
         *,
         through_spark: SparkAnswer,
+        spark: Session | None = None,
         record: Callable[[Message], None] = lambda _: None,
         together: Collection[frozenset[str]] = (),
     ) -> None:
         """`last` is the last commit in the log, read after fencing; the assembly holds exactly the views in it.
+
+        Large transactions are read with `spark`; without it, into memory.
 
         `together` are sources that have taken part in one global transaction: their views are in one group.
 
@@ -99,6 +107,7 @@ class Coordinator:
         self.assembly = assembly
         self.warehouse = warehouse
         self._through_spark = through_spark
+        self._spark = spark
         self._record = record
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self.stop_requested = threading.Event()
@@ -116,6 +125,7 @@ class Coordinator:
         self.vector = {s: min((p[s] for p in positions.values() if s in p), key=_order) for s in self._used_sources()}
         self.integrator = Integrator(views, positions, {s: self._parts(s) for s in self.vector})
         passing = [name for name, planned in self.assembly.views.items() if planned.level == "none"]
+        self.in_flight = InFlight(self._spark, keep_files=bool(passing))
         pace = {name: planned.pace for name, planned in self.assembly.views.items()}
         order = self.assembly.project.order
         self.merge = Merges(views, self.vector, order=order, passing=passing, together=self._together, pace=pace)
@@ -151,6 +161,8 @@ class Coordinator:
         self._told = last.number
         self._cut_at: dict[Component, float] = {}
         self._wanted: dict[str, Position] = {}
+        self._crowded = False
+        self._let_go_at: Mapping[str, Position] | None = None
         self._read: dict[str, str] = {}
         self._read_at = 0.0
 
@@ -175,7 +187,15 @@ class Coordinator:
     def _room(self, source: str, position: Position) -> bool:
         """Whether more of a source may come in. What an answer waits for always may: else neither would ever move."""
         wanted = self._wanted.get(source)
-        return self.merge.backlog + self._events.qsize() < TABLE_ROWS or (wanted is not None and position < wanted)
+        if wanted is not None and position < wanted:
+            return True
+        return not self._crowded and self.merge.backlog + self._events.qsize() < TABLE_ROWS
+
+    def _too_many_rows(self) -> bool:
+        """Whether there are too many rows in memory, and some will go by themselves: nothing waits for rows to come."""
+        if self.in_flight.rows < HELD_ROWS or self.merge.missing_parts():
+            return False
+        return bool(self.merge.backlog or self.committer.waiting)
 
     def _used_sources(self) -> list[str]:
         return sorted({s for planned in self.assembly.views.values() for s in planned.view.sources})
@@ -211,6 +231,7 @@ class Coordinator:
             self.answerer.stop()
             self.committer.stop(everything=sys.exc_info()[0] is None)
             self.committer.join()
+            self.in_flight.end()
         self._raise_failures()
 
     def _turn(self) -> None:
@@ -222,6 +243,7 @@ class Coordinator:
             pass
         self._wanted = self._early_answers()
         self._tell_commits()
+        self._let_go()
         self._cut_when_due()
         if self._errand is not None and next(self._errand, self) is self:
             self._errand = None
@@ -232,6 +254,13 @@ class Coordinator:
             self._told = self.committer.last.number
             for task in self.tasks.values():
                 task.committed(self.committer.visible)
+
+    def _let_go(self) -> None:
+        """Rows and files are needed no longer than until they have been committed."""
+        if self.committer.visible is not self._let_go_at:
+            self._let_go_at = self.committer.visible
+            self.in_flight.committed(self.visible, {name: monitor.position for name, monitor in self.monitors.items()})
+        self._crowded = self._too_many_rows()
 
     def _handle(self, event: Event) -> None:
         if isinstance(event, Transaction):
@@ -257,16 +286,19 @@ class Coordinator:
     def _raise_failures(self) -> None:
         while not self._events.empty():
             event = self._events.get_nowait()
+            if isinstance(event, Transaction):
+                remove_files(event.changes, event.gone)
             if isinstance(event, Failure):
                 raise event.error
 
     def _route(self, transaction: Transaction) -> None:
         reach("received")
         self._record(transaction)
+        self.in_flight.arrive(transaction)
         routed = self.integrator.receive(transaction)
         self._merge(routed.rel)
         for view in sorted(routed.rel.views):
-            self.tasks[view].update(routed.update)
+            self.tasks[view].update(self.in_flight.readable(routed.update, self.assembly.views[view].view))
         reach("routed")
         for name, task in self.tasks.items():
             if transaction.source in self.assembly.views[name].view.sources:

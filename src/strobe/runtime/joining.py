@@ -44,6 +44,8 @@ class Change:
     assembly: Assembly
     drop_tables: bool = False
     beside: Beside | None = None
+    near: bool = False
+    """The views will join in a moment: nothing that takes long is begun."""
     ready: bool = False
     """Everything stands at one vector: the loop ends, and the views join."""
     answered: bool = False
@@ -59,6 +61,11 @@ class Joining:
     def __init__(self, project: Project, spark: Callable[[], SparkSession], reporter: Reporter) -> None:
         self._project, self._spark, self._reporter = project, spark, reporter
         self.change: Change | None = None
+
+    @property
+    def near(self) -> bool:
+        """Whether views are about to join."""
+        return self.change is not None and self.change.near
 
     @property
     def ready(self) -> bool:
@@ -123,6 +130,11 @@ class Joining:
             yield
         self._tell(change, f"{names}: catching up")
         yield from self._catch_up(coordinator, own)
+        yield from own.settle()
+        yield from own.meet(coordinator)
+        change.near = True
+        while coordinator.warehouse.folding:
+            yield
         self._tell(change, f"{names}: joining")
         yield from own.pause(coordinator, PAUSE)
         own.stand(BRING)
@@ -160,7 +172,7 @@ class Joining:
         """Bring views in and let others go, in one commit, at the vector at which all the others stand."""
         edit, own = change.edit, change.beside
         try:
-            loaded, stands = own.finish() if own is not None else ([], NOTHING)
+            loaded, rest, stands = own.finish() if own is not None else ([], [], NOTHING)
         except (Fenced, CommitUnknown):
             raise
         except Exception as error:  # nothing was committed: the others go on
@@ -171,7 +183,7 @@ class Joining:
         if not change.drop_tables:
             warehouse.settle(edit.drop)
         last = next_commit(last, stands.positions, stands.identity, stands.as_of, edit.drop)
-        warehouse.join(loaded, last, edit.drop)
+        warehouse.join(loaded, last, edit.drop, rest)
         if change.drop_tables:
             warehouse.empty(edit.drop)
         self._reporter.say(f"applied at commit {last.number}: {edit}")

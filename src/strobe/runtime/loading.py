@@ -6,7 +6,8 @@ The same recomputation serves the first load, a rebuild and an audit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -17,7 +18,7 @@ from strobe.algebra.schema import RelationSchema
 from strobe.algebra.view import View, snapshot_name
 from strobe.dataplane import staging
 from strobe.dataplane.failures import reading
-from strobe.errors import UserError
+from strobe.errors import SourceUnavailable, UserError
 from strobe.messages import Position
 from strobe.sources.base import Source
 from strobe.warehouse.header import Commit, Positions, Times
@@ -25,6 +26,9 @@ from strobe.warehouse.warehouse import Warehouse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+ATTEMPTS = 4
+"""How often a source is read whose connection breaks, before a load is given up."""
 
 Progress = Callable[[str, int], None]
 """Is told (source, rows read so far)."""
@@ -95,13 +99,38 @@ def snapshot(
             def report(rows: int, source: str = source) -> None:
                 progress(source, rows)
 
-            reader = sources[source].reader(at_a_position=True)
-            with reading(source):
-                staged[source] = staging.snapshot(spark, reader, chosen, warehouse / "staging", report)
+            staged[source] = _read(spark, sources[source], chosen, warehouse / "staging", report)
         yield Snapshot(staged)
     finally:
         for one in staged.values():
             one.remove()
+
+
+def _read(
+    spark: SparkSession,
+    source: Source,
+    relations: Sequence[tuple[RelationSchema, Sequence[str]]],
+    folder: Path,
+    report: staging.Progress,
+) -> staging.Staged:
+    """In one snapshot; if reading breaks off, all of it again in another."""
+    for attempt in range(1, ATTEMPTS):
+        try:
+            return _read_once(spark, source, relations, folder, report)
+        except SourceUnavailable:
+            time.sleep(attempt)
+    return _read_once(spark, source, relations, folder, report)
+
+
+def _read_once(
+    spark: SparkSession,
+    source: Source,
+    relations: Sequence[tuple[RelationSchema, Sequence[str]]],
+    folder: Path,
+    report: staging.Progress,
+) -> staging.Staged:
+    with reading(source.name):
+        return staging.snapshot(spark, source.reader(at_a_position=True), relations, folder, report)
 
 
 NOTHING = Commit(0, datetime.fromtimestamp(0, timezone.utc), {})
@@ -145,4 +174,5 @@ def load(
         commit = first_commit(sources, views, taken)
         loaded = [warehouse.load(view, taken.compute(spark, view)) for view in views]
         warehouse.join(loaded, commit)
+        warehouse.fold()
         return commit

@@ -14,6 +14,7 @@ from strobe.errors import LostGuarantee, StrobeError
 from strobe.messages import Position, Transaction
 from strobe.runtime.backoff import Backoff
 from strobe.sources.base import Source
+from strobe.sources.nets import remove_files
 
 
 class Monitor(threading.Thread):
@@ -67,6 +68,7 @@ class Monitor(threading.Thread):
             while not self._room(self.position) and not self._interrupted():
                 self._ended.wait(0.02)
             if self._interrupted():
+                remove_files(transaction.changes, transaction.gone)
                 return
             self._deliver(transaction)
             self.position = transaction.position

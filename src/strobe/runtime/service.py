@@ -106,6 +106,8 @@ class Service:
         """Views that use a relation which cannot be followed any more, until they are rebuilt."""
         self._regroup: set[str] | None = None
         """What will be detached when the loop begins anew, because sources came or went or were tied together."""
+        self._joined = False
+        """Views have come or gone, and that commit is not published yet."""
         self._together: set[frozenset[str]] = set()
         """Sources that have taken part in one global transaction."""
         self._down_since: dict[str, float] = {}
@@ -265,6 +267,7 @@ class Service:
             if self._joining.change is not None:
                 self._still = {n: e for n, e in self._still.items() if n not in self._joining.change.edit.load}
                 assembly = self._joining.joined(warehouse, assembly, self._joining.change)
+                self._joined = True
                 self.project = assembly.project
             elif self._regroup is not None:
                 self._detached = self._regroup
@@ -372,12 +375,17 @@ class Service:
             warehouse,
             last,
             through_spark=self._answer_through_spark(assembly),
+            spark=self.spark,
             record=self._record,
             together=self._together,
         )
         self.coordinator = coordinator
         caretaker = Caretaker(coordinator, warehouse, self._reporter.say)
         caretaker.logs_needed = lambda: self._joining.change is not None
+        caretaker.hurry = lambda: self._joining.near
+        if self._joined:
+            caretaker.fold_soon()
+            self._joined = False
         errands = Errands(self.project.warehouse, self._joining, coordinator)
         quiet = _Quiet(coordinator)
         self._document, self._next_document = (

@@ -20,6 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from strobe.algebra.bag import Bag, Row
@@ -72,14 +73,40 @@ class Reader(ABC):
         """How many rows a relation has, about; None where only reading it would tell."""
         return None
 
+    @contextmanager
+    def shared(self, relations: Sequence[str], most: int) -> Iterator[Shared | None]:
+        """A new snapshot that several processes, `most` of them at a time, may read as long as this lasts; None where
+        only one can. Raises at the end if it did not last."""
+        yield None
+
+    def scan_portion(self, relation: str, columns: Sequence[str], number: int) -> Iterator[Row]:
+        """All rows of a relation in one of the portions that `Shared` speaks of: every row is in exactly one."""
+        raise NotImplementedError
+
     @abstractmethod
     def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Shared:
+    """One snapshot of a source for several processes."""
+
+    seen: Seen
+    reader: Reader
+    """Opened, it sees the shared snapshot; it may be pickled, and opened as often as one likes."""
+    tasks: int
+    """How many may read at a time."""
+    portions: Mapping[str, int]
+    """In how many portions each relation is read."""
 
 
 class Source(ABC):
     """One database. All methods may raise `SourceUnavailable` (try again) or `UserError` (mend something first)."""
 
     name: str
+    spill: Path | None = None
+    """Where the rows of large transactions may go, in files that belong to whoever gets the transaction; None if they
+    are to be held in memory."""
 
     @abstractmethod
     def schemas(self) -> tuple[RelationSchema, ...]:

@@ -106,7 +106,7 @@ class MariadbSource(Source):
     def transactions(
         self, after: Position, stops: Sequence[Position], stopped: Callable[[], bool]
     ) -> Iterator[Transaction]:
-        stream = Stream(self._shared.connections, self._shared.marks, self._watched(), stops, stopped)
+        stream = Stream(self._shared.connections, self._shared.marks, self._watched(), stops, stopped, self.spill)
         return stream.transactions(after)
 
     def _watched(self) -> Watched:

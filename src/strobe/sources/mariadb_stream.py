@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 import pymysql
 
-from strobe.algebra.bag import Bag, Row
+from strobe.algebra.bag import Row
 from strobe.errors import LostGuarantee, SourceUnavailable, StrobeError
 from strobe.messages import Position, Transaction
 from strobe.sources import mariadb_binlog as binlog
@@ -26,6 +27,7 @@ from strobe.sources.mariadb_ddl import effect, first_words, tokens
 from strobe.sources.mariadb_place import Connections, rows
 from strobe.sources.mariadb_rows import RowPlan, TableMap, Undescribed, kind_of, lenenc
 from strobe.sources.mariadb_values import Kind, Unfit
+from strobe.sources.nets import Nets, Saved
 
 QUIET_SECONDS = 0.2
 """So long, at most, positions move on unreported."""
@@ -34,8 +36,7 @@ _XID = re.compile(r"X'([0-9a-f]*)'\s*,\s*X'([0-9a-f]*)'\s*,\s*(\d+)", re.IGNOREC
 
 Watched = Mapping[str, Mapping[str, Kind]]
 """The tables that are reported, with the columns that somebody uses and what they hold."""
-Counts = dict[str, dict[Row, int]]
-Changes = dict[str, Bag]
+Counts = Nets
 
 
 @dataclass
@@ -44,22 +45,18 @@ class Group:
 
     standalone: bool
     prepared: bool = False
-    counts: Counts = field(default_factory=dict)
-    savepoints: dict[str, Counts] = field(default_factory=dict)
+    counts: Counts = field(default_factory=Nets)
+    savepoints: dict[str, Saved] = field(default_factory=dict)
 
-    def add(self, table: str, row: Row, sign: int) -> None:
-        counts = self.counts.setdefault(table, {})
-        count = counts.get(row, 0) + sign
-        if count:
-            counts[row] = count
-        else:
-            del counts[row]
+    def add(self, table: str, types: Mapping[str, str], row: Row, sign: int, size: int) -> None:
+        self.counts.of(table, types).change(*((None, row) if sign > 0 else (row, None)))
+        self.counts.grew(size)
 
     def save(self, name: str) -> None:
-        self.savepoints[name] = {table: dict(counts) for table, counts in self.counts.items()}
+        self.savepoints[name] = self.counts.save()
 
     def back_to(self, name: str) -> None:
-        self.counts = {table: dict(counts) for table, counts in self.savepoints.get(name, {}).items()}
+        self.counts.back_to(self.savepoints.get(name, {}))
 
 
 @dataclass
@@ -86,7 +83,10 @@ class Stream:
         watched: Watched,
         stops: Sequence[Position],
         stopped: Callable[[], bool],
+        spill: Path | None = None,
     ) -> None:
+        """Large transactions go into files in `spill`."""
+        self._spill = spill
         self._connections, self._marks, self._watched = connections, marks, watched
         self._place = connections.place
         self._stops = {stop.order for stop in stops}
@@ -99,6 +99,14 @@ class Stream:
         self._at = Whereabouts("", 0, 0)
 
     def transactions(self, after: Position) -> Iterator[Transaction]:
+        try:
+            yield from self._transactions(after)
+        finally:
+            self._begin_anew()
+            for prepared in self._prepared.values():
+                prepared.forget()
+
+    def _transactions(self, after: Position) -> Iterator[Transaction]:
         heard = True
         while not self._stopped():
             try:
@@ -124,8 +132,13 @@ class Stream:
             if not self._charsets:
                 self._charsets = charsets(connection)
         self._at = Whereabouts(*parts(after))
-        self._group, self._maps = None, {}
+        self._begin_anew()
         return binlog.dump(self._place, self._at.file, self._at.offset)
+
+    def _begin_anew(self) -> None:
+        if self._group is not None:
+            self._group.counts.forget()
+        self._group, self._maps = None, {}
 
     def _release(self, thread: int) -> None:
         """End the server's side too: it would notice with its next heartbeat only, and keep files of the log till then.
@@ -183,7 +196,7 @@ class Stream:
         file = event.body[8:].decode("utf-8")
         if (event.flags & binlog.ARTIFICIAL or not event.timestamp) and file != self._at.file:
             self._at = Whereabouts(file, 4, 0)
-            self._group, self._maps = None, {}  # what a crash left unfinished was never committed
+            self._begin_anew()  # what a crash left unfinished was never committed
 
     def _begin_file(self, event: Event) -> None:
         if self._at.created and self._at.created != event.timestamp:
@@ -200,7 +213,7 @@ class Stream:
             self._group = Group(standalone=True)
             return None
         if event.type == binlog.FORMAT or event.type in binlog.HARMLESS or event.flags & binlog.IGNORABLE:
-            return self._transaction(event, {}) if event.end else None
+            return self._transaction(event, Counts()) if event.end else None
         raise self._unknown(event)
 
     def _inside(self, event: Event, group: Group) -> Counts | None:
@@ -226,10 +239,7 @@ class Stream:
         return self._place.lost(f"the binlog has an event of type {event.type}, which Strobe cannot read")
 
     def _transaction(self, event: Event, counts: Counts) -> Transaction:
-        changes: Changes = {}
-        for table, own in counts.items():
-            if own:
-                changes[table] = Bag(tuple(self._watched[table]), own)
+        changes, _ = counts.take()
         position = position_at(self._at.file, self._at.offset, self._at.created)
         return Transaction(self._place.source, position, changes, datetime.fromtimestamp(event.timestamp, timezone.utc))
 
@@ -243,7 +253,8 @@ class Stream:
             return group.counts
         elif verb == "ROLLBACK":
             if not head.startswith("ROLLBACK TO"):
-                return {}
+                group.counts.forget()
+                return group.counts
             group.back_to(tokens(sql)[-1])
         elif verb == "SAVEPOINT":
             group.save(tokens(sql)[-1])
@@ -264,14 +275,16 @@ class Stream:
         form, first, second = (int.from_bytes(event.body[i : i + 4], "little") for i in (1, 5, 9))
         names = event.body[13 : 13 + first], event.body[13 + first : 13 + first + second]
         self._prepared[f"{names[0].hex()} {names[1].hex()} {form}"] = group.counts
-        return {}
+        return Counts()
 
     def _decide(self, sql: str, commits: bool) -> Counts:
         found = _XID.search(sql)
         name = f"{found[1].lower()} {found[2].lower()} {found[3]}" if found else sql
         if name in self._prepared or not commits:
-            counts = self._prepared.pop(name, {})
-            return counts if commits else {}
+            counts = self._prepared.pop(name, Counts())
+            if not commits:
+                counts.forget()
+            return counts
         raise self._place.lost(
             f"the XA transaction committed at {self._at.file}:{self._at.offset} was prepared before reading began"
         )
@@ -303,12 +316,15 @@ class Stream:
             raise self._place.lost(f"table {table}: the binlog has only part of a row (binlog_row_image is not FULL)")
         if event.type in binlog.COMPRESSED:
             data, at = uncompressed(data[at:]), 0
+        group.counts.folder = self._spill
+        types = {name: kind.type for name, kind in self._watched[table].items()}
         try:
             size = len(data)
             while at < size:
                 for sign, present in images:
-                    row, at = plan.image(data, at, present)
-                    group.add(table, row, sign)
+                    begin = at
+                    row, at = plan.image(data, begin, present)
+                    group.add(table, types, row, sign, at - begin)
         except Unfit as unfit:
             raise LostGuarantee(
                 f"the binlog has a value that Spark cannot hold: {unfit}",

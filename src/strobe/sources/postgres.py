@@ -23,6 +23,7 @@ from strobe.algebra.schema import RelationSchema
 from strobe.errors import SourceUnavailable, StrobeError, UserError
 from strobe.messages import Position, Transaction
 from strobe.sources.base import Finding, Kept, Reader, Source
+from strobe.sources.nets import remove_files
 from strobe.sources.postgres_catalog import Slot, Table, read_prepared, read_slot, read_tables, read_types, rows
 from strobe.sources.postgres_check import check, publication_statements, usable_table
 from strobe.sources.postgres_definitions import Definitions, unpublished
@@ -233,7 +234,16 @@ class PostgresSource(Source):
             self._check_stream(after, slot, started)
 
         with Stream(
-            self._place, after, stops, watched, self._types, lambda: self._durable, self._slots, check, guard.look
+            self._place,
+            after,
+            stops,
+            watched,
+            self._types,
+            lambda: self._durable,
+            self._slots,
+            check,
+            guard.look,
+            self.spill,
         ) as stream:
             reported = after.order[0]
             while not stopped():
@@ -243,6 +253,7 @@ class PostgresSource(Source):
                     continue
                 transaction = self._transaction(arrived, visible)
                 if transaction.xid is not None and not visible.wait(transaction.xid, stopped):
+                    remove_files(arrived.changes, arrived.gone)
                     return
                 yield transaction
                 reported = arrived.end

@@ -196,6 +196,8 @@ class Pool:
         self.place = place
         self.started = started
         """When the server was started of which it is known that its log is the one that views stand in."""
+        self.sharing = threading.Lock()
+        """Held while a snapshot is shared: one at a time, so that connections stay few."""
         self._free = threading.BoundedSemaphore(place.connections)
         self._idle: list[Connection] = []
         self._lock = threading.Lock()

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import Any, cast
 
@@ -25,7 +25,7 @@ from strobe.algebra.bag import Row
 from strobe.errors import LostGuarantee, SourceUnavailable, UserError
 from strobe.messages import Lookup, Position, Seen, SeenByXid
 from strobe.sources import postgres_pgoutput as pgoutput
-from strobe.sources.base import Reader
+from strobe.sources.base import Reader, Shared
 from strobe.sources.postgres_catalog import Table, read_tables, rows
 from strobe.sources.postgres_mark import Mark, commits, peek, position_at
 from strobe.sources.postgres_pgoutput import parse_lsn, widen
@@ -155,6 +155,23 @@ class PostgresReader(Reader):
             where=self._place.where,
             fix="It may wait for a synchronous standby; see pg_stat_activity. Strobe tries again.",
         )
+
+    @contextmanager
+    def shared(self, relations: Sequence[str], most: int) -> Iterator[Shared | None]:
+        from strobe.sources.postgres_shared import share
+
+        tasks = min(most, self._place.connections)
+        if tasks < 2 or not self._pool.sharing.acquire(blocking=False):
+            yield None
+            return
+        try:
+            seen = self.open()
+            tables = [self._table(relation) for relation in dict.fromkeys(relations)]
+            with share(self._pool, self._open_connection(), seen, tables, tasks) as shared:
+                yield shared
+        finally:
+            self.close()
+            self._pool.sharing.release()
 
     def close(self) -> None:
         if self._connection is not None:

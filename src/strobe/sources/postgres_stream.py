@@ -16,24 +16,30 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 import psycopg
 from psycopg.pq import ExecStatus
 
 from strobe.algebra.bag import Bag, Row
+from strobe.algebra.relation import Relation
+from strobe.dataplane.arrow import canonical_ddl
 from strobe.errors import BrokenInvariant, RelationLost, SourceUnavailable, StrobeError, UserError
 from strobe.messages import GlobalTransaction, Position
 from strobe.sources import postgres_pgoutput as pgoutput
 from strobe.sources.global_ids import global_transaction
+from strobe.sources.nets import ROWS, Net, Nets, remove_files
 from strobe.sources.postgres_mark import Mark, mark_of
 from strobe.sources.postgres_pgoutput import UNCHANGED, RelationInfo, Tuple, lsn_text, parse_lsn
 from strobe.sources.postgres_place import STARTED, Connection, Place, identifier
 from strobe.sources.postgres_values import Decode, PgType, Unfit, decoder
 
 WAITING = 200
-"""Transactions that wait to be taken; while there are as many, the server keeps the rest."""
+"""Transactions that wait to be taken; while there are as many, or `ROWS` rows of theirs, the server keeps the rest."""
 FEEDBACK_SECONDS = 5.0
+WAITING_FEEDBACK_SECONDS = 0.4
+"""While nothing is read, a server that wants a sign of life is not heard: it gets them unasked."""
 SILENCE_SECONDS = 60.0
 """After so long without a sign of life the connection is given up. The server is asked for one now and then."""
 PROGRESS_SECONDS = 0.02
@@ -69,14 +75,19 @@ class Arrived:
     """The last transaction that had come by then."""
     xid: int | None = None
     committed_at: datetime | None = None
-    changes: Mapping[str, Bag] = field(default_factory=dict)
-    gone: Mapping[str, Bag] = field(default_factory=dict)
+    changes: Mapping[str, Relation] = field(default_factory=dict)
+    gone: Mapping[str, Relation] = field(default_factory=dict)
     part_of: tuple[GlobalTransaction, ...] = ()
 
     @property
     def told(self) -> bool:
         """Whether it says more than how far the log has come."""
         return bool(self.changes or self.gone or self.part_of)
+
+    @property
+    def held(self) -> int:
+        """The rows that it has in memory."""
+        return sum(len(rows) for rows in (*self.changes.values(), *self.gone.values()) if isinstance(rows, Bag))
 
 
 class Slots:
@@ -112,9 +123,10 @@ class Stream(threading.Thread):
         slots: Slots,
         check: Callable[[str, str], None],
         guard: Callable[[Callable[[], None]], None],
+        spill: Path | None = None,
     ) -> None:
         """`watched` is by the tables' ids; `durable` says up to where the log is no longer needed; `guard` is called
-        with what ends the connection, often, and may raise.
+        with what ends the connection, often, and may raise; large transactions go into files in `spill`.
 
         `check` is called as soon as the slot is held, when nobody else can move it on any more, with the slot's name
         and when the server was started that it is on."""
@@ -124,12 +136,13 @@ class Stream(threading.Thread):
         self._mark = mark_of(after)
         self._stops = sorted({stop.order[0] for stop in stops if after < stop})
         self._check = check
-        self._assembly = Assembly(place, watched, types)
+        self._assembly = Assembly(place, watched, types, spill)
         self._durable = durable
         self._slots = slots
         self._guard = guard
         self._own = False
         self._arrived: queue.Queue[Arrived | StrobeError | BaseException] = queue.Queue(WAITING)
+        self._rows_put = self._rows_taken = 0
         self._ending = threading.Event()
         self._received = self._after
         self._passed: int | None = None
@@ -145,6 +158,9 @@ class Stream(threading.Thread):
     def __exit__(self, *_: object) -> None:
         self._ending.set()
         self.join(timeout=5)
+        while not self._arrived.empty():  # nobody has taken it: it will come again
+            if isinstance(arrived := self._arrived.get_nowait(), Arrived):
+                remove_files(arrived.changes, arrived.gone)
 
     def take(self, seconds: float) -> Arrived | None:
         """The next that has arrived; None if nothing does in time."""
@@ -155,6 +171,7 @@ class Stream(threading.Thread):
         if isinstance(found, BaseException):
             self._arrived.put(found)  # for whoever asks again
             raise found
+        self._rows_taken += found.held
         return found
 
     def run(self) -> None:
@@ -168,6 +185,7 @@ class Stream(threading.Thread):
         except BaseException as error:  # raised where the transactions are taken
             self._put(connection, error)
         finally:
+            self._assembly.forget()
             if connection is not None:
                 connection.close()
             if self._own:
@@ -250,7 +268,7 @@ class Stream(threading.Thread):
             if frame.reply:
                 self._tell(connection)
             return
-        arrived = self._assembly.receive(pgoutput.decode(frame.payload))
+        arrived = self._assembly.receive(pgoutput.decode(frame.payload), len(frame.payload))
         if arrived is None:
             return
         self._stop_before(connection, arrived.end)
@@ -285,13 +303,22 @@ class Stream(threading.Thread):
         self._put(connection, arrived)
 
     def _put(self, connection: Connection | None, item: Arrived | BaseException) -> None:
+        rows = item.held if isinstance(item, Arrived) else 0
         while not self._ending.is_set():
             try:
-                self._arrived.put(item, timeout=0.5)
-                return
+                if not rows or self._rows_put - self._rows_taken < ROWS:
+                    self._arrived.put(item, timeout=0.5)
+                    self._rows_put += rows
+                    return
+                self._ending.wait(0.02)
             except queue.Full:
-                if connection is not None and not isinstance(item, BaseException):
-                    self._tell(connection)
+                pass
+            if connection is None or isinstance(item, BaseException):
+                continue
+            if time.monotonic() >= self._told_at + WAITING_FEEDBACK_SECONDS:
+                self._tell(connection)
+        if isinstance(item, Arrived):
+            remove_files(item.changes, item.gone)
 
     def _feedback_due(self) -> bool:
         now = time.monotonic()
@@ -335,11 +362,12 @@ class Assembly:
         place: Place,
         watched: Mapping[int, Watched],
         types: Callable[[set[tuple[int, int]]], Mapping[tuple[int, int], PgType]],
+        spill: Path | None = None,
     ) -> None:
         self._place, self._watched, self._types = place, watched, types
         self._relations: dict[int, Rows | None] = {}
         self._begin: pgoutput.Begin | None = None
-        self._nets: dict[str, Net] = {}
+        self._nets = Nets(spill)
         self._parts: dict[GlobalTransaction, None] = {}
 
     @property
@@ -347,9 +375,15 @@ class Assembly:
         """Whether a transaction has come in part."""
         return self._begin is not None
 
-    def receive(self, message: pgoutput.Message) -> Arrived | None:
+    def forget(self) -> None:
+        """What has come in part will come again."""
+        self._nets.forget()
+
+    def receive(self, message: pgoutput.Message, size: int = 0) -> Arrived | None:
+        """A message, which had so many bytes; the transaction that ends with it."""
         if isinstance(message, pgoutput.Begin):
-            self._begin, self._nets, self._parts = message, {}, {}
+            self._begin, self._parts = message, {}
+            self._nets.forget()
         elif isinstance(message, pgoutput.Commit):
             return self._commit(message)
         elif isinstance(message, RelationInfo):
@@ -357,7 +391,8 @@ class Assembly:
         elif isinstance(message, (pgoutput.Insert, pgoutput.Update, pgoutput.Delete)):
             rows = self._relations[message.relation]
             if rows is not None:
-                rows.apply(message, self._nets.setdefault(rows.watched.name, rows.net()))
+                rows.apply(message, rows.net(self._nets))
+                self._nets.grew(size)
         elif isinstance(message, pgoutput.Truncate):
             self._truncate(message)
         elif isinstance(message, pgoutput.Emitted) and (part := named_by(message, self._place)):
@@ -368,8 +403,7 @@ class Assembly:
         begin, self._begin = self._begin, None
         if begin is None:
             raise BrokenInvariant("a commit came without its beginning", where=self._place.where)
-        changes = {name: bag for name, net in self._nets.items() if len(bag := net.changes())}
-        gone = {name: bag for name, net in self._nets.items() if len(bag := net.gone())}
+        changes, gone = self._nets.take()
         parts, mark = tuple(self._parts), Mark.of(message)
         return Arrived(message.end_lsn, mark, begin.xid, message.committed_at, changes, gone, parts)
 
@@ -412,59 +446,6 @@ def named_by(message: pgoutput.Emitted, place: Place) -> GlobalTransaction | Non
     return global_transaction(message.content.decode(errors="replace"), place.source)
 
 
-class Net:
-    """What a transaction did to one table, net."""
-
-    def __init__(self, columns: tuple[str, ...]) -> None:
-        self._columns = columns
-        self._counts: dict[Row, int] = {}
-
-    def change(self, old: Row | None, new: Row | None) -> None:
-        for row, sign in ((old, -1), (new, 1)):
-            if row is not None:
-                count = self._counts.get(row, 0) + sign
-                if count:
-                    self._counts[row] = count
-                else:
-                    del self._counts[row]
-
-    def changes(self) -> Bag:
-        return Bag(self._columns, self._counts)
-
-    def gone(self) -> Bag:
-        return Bag(())
-
-
-class KeyedNet(Net):
-    """The same, where old rows are known by their keys: which of them were there before, and what is there after."""
-
-    def __init__(self, columns: tuple[str, ...], key: tuple[str, ...]) -> None:
-        super().__init__(columns)
-        self._key = key
-        self._places = [columns.index(c) for c in key]
-        self._before: dict[Row, bool] = {}
-        self._after: dict[Row, Row | None] = {}
-
-    def key_of(self, row: Row) -> Row:
-        return tuple(row[i] for i in self._places)
-
-    def change(self, old: Row | None, new: Row | None) -> None:
-        """`old` is a key."""
-        if old is not None:
-            self._before.setdefault(old, True)
-            self._after[old] = None
-        if new is not None:
-            key = self.key_of(new)
-            self._before.setdefault(key, False)
-            self._after[key] = new
-
-    def changes(self) -> Bag:
-        return Bag(self._columns, {row: 1 for row in self._after.values() if row is not None})
-
-    def gone(self) -> Bag:
-        return Bag(self._key, {key: 1 for key, there in self._before.items() if there})
-
-
 class Rows:
     """Decodes the changes of one table, as it was described last."""
 
@@ -473,13 +454,15 @@ class Rows:
         self._place = place
         names = [c.name for c in info.columns]
         self._columns = tuple(watched.types)
+        self._spark = {name: canonical_ddl(type_.spark or "") for name, type_ in watched.types.items()}
         self._places = [names.index(c) for c in self._columns]
         self._decoders: list[Decode] = [decoder(t) for t in watched.types.values()]
         self._key = [names.index(c) for c in watched.key] if not watched.images else []
         self._key_decoders = [self._decoders[self._columns.index(c)] for c in watched.key] if self._key else []
 
-    def net(self) -> Net:
-        return Net(self._columns) if self.watched.images else KeyedNet(self._columns, self.watched.key)
+    def net(self, nets: Nets) -> Net:
+        """What the transaction does to this table."""
+        return nets.of(self.watched.name, self._spark, () if self.watched.images else self.watched.key)
 
     def apply(self, message: pgoutput.Insert | pgoutput.Update | pgoutput.Delete, net: Net) -> None:
         if isinstance(message, pgoutput.Insert):

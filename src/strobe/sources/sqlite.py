@@ -3,7 +3,7 @@
 A position is the number of the last row of the log at that point, with the random mark that the row was given: a
 database that was restored from a backup and went another way has other marks. SQLite shows triggers no transaction
 identifiers, so a reported transaction is everything committed between two looks at the log, split at `stops`: whole
-transactions, one or several. A group is held in memory, whatever its size, with only its net changes.
+transactions, one or several. Of a group only its net changes are kept, in files if they are many.
 
 Strobe writes to the database in `prepare`, `undo` and `discard` only. Everything else happens in short read
 transactions on read-only connections, which in WAL mode block nobody.
@@ -13,18 +13,18 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from strobe.algebra.bag import Bag, Row
+from strobe.algebra.relation import Relation
 from strobe.algebra.schema import RelationSchema
 from strobe.errors import SourceUnavailable, UserError
 from strobe.messages import Position, Seen, Transaction
 from strobe.sources.base import Finding, Reader, Source
+from strobe.sources.nets import Nets, remove_files
 from strobe.sources.sqlite_check import check
 from strobe.sources.sqlite_log import Prepared, Watched, prepare_statements, prepared, undo_statements
 from strobe.sources.sqlite_reader import Gate, Place, Rows, SqliteReader, end_of_log, position_at
@@ -140,9 +140,14 @@ class SqliteSource(Source):
                         continue
                     version = current
                     schema, groups = self._look(connection, after, stops, schema, stopped)
-                    for transaction in groups:
-                        after = transaction.position
-                        yield transaction
+                    try:
+                        while groups:
+                            transaction = groups.pop(0)
+                            after = transaction.position
+                            yield transaction
+                    finally:
+                        for transaction in groups:  # nobody took it: it will be read again
+                            remove_files(transaction.changes, transaction.gone)
 
     def _file(self) -> tuple[int, int]:
         """The file under the path: a database that was put in another's place is another file."""
@@ -181,18 +186,27 @@ class SqliteSource(Source):
         start = after.order[0]
         ends |= {w.since for w in state.watched}  # from there on a relation has other columns
         groups = []
-        for through in sorted(e for e in ends if start < e <= end):
-            groups.append(self._group(connection, state, start, through))
-            start = through
+        try:
+            for through in sorted(e for e in ends if start < e <= end):
+                groups.append(self._group(connection, state, start, through))
+                start = through
+        except BaseException:
+            for group in groups:
+                remove_files(group.changes, group.gone)
+            raise
         return groups
 
     def _group(self, connection: sqlite3.Connection, state: Prepared, start: int, through: int) -> Transaction:
-        group = Group(self._place, connection, state, self._focus)
+        group = Group(self._place, connection, state, self._focus, self.spill)
         cursor = connection.execute(f"SELECT * FROM {LOG} WHERE seq > ? AND seq <= ? ORDER BY seq", (start, through))
         seq = mark = at = None
-        while rows := cursor.fetchmany(1000):
-            for seq, mark, at, watch, sign, *values in rows:  # noqa: B007  # the last ones are used below
-                group.add(watch, sign, values)
+        try:
+            while rows := cursor.fetchmany(1000):
+                for seq, mark, at, watch, sign, *values in rows:  # noqa: B007  # the last ones are used below
+                    group.add(watch, sign, values)
+        except BaseException:
+            group.forget()
+            raise
         if seq != through or mark is None or at is None:
             raise self._place.lost(f"the log has no row {through} any more")
         return Transaction(
@@ -259,40 +273,38 @@ class Group:
         connection: sqlite3.Connection,
         state: Prepared,
         focus: Mapping[str, Collection[str]] | None,
+        spill: Path | None,
     ) -> None:
         self._place = place
         self._connection = connection
         self._watched = state.by_id
         self._focus = focus
-        self._counts: dict[int, dict[Row, int]] = {}
-        self._decoders: dict[int, Rows] = {}
-        self._places: dict[int, list[int]] = {}
+        self._nets = Nets(spill)
+        self._decoders: dict[int, tuple[list[int], dict[str, str], Rows]] = {}
 
     def add(self, watch: int, sign: int, values: Sequence[Any]) -> None:
         watched = self._watched[watch]
         if not sign:
             raise self._place.lost(f"the triggers of table {watched.relation} were missing or altered for some time")
         if watch not in self._decoders:
-            self._decoders[watch], self._places[watch] = self._decoder(watched)
-            self._counts[watch] = defaultdict(int)
-        counts = self._counts[watch]
-        row = self._decoders[watch].decode([values[i] for i in self._places[watch]])
-        counts[row] += sign
-        if not counts[row]:
-            del counts[row]
+            self._decoders[watch] = self._decoder(watched)
+        places, types, rows = self._decoders[watch]
+        if places:
+            row = rows.decode([values[i] for i in places])
+            net = self._nets.of(watched.relation, types)
+            net.change(*((None, row) if sign > 0 else (row, None)))
+            self._nets.grew(sum([len(value) for value in row if isinstance(value, (str, bytes))]))
 
-    def _decoder(self, watched: Watched) -> tuple[Rows, list[int]]:
+    def _decoder(self, watched: Watched) -> tuple[list[int], dict[str, str], Rows]:
         used = watched.columns if self._focus is None else self._focus.get(watched.relation, ())
         places = [i for i, column in enumerate(watched.columns) if column in used]
         types = {watched.columns[i]: watched.types[watched.columns[i]] for i in places}
         key = read_table(self._connection, watched.relation).primary_key
-        return Rows(self._place, watched.relation, types, key), places
+        return places, types, Rows(self._place, watched.relation, types, key)
 
-    def changes(self) -> dict[str, Bag]:
-        found: dict[str, Bag] = {}
-        for watch, counts in self._counts.items():
-            watched = self._watched[watch]
-            columns = [watched.columns[i] for i in self._places[watch]]
-            if counts and columns:
-                found[watched.relation] = Bag(columns, counts)
-        return found
+    def changes(self) -> dict[str, Relation]:
+        return self._nets.take()[0]
+
+    def forget(self) -> None:
+        """It could not be read to its end."""
+        self._nets.forget()

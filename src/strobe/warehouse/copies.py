@@ -73,7 +73,7 @@ def _base(path: Path, name: str, header: Header) -> tuple[int, int]:
     for row in reversed(look.published(path)):
         if definition.from_commit <= row.commit <= header.number and name in row.views:
             return row.commit, row.views[name]
-    return definition.from_commit, definition.version
+    return definition.base, definition.version
 
 
 def _stored(layout: Layout, name: str, version: int, columns: tuple[str, ...], where: str) -> Bag:

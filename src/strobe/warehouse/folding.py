@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from strobe.errors import Fenced
 from strobe.warehouse import look, tables, views
-from strobe.warehouse.header import Definition, Header, Published
+from strobe.warehouse.header import Definition, Published
 from strobe.warehouse.layout import Layout
 
 Hook = Callable[[str], None]
@@ -38,7 +38,10 @@ def fold(
     at: Hook,
     lenient: Collection[str] = (),
 ) -> Published | None:
-    """Fold all views to the last commit. Without effect while a view is being loaded anew."""
+    """Fold all views to the last commit. Without effect while a view is being loaded anew.
+
+    A commit with which views came in is published on the way, if it was not yet.
+    """
     log = look.open_log(layout)
     last = look.last_header_of(log)
     standings = _standings(layout, definitions)
@@ -51,14 +54,16 @@ def fold(
     if newest is not None:
         renew(spark, layout, newest, retention)
         standings = _standings(layout, definitions) or {}
-    pending = _pending(log, last, newest, standings)
-    for definition, after in pending:
-        views.fold(spark, layout, log, definition, after, last.number, definition.view in lenient)
-        at("fold.view")
-    at("fold.before_publish")
-    row = publish(spark, layout, definitions, last.number)
-    at("fold.after_publish")
-    return row
+    came = {d.from_commit for d in definitions if newest is None or d.from_commit > newest.commit}
+    for commit in sorted({*came, last.number}):
+        for definition, after in _pending(log, commit, newest, standings):
+            views.fold(spark, layout, log, definition, after, commit, definition.view in lenient)
+            at("fold.view")
+        at("fold.before_publish")
+        newest = publish(spark, layout, definitions, commit)
+        at("fold.after_publish")
+        standings = _standings(layout, definitions) or {}
+    return newest
 
 
 def settle(
@@ -71,7 +76,7 @@ def settle(
         standings = _standings(layout, [each])
         if last is None or standings is None:
             continue
-        for definition, after in _pending(log, last, newest_published(layout), standings):
+        for definition, after in _pending(log, last.number, newest_published(layout), standings):
             views.fold(spark, layout, log, definition, after, last.number, definition.view in lenient)
             at("fold.view")
 
@@ -121,14 +126,14 @@ def _standings(layout: Layout, definitions: Iterable[Definition]) -> dict[str, S
         if look.loaded_generation(table, definition.view) != definition.generation:
             return None
         folded = look.folded_to(table, definition.view, definition.generation)
-        found[definition.view] = Standing(definition, table.version(), folded or definition.from_commit)
+        found[definition.view] = Standing(definition, table.version(), folded or definition.base)
     return found
 
 
 def _pending(
-    log: DeltaTable, last: Header, newest: Published | None, standings: Mapping[str, Standing]
+    log: DeltaTable, through: int, newest: Published | None, standings: Mapping[str, Standing]
 ) -> list[tuple[Definition, int]]:
-    """The views with rows in the log that their tables do not hold, and the commits from which on.
+    """The views with rows in the log up to a commit that their tables do not hold, and the commits from which on.
 
     A table that is still at its published version has nothing pending up to the published commit: this only spares
     reading the log from where the table changed last.
@@ -137,5 +142,5 @@ def _pending(
     for name, standing in standings.items():
         unchanged = newest is not None and newest.views.get(name) == standing.version
         starts[name] = max(standing.folded, newest.commit) if newest is not None and unchanged else standing.folded
-    changes = look.changes(log, min(starts.values(), default=0), last.number)
+    changes = look.changes(log, min(starts.values(), default=0), through)
     return [(standings[n].definition, after) for n, after in starts.items() if changes.get(n, (0, 0))[0] > after]

@@ -62,7 +62,8 @@ class Published:
 
 @dataclass(frozen=True)
 class Definition:
-    """A definition that a view has, or had. `version` is the version of its table that holds `from_commit`."""
+    """A definition that a view has, or had. `version` is the version of its table to which the log's rows from
+    `from_commit` on are added: that commit may carry what changed since the table was loaded."""
 
     view: str
     generation: int
@@ -72,3 +73,8 @@ class Definition:
     from_commit: int
     to_commit: int | None
     version: int
+
+    @property
+    def base(self) -> int:
+        """The last commit whose rows `version` needs no more."""
+        return self.from_commit - 1

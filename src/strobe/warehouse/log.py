@@ -70,9 +70,13 @@ def append(
     commits: Sequence[Commit],
     generations: Mapping[str, int],
     stored: Stored,
+    carried: Mapping[str, DataFrame],
 ) -> None:
-    """Append all commits, atomically."""
+    """Append all commits, atomically. The last of them also brings what is `carried`: net changes of views' columns,
+    with `_count`."""
     parts = changed_rows(spark, members, commits, stored)
+    last = F.lit(commits[-1].number).cast("bigint")
+    parts |= {name: (frame.withColumn(_COMMIT, last), False) for name, frame in carried.items()}
     frames = [_headers(spark, epoch, commits, generations)]
     frames += [_data(frame, members[name], epoch) for name, (frame, _) in parts.items()]
     whole = _union(frames, [f"{field(n, members[n].generation)}" for n in parts])

@@ -89,7 +89,7 @@ class Snapshot:
         for row in reversed(self._published):
             if definition.from_commit <= row.commit <= self.commit and view in row.views:
                 return _Base(definition, row.commit, row.views[view])
-        return _Base(definition, definition.from_commit, definition.version)
+        return _Base(definition, definition.base, definition.version)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from deltalake import DeltaTable
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -56,6 +57,16 @@ class Loaded:
     generation: int
     schema: str
     version: int
+
+
+@dataclass(frozen=True)
+class Rest:
+    """What another log says of a view between two of its commits, and the view's table does not hold."""
+
+    definition: Definition
+    log: DeltaTable
+    after: int
+    through: int
 
 
 def _nothing(name: str) -> None:
@@ -143,16 +154,20 @@ class Warehouse:
         `UserError` if a view's expression fails on a row, and nothing was committed; `Fenced`; or `CommitUnknown`,
         after which this warehouse must be fenced again before anything else.
         """
-        self._append(commits, {name: d.generation for name, d in self.definitions.items()})
+        self._append(commits, {name: d.generation for name, d in self.definitions.items()}, {})
 
-    def _append(self, commits: Sequence[Commit], generations: Mapping[str, int]) -> None:
+    def _append(
+        self, commits: Sequence[Commit], generations: Mapping[str, int], carried: Mapping[str, DataFrame]
+    ) -> None:
         with self._appending:
             self._check_numbers(commits)
             self._at("append.before")
             described = f"Strobe: commits {commits[0].number} to {commits[-1].number}"
             self._spark.sparkContext.setJobGroup(APPENDS, described)
             try:
-                log.append(self._spark, self.layout, self._epoch, self._members, commits, generations, self._stored)
+                log.append(
+                    self._spark, self.layout, self._epoch, self._members, commits, generations, self._stored, carried
+                )
             except (Py4JError, PySparkException) as error:
                 raise self._diagnosis(commits, error) from error
             except OSError as error:
@@ -229,8 +244,23 @@ class Warehouse:
                 raise log.evaluation_error(view.name, error) from error
             raise self._unknown(f"view {view.name} could not be loaded", error) from error
 
-    def join(self, loaded: Sequence[Loaded], commit: Commit, dropped: Sequence[str] = ()) -> None:
-        """Let loaded views take part from this commit on, and others no more; the commit is published with them."""
+    def expect(self, loaded: Sequence[Loaded]) -> None:
+        """Make room in the log for views that will join: then their join takes less time."""
+        with self._appending:
+            fence.ensure_ours(self.layout, self._epoch)
+            self._add_fields(loaded)
+
+    def join(
+        self,
+        loaded: Sequence[Loaded],
+        commit: Commit,
+        dropped: Sequence[str] = (),
+        rest: Sequence[Rest] = (),
+    ) -> None:
+        """Let loaded views take part from this commit on, and others no more; the next fold publishes it.
+
+        The commit carries the rest: what changed of the views and their tables do not hold.
+        """
         with self._folding, self._appending, self._guarded("views could not be brought in"):
             fence.ensure_ours(self.layout, self._epoch)
             self._check_numbers([commit])
@@ -245,12 +275,12 @@ class Warehouse:
             self._at("load.definitions")
             generations = {n: d.generation for n, d in self.definitions.items() if n not in dropped}
             generations |= {item.view.name: item.generation for item in loaded}
-            self._append([commit], generations)
-            self._definitions = rows
             self._members = {n: m for n, m in self._members.items() if n not in dropped}
             self._members |= {item.view.name: Member(item.view, item.generation) for item in loaded}
+            carried = {r.definition.view: views.net(self._spark, r.log, r.definition, r.after, r.through) for r in rest}
+            self._append([commit], generations, carried)
+            self._definitions = rows
             self._at("load.joined")
-            self.fold()
 
     def take_back(self) -> None:
         """Loads that will not join after all: the tables hold the generations in force again."""
@@ -327,6 +357,14 @@ class Warehouse:
         with self._folding, self._guarded("the view tables could not be folded"):
             definitions = tuple(self.definitions.values())
             return folding.fold(self._background, self.layout, definitions, self._retention, self._at, self._lenient)
+
+    @property
+    def folding(self) -> bool:
+        """Whether tables are being folded, loaded or maintained at this moment, in another thread."""
+        free = self._folding.acquire(blocking=False)
+        if free:
+            self._folding.release()
+        return not free
 
     def maintain(self) -> None:
         """Drop what is older than the horizon, join small files, delete files that nothing uses. Now and then."""
