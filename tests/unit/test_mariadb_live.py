@@ -186,3 +186,71 @@ def test_every_commit_is_a_state_of_the_databases(
     assert len(warehouse.commits) > 5
     compare(assembly, warehouse, Past(assembly, start), initial)  # type: ignore[arg-type]  # a past of MariaDB's
     assembly.close()
+
+
+def test_every_commit_has_all_of_a_global_transaction_or_nothing(
+    mariadb: Server, mysql: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Named by a column in one database, and by the identifier of an XA transaction in the other."""
+    servers = {"sales": mariadb, "billing": mysql}
+    names = {source: f"{source}{next(_numbers)}" for source in servers}
+    for source, statements in (("sales", SALES), ("billing", BILLING)):
+        monkeypatch.setenv(f"{source.upper()}_DSN", servers[source].database(names[source]))
+        servers[source].run(*statements, database=names[source])
+    mariadb.run("CREATE TABLE marks (n INT PRIMARY KEY, name TEXT)", database=names["sales"])
+    (tmp_path / "strobe.yml").write_text(
+        "version: 1\nproject: shop\nsources:\n"
+        '  sales: {type: mariadb, dsn: "${SALES_DSN}", global_transactions: marks.name}\n'
+        '  billing: {type: mariadb, dsn: "${BILLING_DSN}"}\n'
+        f"views:{VIEW.format(name='v', algorithm='sweep', level='complete')}"
+    )
+    assembly = assemble(config.load(tmp_path))
+    start = {name: contents(assembly, name) for name in assembly.sources}
+    initial = {"v": evaluate(assembly.views["v"].view, {s: c for s, (_, c) in start.items()})}
+    last = Commit(1, datetime.now(timezone.utc), {"v": {s: start[s][0] for s in start}})
+    warehouse = MemoryWarehouse(assembly, last, initial, 0.02)
+    coordinator = Coordinator(assembly, warehouse, last, through_spark=None)  # type: ignore[arg-type]  # in memory
+
+    def together() -> None:
+        for n in range(100, 130):
+            xid = f"'strobe:g{n} sales,billing', 'x'"
+            mysql.run(
+                f"XA START {xid}",
+                f"INSERT INTO payments VALUES ({n}, {n}, 1)",
+                f"XA END {xid}",
+                f"XA PREPARE {xid}",
+                database=names["billing"],
+            )
+            mariadb.run(
+                "BEGIN",
+                f"INSERT INTO orders VALUES ({n}, 1, 'open')",
+                f"INSERT INTO marks VALUES ({n}, 'g{n} sales,billing')",
+                "COMMIT",
+                database=names["sales"],
+            )
+            mysql.run(f"XA COMMIT {xid}", database=names["billing"])
+
+    writer = threading.Thread(target=together)
+    writer.start()
+    deadline = time.monotonic() + 90
+
+    def done() -> bool:
+        assert time.monotonic() < deadline, "the coordinator did not come to rest"
+        return not writer.is_alive() and coordinator.idle()
+
+    coordinator.run(done)
+    places: dict[str, dict[str, tuple[int, ...]]] = {}
+    for name, (text, _) in start.items():
+        source = assembly.sources[name]
+        end, reached = source.now(), [source.position(text)]
+        places[name] = {}
+        for transaction in source.transactions(reached[0], [], lambda e=end, r=reached: e <= r[-1]):  # type: ignore[misc]
+            places[name] |= {part.id: transaction.position.order for part in transaction.part_of}
+            reached.append(transaction.position)
+    assert len(places["sales"]) == 30 and places["sales"].keys() == places["billing"].keys()
+    for commit in warehouse.commits:
+        shown = {s: assembly.sources[s].position(text).order for s, text in commit.positions["v"].items()}
+        has = [{n for n, at in places[s].items() if at <= end} for s, end in shown.items()]
+        assert has[0] == has[1], f"commit {commit.number} tears a global transaction"
+    compare(assembly, warehouse, Past(assembly, start), initial)  # type: ignore[arg-type]  # a past of MariaDB's
+    assembly.close()

@@ -7,6 +7,7 @@ snapshot is always a prefix of it. For MySQL see `mysql_snapshot`.
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
@@ -30,6 +31,7 @@ KEYS = 500
 """So many keys are asked for at once; from 1,000 on the server would turn the list into a temporary table."""
 PLACE_SECONDS = 10.0
 """So long another snapshot is taken where it cannot be told what one has seen."""
+PLACE_PAUSE = 0.01
 PLACE_BYTES = 2**24
 """Where more than this was logged meanwhile, another snapshot is cheaper than reading it."""
 FOREVER_MS = 2**32 - 1
@@ -109,6 +111,7 @@ class MariadbReader(Reader):
             if found is not None:
                 return found
             rows(self._connection, "COMMIT")
+            time.sleep(random.uniform(0, PLACE_PAUSE))
         raise SourceUnavailable("it changes too fast to say what a snapshot has seen", where=place.where)
 
     def _placed(self, low: Position, high: tuple[str, int]) -> Position | None:

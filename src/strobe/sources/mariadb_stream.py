@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -25,11 +24,11 @@ from strobe.sources.global_ids import global_transaction
 from strobe.sources.mariadb_binlog import Dump, Event, Marks, parts, passed_by, position_at
 from strobe.sources.mariadb_ddl import effect, first_words, tokens
 from strobe.sources.mariadb_events import payload, statement, uncompressed
+from strobe.sources.mariadb_group import Counts, Group, Whereabouts
 from strobe.sources.mariadb_names import Names
 from strobe.sources.mariadb_place import Connections, rows
 from strobe.sources.mariadb_rows import RowPlan, TableMap, Undescribed, kind_of, lenenc
 from strobe.sources.mariadb_values import Kind, Unfit
-from strobe.sources.nets import Nets, Saved
 
 QUIET_SECONDS = 0.2
 """So long, at most, positions move on unreported."""
@@ -37,46 +36,6 @@ STANDALONE, PREPARED = 1, 64
 
 Watched = Mapping[str, Mapping[str, Kind]]
 """The tables that are reported, with the columns that somebody uses and what they hold."""
-Counts = Nets
-
-
-@dataclass
-class Group:
-    """A transaction that is being read."""
-
-    standalone: bool
-    prepared: bool = False
-    mysql: bool = False
-    counts: Counts = field(default_factory=Nets)
-    named: list[str] = field(default_factory=list)
-    """What the application calls the global transactions that this is a part of."""
-    savepoints: dict[str, tuple[Saved, list[str]]] = field(default_factory=dict)
-
-    def add(self, table: str, types: Mapping[str, str], row: Row, sign: int, size: int) -> None:
-        self.counts.of(table, types).change(*((None, row) if sign > 0 else (row, None)))
-        self.counts.grew(size)
-
-    def save(self, name: str) -> None:
-        self.savepoints[name] = self.counts.save(), list(self.named)
-
-    def back_to(self, name: str) -> None:
-        saved, named = self.savepoints.get(name, ({}, []))
-        self.counts.back_to(saved)
-        self.named = list(named)
-
-
-@dataclass
-class Whereabouts:
-    """Where in the log a connection is."""
-
-    file: str
-    offset: int
-    created: int
-
-    def advance(self, end: int) -> None:
-        """Events have the lower half of their offset only."""
-        offset = (self.offset & ~0xFFFFFFFF) | end
-        self.offset = offset if offset >= self.offset else offset + (1 << 32)
 
 
 class Stream:

@@ -83,8 +83,10 @@ def end(found: Sequence[tuple[Any, ...]]) -> End:
 
 def settle(connection: Any, place: Place, busy: frozenset[tuple[str, ...]]) -> None:
     """Wait until these transactions are visible."""
-    until = time.monotonic() + SETTLE_SECONDS
+    until, pause = time.monotonic() + SETTLE_SECONDS, 0.0002
     while busy:
+        time.sleep(pause)
+        pause = min(2 * pause, 0.05)
         busy &= owners(rows(connection, OWNED)[0][0])
         if busy and time.monotonic() > until:
             message = f"the transaction {':'.join(filter(None, min(busy)))} takes long to commit"
