@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import ClassVar
 
 import mariadb_server
+import pytest
 from mariadb_server import Server, own_folder
-from postgres_server import without_server
 
 USER = ["--user=root"] if os.geteuid() == 0 else []
 MISSING = "there is no MySQL server: tools/mysql.sh fetches one"
@@ -59,8 +59,8 @@ class MysqlServer(Server):
 def new_template() -> Iterator[Path]:
     """An empty data folder, from which servers start in a second."""
     found = command()
-    without_server("" if found else MISSING)
-    assert found
+    if not found:
+        pytest.skip(MISSING)  # it is no package of a stable release, and may not be had for a day
     folder = own_folder()
     try:
         users = folder / "users.sql"
