@@ -31,6 +31,14 @@ SPARK_SETTINGS = {
 }
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Where many JVMs will be started, let them start faster."""
+    if any(item.get_closest_marker("live") for item in session.items) and not session.config.option.collectonly:
+        import class_archive
+
+        class_archive.use()
+
+
 _status = pytest.StashKey[int]()
 
 

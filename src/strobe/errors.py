@@ -3,7 +3,7 @@
 The classes differ in what has to happen next: the user changes something (`UserError`), the same step is tried again
 later (`SourceUnavailable`), the command is tried again later (`NotNow`), the process must end because another
 coordinator took over (`Fenced`), the process must recover as after a crash because it cannot know whether its append
-happened (`CommitUnknown`), or Strobe itself is broken (`BrokenInvariant`).
+happened (`CommitUnknown`), Spark has to be started anew (`SparkLost`), or Strobe itself is broken (`BrokenInvariant`).
 """
 
 from __future__ import annotations
@@ -50,8 +50,9 @@ class RelationLost(LostGuarantee):
     """The same for the views that use some relations of a source; the others can be kept."""
 
     def __init__(
-        self, message: str, *, source: str, relations: Collection[str], where: str = "", fix: str = ""
+        self, message: str, *, source: str = "", relations: Collection[str] = (), where: str = "", fix: str = ""
     ) -> None:
+        """An error that comes from another process is made of its message alone, and then given the rest."""
         super().__init__(message, where=where, fix=fix)
         self.source = source
         self.relations = frozenset(relations)
@@ -88,6 +89,13 @@ class CommitUnknown(StrobeError):
     """An append whose outcome cannot be known: treated as a crash, never retried blindly."""
 
     code = "commit_unknown"
+
+
+class SparkLost(StrobeError):
+    """Spark's process ended: it is started again, and everything goes on from the last commit."""
+
+    exit_code = 3
+    code = "spark_lost"
 
 
 class BrokenInvariant(StrobeError):

@@ -27,7 +27,7 @@ class DeltaUnderTest(SourceUnderTest):
         "prepare": "nothing is put into the table; the feed is its owner's to turn on",
     }
     values: ClassVar[dict[str, list[Any]]] = {
-        **{type_: some for type_, some in PostgresUnderTest.values.items() if not type_.startswith("array")},
+        **PostgresUnderTest.values,
         "tinyint": [0, -128, 127],
     }
 

@@ -9,8 +9,8 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 
 from strobe import config
@@ -20,6 +20,8 @@ from strobe.auditor.replay import states
 from strobe.demo.history import Archive
 from strobe.demo.oracle import Verdict, check_every_state
 from strobe.runtime.assembly import assemble
+from strobe.warehouse import look
+from strobe.warehouse.header import Header
 
 SALES = """
     CREATE TABLE customers (id INTEGER PRIMARY KEY, name TEXT);
@@ -74,6 +76,14 @@ WRITES = {
         "UPDATE parcels SET grams = :n % 700 WHERE order_id = :order",
     ],
 }
+LAST = {
+    "sales": [
+        "INSERT OR REPLACE INTO customers VALUES (1, 'last')",
+        "INSERT OR REPLACE INTO orders VALUES (10, 1, 'last')",
+    ],
+    "billing": ["INSERT INTO payments VALUES (999999, 10, 999999)"],
+    "stock": ["INSERT INTO parcels VALUES (999999, 10, 999)"],
+}
 STROBE = [sys.executable, "-m", "strobe"]
 
 
@@ -94,10 +104,18 @@ class Shop:
         self.strobe("prepare")
         self.archive = Archive({name: folder / f"{name}.db" for name in databases})
 
-    def start(self, *arguments: str, failpoint: str = "") -> subprocess.Popen[str]:
+    def start(self, *arguments: str, failpoint: str = "", into: Path | None = None) -> subprocess.Popen[str]:
+        """A process; what it says is to be had from it, or goes into a file."""
         environment = {**os.environ, "STROBE_FAILPOINT": failpoint}
         command = [*STROBE, *arguments, "--project", str(self.folder)]
-        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        with into.open("w") if into else nullcontext(subprocess.PIPE) as output:
+            return subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT, text=True)
+
+    def write(self, source: str, *statements: str) -> None:
+        """One transaction."""
+        with closing(sqlite3.connect(self.folder / f"{source}.db", timeout=30)) as connection, connection:
+            for statement in statements:
+                connection.execute(statement)
 
     def strobe(self, *arguments: str, code: int = 0, failpoint: str = "", timeout: float = 240) -> str:
         """Run a command to its end; it must end with this exit code."""
@@ -110,6 +128,47 @@ class Shop:
             raise AssertionError(f"{arguments} did not end within {timeout} s:\n{output}") from None
         assert process.returncode == code, f"{arguments} ended with {process.returncode}:\n{output}"
         return output
+
+    def wait_for_commits(self, process: subprocess.Popen[str], number: int, patience: float = 400) -> None:
+        """Until a running process has committed so many times, counted from the first."""
+        self._await(process, lambda last: last.number >= number, f"{number} commits", patience)
+
+    def kill_after(self, commits: int) -> None:
+        """A run that is killed with -9 when so many commits are there."""
+        process = self.start("run")
+        self.wait_for_commits(process, commits)
+        process.kill()
+        process.communicate()
+
+    def kill_at_the_end(self, process: subprocess.Popen[str]) -> None:
+        """When nobody writes any more: kill a run with -9 as soon as it has committed everything; ends the archive.
+
+        Last comes something that every view shows: what changes nothing may take half a minute to be committed.
+        """
+        for name in self.databases:
+            self.write(name, *LAST[name])
+        self.archive.stop()
+        ends = {name: recorder.changes[-1].seq for name, recorder in self.archive.recorders.items()}
+
+        def reached(last: Header) -> bool:
+            places = [place for vector in last.positions.values() for place in vector.items()]
+            return all(int(position.split(":")[0]) == ends[name] for name, position in places)
+
+        self._await(process, reached, f"commit of everything up to {ends}", 240)
+        process.kill()
+        process.communicate()
+
+    def _await(
+        self, process: subprocess.Popen[str], reached: Callable[[Header], bool], what: str, patience: float
+    ) -> None:
+        end, warehouse = time.monotonic() + patience, self.folder / "warehouse"
+        while process.poll() is None and time.monotonic() < end:
+            time.sleep(0.2)
+            if look.exists(warehouse / "log") and (last := look.last_header(warehouse)) is not None and reached(last):
+                return
+        process.kill()
+        said, _ = process.communicate()
+        raise AssertionError(f"there was no {what}; the process said:\n{said}")
 
     @contextmanager
     def load(self, writers: int = 2) -> Iterator[None]:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import time
 from pathlib import Path
 
 import pytest
 from shopfloor import Shop
 
 from strobe.managers.registry import ALGORITHMS, one_source
-from strobe.warehouse import look
 
 pytestmark = [pytest.mark.spark, pytest.mark.live]
 
@@ -51,28 +48,12 @@ def test_every_algorithm_survives_a_kill_at_its_level(tmp_path: Path, level: str
     shop = Shop(tmp_path, HEAD + "".join(lines), wanted)
     shop.archive.start()
     with shop.load(writers=1):
+        shop.kill_after(5)
         process = shop.start("run")
-        wait_for_commits(process, tmp_path / "warehouse", 5)
-        process.kill()
-        process.communicate()
-        shop.strobe("run", "--for", "10")
-    shop.strobe("run", "--until-idle")
-    shop.archive.stop()
+        shop.wait_for_commits(process, 10)
+    shop.kill_at_the_end(process)
     for view, verdict in shop.judge().items():
         assert verdict.wrong == 0, f"{view}: {verdict.first}"
         assert verdict.states > 8, f"{view} has only {verdict.states} states"
     judged = shop.history().verdict(level)
     assert judged.verdict == "valid", judged.document()
-
-
-def wait_for_commits(process: subprocess.Popen[str], warehouse: Path, number: int, patience: float = 400) -> None:
-    end = time.monotonic() + patience
-    while process.poll() is None and time.monotonic() < end:
-        time.sleep(0.2)
-        if look.exists(warehouse / "log"):
-            last = look.last_header(warehouse)
-            if last is not None and last.number >= number:
-                return
-    process.kill()
-    said, _ = process.communicate()
-    raise AssertionError(f"there were no {number} commits; the process said:\n{said}")

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from test_service import DOWN, Shop, wait_for
+from test_service import DOWN, Notes, Shop, wait_for
 
-from strobe.errors import LostGuarantee, StrobeError, UserError
+from strobe.errors import Fenced, LostGuarantee, NotNow, StrobeError, UserError
+from strobe.runtime import loading
 from strobe.runtime import service as service_module
-from strobe.warehouse import look
+from strobe.warehouse import look, reader
 
 pytestmark = [pytest.mark.spark, pytest.mark.live]
 
@@ -68,6 +71,80 @@ def test_a_full_disk(tmp_path: Path, small_disk: Path, spark: SparkSession, monk
     ballast.unlink()
     shop.service().run(until_idle=True)
     assert shop.rows("orders") == sorted([*before, (31, "later")])
+
+
+class AtLoading(Notes):
+    """Something happens when the first load begins."""
+
+    def __init__(self, happens: Callable[[], object]) -> None:
+        super().__init__()
+        self._happens = happens
+
+    def say(self, text: str) -> None:
+        super().say(text)
+        if text.startswith("loading"):
+            self._happens()
+
+
+def test_a_disk_that_is_full_during_a_load(tmp_path: Path, small_disk: Path, spark: SparkSession) -> None:
+    """Before the first table is made, and after: the load fails as a whole, with what to do, and is done again."""
+    shop = Shop(tmp_path, spark, DOWN + f"warehouse: {small_disk / 'warehouse'}\n")
+    shop.warehouse = small_disk / "warehouse"
+    ballast = fill(small_disk)
+    for happens in (lambda: None, lambda: fill(small_disk)):
+        shop.notes = AtLoading(happens)
+        with pytest.raises(StrobeError, match="No space left") as caught:
+            shop.service().run(until_idle=True)
+        assert "Make room" in caught.value.fix
+        assert not look.exists(shop.warehouse / "log") or look.last_header(shop.warehouse) is None
+        ballast.unlink()
+    shop.notes = Notes()
+    shop.service().run(until_idle=True)
+    assert shop.rows("orders") == [(10, "open"), (11, "open"), (12, "shut")]
+    assert shop.rows("paid") == [(10, 500), (12, 700)]
+
+
+def test_two_coordinators_during_a_load(tmp_path: Path, spark: SparkSession) -> None:
+    """The second is refused; if it takes over, its load counts, and the first brings nothing in any more."""
+    shop = Shop(tmp_path, spark, DOWN)
+
+    def rivals() -> None:
+        shop.notes = Notes()
+        with pytest.raises(NotNow, match="another coordinator"):
+            shop.service().run(until_idle=True)
+        shop.service().run(until_idle=True, take_over=True)
+        shop.write("sales", "INSERT INTO orders VALUES (13, 2, 'later')")
+
+    shop.notes = AtLoading(rivals)
+    with pytest.raises(Fenced, match="taken over"):
+        shop.service().run(until_idle=True)
+    shop.notes = Notes()
+    shop.service().run(until_idle=True)
+    assert shop.rows("orders") == [(10, "open"), (11, "open"), (12, "shut"), (13, "later")]
+    assert [past.header.number for past in look.history(shop.warehouse, 100)] == [2, 1]
+
+
+def test_a_clock_that_is_moved_during_a_load(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forth by two days while views are loaded and back before the first change: the times of commits never go back,
+    and what a view is at a time is found by them."""
+
+    class Moved(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return datetime.now(tz) + timedelta(days=2)
+
+    shop = Shop(tmp_path, spark, DOWN)
+    with monkeypatch.context() as forth:
+        forth.setattr(loading, "datetime", Moved)
+        shop.service().run(until_idle=True)
+    shop.write("sales", "INSERT INTO orders VALUES (13, 2, 'later')")
+    shop.service().run(until_idle=True)
+    later, loaded = [past.header for past in look.history(shop.warehouse, 100)]
+    assert later.committed_at > loaded.committed_at > datetime.now(timezone.utc) + timedelta(days=1)
+    assert (13, "later") in shop.rows("orders")
+    assert reader.commit_at(shop.warehouse, loaded.committed_at) == loaded.number
 
 
 def newest(folder: Path, pattern: str) -> Path:

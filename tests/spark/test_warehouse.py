@@ -20,7 +20,7 @@ from strobe.auditor import replay
 from strobe.dataplane.arrow import from_arrow, to_arrow
 from strobe.dataplane.relation import SparkRelation, local_data
 from strobe.errors import BrokenInvariant, CommitUnknown, Fenced, NotNow, UserError
-from strobe.warehouse import fence, look, reader, views
+from strobe.warehouse import fence, look, reader, tables, views
 from strobe.warehouse.header import Commit
 from strobe.warehouse.layout import Layout
 from strobe.warehouse.warehouse import APPENDS, Rest, Warehouse
@@ -493,6 +493,21 @@ def test_foreign_newer_and_damaged_folders_are_refused_and_left_alone(spark: Spa
     spark.range(3).write.format("delta").save(str(tmp_path / "elsewhere" / "log"))
     with pytest.raises(UserError, match="something else"):
         Warehouse.create_or_open(spark, tmp_path / "elsewhere", WEEK, "tests")
+
+
+def test_a_warehouse_whose_making_was_interrupted_is_made_again(spark: SparkSession, tmp_path: Path) -> None:
+    """A folder of a table to which nothing was committed is no reason to refuse; one with somebody's data is."""
+    layout = Layout(tmp_path / "w")
+    for name in ("published", "log"):
+        log = layout.root / name / "_delta_log"
+        log.mkdir(parents=True)
+        (log / ".00000000000000000000.json.1.tmp").write_text("half a commit")
+    (layout.root / "published" / "part-0.parquet").write_text("rows")
+    with pytest.raises(UserError, match="not empty"):
+        tables.check_before_use(layout, "tests")
+    (layout.root / "published" / "part-0.parquet").unlink()
+    tables.check_before_use(layout, "tests")
+    Warehouse.create_or_open(spark, layout.root, WEEK, "tests").fence()
 
 
 def test_columns_that_a_table_cannot_hold_are_refused(spark: SparkSession, tmp_path: Path) -> None:

@@ -499,13 +499,17 @@ def test_mapped_columns_are_refused(tmp_path: Path) -> None:
 def test_types_that_are_not_supported_are_left_out(tmp_path: Path) -> None:
     """Nested columns, padded and collated text, and binary partitions are not offered; the rest is."""
     path = str(tmp_path / "stock")
-    schema = pa.schema([("id", pa.int64()), ("many", pa.list_(pa.int64())), ("raw", pa.binary()), ("p", pa.binary())])
+    schema = pa.schema(
+        [("id", pa.int64()), ("many", pa.list_(pa.list_(pa.int64()))), ("raw", pa.binary()), ("p", pa.binary())]
+    )
     for column, text in (("c", '{"__CHAR_VARCHAR_TYPE_STRING": "char(3)"}'), ("k", '{"__COLLATIONS": "{}"}')):
         schema = schema.append(pa.field(column, pa.string(), metadata=json.loads(text)))
     DeltaTable.create(path, schema, partition_by=["p"], configuration=FEED)
     source = Table(tmp_path).open()
     assert {c.name: c.type for c in source.schemas()[0].columns} == {"id": "bigint", "raw": "binary"}
-    row = pa.table({"id": [1], "many": [[1, 2]], "raw": [b"\x00"], "p": [b"x"], "c": ["a"], "k": ["a"]}, schema=schema)
+    row = pa.table(
+        {"id": [1], "many": [[[1, 2]]], "raw": [b"\x00"], "p": [b"x"], "c": ["a"], "k": ["a"]}, schema=schema
+    )
     write_deltalake(path, row, mode="append")
     assert read(source)[0].changes["stock"] == Bag(("id", "raw"), {(1, b"\x00"): 1}) == ask(source, ["id", "raw"])
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 import os
 import shlex
 import struct
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 
@@ -24,16 +25,19 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from strobe.dataplane.java import find_java_home
-from strobe.errors import UserError
+from strobe.errors import SparkLost, UserError
 
 _DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 
 def start(settings: Mapping[str, str], *, app: str = "strobe", log: Path | None = None) -> SparkSession:
     """The Spark session of this process, started with the user's settings; what the JVM prints is appended to `log`."""
     _use_this_python()
     merged = configuration(settings, app)
+    if lost() is not None:
+        _forget()
     if SparkContext._gateway is None:
         _launch(merged, log or default_log())
     conf = SparkConf(loadDefaults=False).setAll(list(merged.items()))
@@ -57,7 +61,44 @@ def configuration(settings: Mapping[str, str], app: str = "strobe") -> dict[str,
     merged["spark.sql.extensions"] = _with(settings.get("spark.sql.extensions"), _DELTA_EXTENSION)
     merged["spark.sql.catalog.spark_catalog"] = _DELTA_CATALOG
     merged["spark.jars.packages"] = _with(settings.get("spark.jars.packages"), delta_package())
+    merged[_JAVA_OPTIONS] = f"{merged.get(_JAVA_OPTIONS, '')} -XX:+ExitOnOutOfMemoryError".strip()
     return merged
+
+
+def lost(patience: float = 0.0) -> SparkLost | None:
+    """What became of the JVM, if it has ended, or does within so many seconds."""
+    gateway = SparkContext._gateway
+    jvm: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
+    if jvm is None:
+        return None
+    with suppress(subprocess.TimeoutExpired):
+        jvm.wait(patience)
+    code = jvm.poll()
+    if code is None:
+        return None
+    how = _ENDS.get(code, f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}")
+    return SparkLost(
+        f"Spark's Java process {how}",
+        where="strobe.yml: spark",
+        fix="Nothing is lost: `strobe run` goes on from the last commit. If it happens again, give Spark more memory "
+        f"(spark.driver.memory). What it printed is in {default_log()}.",
+    )
+
+
+_OUT_OF_MEMORY = "ran out of memory"
+_ENDS = {
+    3: _OUT_OF_MEMORY,  # -XX:+ExitOnOutOfMemoryError: what a JVM does afterwards is not to be relied upon
+    52: _OUT_OF_MEMORY,  # the same, noticed by Spark
+    -9: "was killed (signal 9), by somebody or by a system that is short of memory",
+}
+
+
+def _forget() -> None:
+    """Let pyspark start anew in this process, after its JVM has ended."""
+    with suppress(Exception):  # its sockets lead nowhere
+        SparkContext._gateway.shutdown()  # type: ignore[union-attr]
+    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = SparkSession._activeSession = None
 
 
 def delta_package() -> str:
@@ -88,7 +129,7 @@ def _defaults(master: str) -> dict[str, str]:
         "spark.driver.memory": "2g",
         # Half the CPU of a run that lasts minutes. Spark compiles on and on, and fills the 48 MB of code that come with
         # it; then the JVM only interprets, or fails.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
+        _JAVA_OPTIONS: "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
         "spark.sql.shuffle.partitions": few,
         "spark.databricks.delta.snapshotPartitions": few,
     }

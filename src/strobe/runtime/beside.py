@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from strobe.algebra.relation import Relation
 from strobe.algebra.view import View
 from strobe.dataplane import staging
+from strobe.dataplane.failures import reading
 from strobe.errors import BrokenInvariant, NotNow, SourceUnavailable, UserError
 from strobe.messages import Position, Query, Seen
 from strobe.runtime.assembly import Assembly, PlannedView, as_applied
@@ -144,7 +145,7 @@ class Beside:
 
     def _answer(self, source: Source, query: Query) -> tuple[tuple[Relation, ...], Seen]:
         view = self.assembly.views[query.view].view
-        with source.elsewhere() as taken:
+        with source.elsewhere() as taken, reading(source.name):
             folder = self._folder / "staging"
             relations, staged = staging.answer(self._spark, source.reader(), query, view, folder)
             taken(staged.seen)

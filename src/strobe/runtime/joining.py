@@ -193,14 +193,23 @@ class Joining:
     def joined(self, warehouse: Warehouse, assembly: Assembly, change: Change) -> Assembly:
         """The project to go on with: the new one if the views have joined, which the last header says."""
         change.close()
-        unknown = "it was interrupted, and may have been applied"
-        self._fail(change, NotNow(unknown, fix="Look at `strobe plan`, and try again."))
+        self._fail(change, _interrupted())
         there = warehouse.definitions.keys()
         if set(change.edit.load) <= there and not set(change.edit.drop) & there:
             assembly.close()
             return change.assembly
         change.assembly.close()
         return assembly
+
+    def interrupted(self) -> Project | None:
+        """Spark has ended meanwhile: the project as it was to be, if an edit was on its way."""
+        change, self.change = self.change, None
+        if change is None:
+            return None
+        change.close()
+        self._fail(change, _interrupted())
+        change.assembly.close()
+        return change.assembly.project
 
     def _fail(self, change: Change, error: StrobeError) -> None:
         """Tell whoever asked, unless they know already."""
@@ -216,3 +225,7 @@ class Joining:
     def _tell(self, change: Change, text: str) -> None:
         self._reporter.say(text)
         mailbox.tell(self._project.warehouse, change.request, text)
+
+
+def _interrupted() -> NotNow:
+    return NotNow("it was interrupted, and may have been applied", fix="Look at `strobe plan`, and try again.")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from strobe.algebra.schema import RelationSchema
 from strobe.algebra.view import View, snapshot_name
 from strobe.dataplane import staging
+from strobe.dataplane.failures import reading
 from strobe.errors import SourceUnavailable, UserError
 from strobe.messages import Position
 from strobe.sources.base import Source
@@ -115,10 +116,21 @@ def _read(
     """In one snapshot; if reading breaks off, all of it again in another."""
     for attempt in range(1, ATTEMPTS):
         try:
-            return staging.snapshot(spark, source.reader(at_a_position=True), relations, folder, report)
+            return _read_once(spark, source, relations, folder, report)
         except SourceUnavailable:
             time.sleep(attempt)
-    return staging.snapshot(spark, source.reader(at_a_position=True), relations, folder, report)
+    return _read_once(spark, source, relations, folder, report)
+
+
+def _read_once(
+    spark: SparkSession,
+    source: Source,
+    relations: Sequence[tuple[RelationSchema, Sequence[str]]],
+    folder: Path,
+    report: staging.Progress,
+) -> staging.Staged:
+    with reading(source.name):
+        return staging.snapshot(spark, source.reader(at_a_position=True), relations, folder, report)
 
 
 NOTHING = Commit(0, datetime.fromtimestamp(0, timezone.utc), {})

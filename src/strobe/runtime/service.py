@@ -19,7 +19,18 @@ from typing import TYPE_CHECKING, Any
 from strobe.algebra.relation import Relation
 from strobe.config import Project
 from strobe.dataplane import staging
-from strobe.errors import CommitUnknown, Fenced, LostGuarantee, RelationLost, SourceUnavailable, StrobeError, UserError
+from strobe.dataplane.failures import reading
+from strobe.errors import (
+    CommitUnknown,
+    Fenced,
+    LostGuarantee,
+    NotNow,
+    RelationLost,
+    SourceUnavailable,
+    SparkLost,
+    StrobeError,
+    UserError,
+)
 from strobe.messages import Message, Query, Seen
 from strobe.runtime import beside, edits, mailbox, status
 from strobe.runtime.answerer import SparkAnswer
@@ -32,7 +43,7 @@ from strobe.runtime.joining import Joining
 from strobe.runtime.loading import load
 from strobe.runtime.reporter import Reporter
 from strobe.sources.base import Source
-from strobe.warehouse import tables
+from strobe.warehouse import look, tables
 from strobe.warehouse.header import Commit, Definition, Header
 from strobe.warehouse.layout import Layout
 from strobe.warehouse.lock import CoordinatorLock, read_heartbeat, write_heartbeat
@@ -53,6 +64,10 @@ BEAT = 0.5
 
 ATTEMPTS = 5
 """Appends that may fail one after another, without a commit in between, before the run ends."""
+
+
+SPARK_STARTS = 3
+"""Times that Spark may end, without a commit in between, before the run does."""
 
 
 class Service:
@@ -77,6 +92,8 @@ class Service:
         self._lock = CoordinatorLock(self._layout.control)
         self._spark: SparkSession | None = None
         self._stop = threading.Event()
+        self._deadline: float | None = None
+        """When the run ends by itself: so many seconds after it has begun to keep the views."""
         self.coordinator: Coordinator | None = None
         self._joining = Joining(project, self.spark, reporter)
         self._ended = threading.Event()
@@ -97,6 +114,8 @@ class Service:
         self._next_try = 0.0
         self._failures: list[int] = []
         """The commits after which an append failed in an unknown way."""
+        self._without_spark: list[int] = []
+        """The commits after which Spark ended."""
 
     def stop(self) -> None:
         """Finish the commit at hand, fold and end. May be called from a signal handler."""
@@ -128,8 +147,9 @@ class Service:
             heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
             heart.start()
             try:
-                warehouse, last = self._open(assembly, take_over)
-                self._serve(assembly, warehouse, last, until_idle, seconds)
+                while not self._kept(assembly, until_idle, seconds, take_over):
+                    assembly.close()
+                    assembly = self._assembled()
             except Fenced:
                 raise
             except BaseException:
@@ -142,6 +162,38 @@ class Service:
                 self._lock.release()
         finally:
             assembly.close()
+
+    def _kept(self, assembly: Assembly, until_idle: bool, seconds: float | None, take_over: bool) -> bool:
+        """Keep the views, from the last commit in the log; False if Spark has ended and all is to begin anew."""
+        try:
+            warehouse, last = self._open(assembly, take_over)
+            self._serve(assembly, warehouse, last, until_idle, seconds)
+        except (UserError, Fenced, NotNow):
+            raise
+        except Exception as error:
+            lost = self._spark_lost(patience=2.0)
+            if lost is None:
+                raise
+            self._without_spark.append(self._last_number())
+            if self._stop.is_set() or self._without_spark[-SPARK_STARTS:].count(self._last_number()) == SPARK_STARTS:
+                raise lost from error
+            self._reporter.say(f"{lost.message}: it is started again")
+            self._spark, self._epoch, self._staged = None, 0, []
+            self.project = self._joining.interrupted() or self.project
+            return False
+        return True
+
+    def _spark_lost(self, patience: float = 0.0) -> SparkLost | None:
+        """That Spark's process has ended, if it has."""
+        if self._spark is None:
+            return None
+        from strobe.dataplane.session import lost
+
+        return lost(patience)
+
+    def _last_number(self) -> int:
+        last = look.last_header(self.project.warehouse) if look.exists(self._layout.log) else None
+        return last.number if last is not None else 0
 
     def _assembled(self) -> Assembly:
         """The project as strobe.yml has it. A mistake in it must not keep the views that are there from being kept."""
@@ -189,7 +241,8 @@ class Service:
     def _serve(
         self, assembly: Assembly, warehouse: Warehouse, last: Commit, until_idle: bool, seconds: float | None
     ) -> None:
-        deadline = None if seconds is None else time.monotonic() + seconds
+        if seconds is not None and self._deadline is None:
+            self._deadline = time.monotonic() + seconds
         while True:
             assembly = self._as_applied(assembly, warehouse.definitions, last)
             unguarded = [name for name, planned in assembly.views.items() if planned.level == "none"]
@@ -206,7 +259,7 @@ class Service:
             self._joining.change = self._regroup = None
             stopped = True
             try:
-                last = self._keep(present, warehouse, last, until_idle, deadline)
+                last = self._keep(present, warehouse, last, until_idle)
                 if self._joining.change is not None:
                     last = self._joining.join(warehouse, last, self._joining.change)
             except CommitUnknown as error:
@@ -305,7 +358,7 @@ class Service:
         self._reporter.say(str(error))
         self._failures.append(last.number)
         in_a_row = self._failures[-ATTEMPTS:].count(last.number)
-        if in_a_row == ATTEMPTS or self._stop.wait(in_a_row):
+        if in_a_row == ATTEMPTS or self._spark_lost(patience=1.0) or self._stop.wait(in_a_row):
             raise error
         try:
             header = warehouse.fence(take_over=not self._lock.held)
@@ -316,9 +369,7 @@ class Service:
 
     # Keeping.
 
-    def _keep(
-        self, assembly: Assembly, warehouse: Warehouse, last: Commit, until_idle: bool, deadline: float | None
-    ) -> Commit:
+    def _keep(self, assembly: Assembly, warehouse: Warehouse, last: Commit, until_idle: bool) -> Commit:
         coordinator = Coordinator(
             assembly,
             warehouse,
@@ -350,7 +401,7 @@ class Service:
                 self._document = status.document(coordinator, self._detached, {**self._aside, **self._still})
                 self._next_document = time.monotonic() + BEAT
                 self._mind_sources(coordinator)
-            if self._stop.is_set() or (deadline is not None and time.monotonic() >= deadline):
+            if self._stop.is_set() or (self._deadline is not None and time.monotonic() >= self._deadline):
                 return True
             if coordinator.tied:
                 self._tie(coordinator.tied)
@@ -401,6 +452,8 @@ class Service:
             fix = "Nothing is lost: the other one goes on from the last commit."
             self.coordinator.fail(Fenced(taken, where=str(self._layout.root), fix=fix))
         elif self._epoch or self._lock.held:
+            if self.coordinator is not None and (lost := self._spark_lost()) is not None:
+                self.coordinator.fail(lost)
             self._heartbeat()
             if "sources" in self._document:
                 self._reporter.status(self._document)
@@ -412,7 +465,7 @@ class Service:
     def _answer_through_spark(self, assembly: Assembly) -> SparkAnswer:
         def answer(source: Source, query: Query) -> tuple[tuple[Relation, ...], Seen]:
             view = assembly.views[query.view].view
-            with source.elsewhere() as taken:
+            with source.elsewhere() as taken, reading(source.name):
                 relations, staged = staging.answer(self.spark(), source.reader(), query, view, self._staging)
                 taken(staged.seen)
             self._staged.append(staged)

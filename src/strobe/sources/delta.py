@@ -21,7 +21,7 @@ from strobe.errors import StrobeError, UserError
 from strobe.messages import Position, Transaction
 from strobe.sources.base import Finding, Reader, Source
 from strobe.sources.delta_check import enable, findings
-from strobe.sources.delta_files import changes_in, dataset_of_files
+from strobe.sources.delta_files import changes_in, dataset_of_files, searchable
 from strobe.sources.delta_key import KeyWatch
 from strobe.sources.delta_log import Commit, DataFile, DeltaLog, Shape
 from strobe.sources.delta_reader import DeltaReader, reading
@@ -29,7 +29,6 @@ from strobe.sources.delta_reader import DeltaReader, reading
 DRIVER_ROWS = 100_000
 """A change of more rows than this is read by Spark, and stays there unless little of it is left net."""
 POLL = 0.1
-UNSEARCHABLE = {"float", "double"}
 
 
 class Config(Protocol):
@@ -49,8 +48,8 @@ class DeltaSource(Source):
     def __init__(self, name: str, config: Config, spark: Callable[[], Any] | None) -> None:
         self.name = name
         root = Path(config.path).absolute()
-        self._log = DeltaLog(name, root)
         self._relation = config.relation or root.name
+        self._log = DeltaLog(name, root, self._relation)
         self._key = tuple(config.key)
         self._spark = spark
         self._focus: Collection[str] | None = None
@@ -62,7 +61,7 @@ class DeltaSource(Source):
         """Rows are found without a scan by the columns by which the table is partitioned."""
         shape = self._shape()
         self._types = shape.types
-        columns = tuple(Column(name, ddl, ddl not in UNSEARCHABLE) for name, ddl in shape.types.items())
+        columns = tuple(Column(name, ddl, searchable(ddl)) for name, ddl in shape.types.items())
         indexes = tuple((c.name,) for c in columns if c.name in shape.partitioned and c.searchable)
         return (RelationSchema(self.name, self._relation, columns, self._key, indexes),)
 
@@ -121,7 +120,7 @@ class DeltaSource(Source):
         types = self._types
         if types is None:
             types = self._types = self._shape().types
-        return DeltaReader(self.name, self._log.root, types)
+        return DeltaReader(self._log, types)
 
     def discard(self, through: Position) -> None:
         """Nothing: how long versions and change data stay is the owner's decision."""
@@ -197,10 +196,12 @@ class DeltaSource(Source):
         with reading(self._log):
             many = dataset_of_files(files, watched, shape.partitioned).count_rows() > DRIVER_ROWS
             if many and self._spark is not None:
+                from strobe.dataplane.failures import reading as through_spark
                 from strobe.dataplane.pieces import read_pieces
 
                 read = partial(changes_in, columns=watched, partitioned=shape.partitioned)
-                return read_pieces(self._spark(), files, read, watched, DRIVER_ROWS)
+                with through_spark(self.name):
+                    return read_pieces(self._spark(), files, read, watched, DRIVER_ROWS)
             return _summed(watched, changes_in(files, watched, shape.partitioned))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from strobe.sources.base import Finding
+from strobe.sources.delta_files import searchable
 from strobe.sources.delta_key import repeated, told
 from strobe.sources.delta_log import FEED, MAPPING, DeltaLog, Protocol, Shape
 from strobe.sources.delta_reader import opened, reading
@@ -29,7 +30,7 @@ def findings(log: DeltaLog, key: Sequence[str]) -> Iterator[Finding]:
     found = [*_format(log, shape, protocol), *_key(log, shape, key)]
     yield from found
     if key and not found:
-        data, _ = opened(log.name, log.root, position)
+        data, _ = opened(log, position)
         with reading(log):
             for row in repeated(data, key):
                 fix = "Mend the rows, or take `key` out of strobe.yml."
@@ -65,5 +66,5 @@ def _key(log: DeltaLog, shape: Shape, key: Sequence[str]) -> Iterator[Finding]:
         if type_ is None:
             fix = f"Its columns are {', '.join(shape.types)}."
             yield Finding("error", log.where, f"the key names {column}, which is no column of it", fix)
-        elif type_ in ("float", "double"):
+        elif not searchable(type_):
             yield Finding("error", log.where, f"a {type_} such as {column} cannot be a key", "Take another, or none.")

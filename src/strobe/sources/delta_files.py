@@ -94,10 +94,15 @@ def matching(schema: pa.Schema, on: Sequence[str], keys: Iterable[Row]) -> ds.Ex
 
 
 def _is_in(column: pa.Field, values: Iterable[Any]) -> ds.Expression | None:
-    """Whether a column has one of these values; None where only Spark can tell (NaN and -0.0)."""
-    if pa.types.is_floating(column.type):
+    """Whether a column has one of these values; None where only Spark can tell (NaN and -0.0) and for arrays."""
+    if pa.types.is_floating(column.type) or pa.types.is_list(column.type):
         return None
     return ds.field(column.name).isin(pa.array(fitting(values, column.type), column.type))
+
+
+def searchable(ddl: str) -> bool:
+    """Whether rows can be looked up by a column of this type."""
+    return ddl not in ("float", "double") and not ddl.startswith("array<")
 
 
 def schema_of(columns: Mapping[str, str]) -> pa.Schema:

@@ -36,7 +36,7 @@ class KeyWatch:
 
     def __init__(self, log: DeltaLog, key: Sequence[str], commit: Commit) -> None:
         self._log, self._key = log, tuple(key)
-        data, _ = opened(log.name, log.root, commit.position)
+        data, _ = opened(log, commit.position)
         self._fragments = {fragment.path: fragment for fragment in data.get_fragments()}
 
     def follow(self, commit: Commit, shape: Shape, change: Relation | None) -> None:

@@ -23,7 +23,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from strobe.dataplane.arrow import canonical_ddl
-from strobe.errors import LostGuarantee, SourceUnavailable, UserError
+from strobe.errors import LostGuarantee, RelationLost, SourceUnavailable, UserError
 from strobe.messages import Position
 
 FEED = "delta.enableChangeDataFeed"
@@ -83,13 +83,15 @@ class Shape:
 
 
 def _declared(column: Mapping[str, Any], partitioned: bool) -> str:
-    type_ = column["type"]
+    type_, metadata = column["type"], column.get("metadata", {})
     if not isinstance(type_, str):
-        return str(type_["type"])
-    metadata = column.get("metadata", {})
+        element = type_.get("elementType")
+        if type_["type"] != "array" or not isinstance(element, str):
+            return str(type_["type"])
+        type_ = f"array<{element}>"
     if "__COLLATIONS" in metadata:
         return "collated string"
-    if str(metadata.get("__CHAR_VARCHAR_TYPE_STRING")).startswith("char"):
+    if re.search(r"\bchar\(", str(metadata.get("__CHAR_VARCHAR_TYPE_STRING"))):
         return "padded string"  # Spark pads when it reads: change data may have blanks that data files have not
     return "binary as a partition" if partitioned and type_ == "binary" else type_
 
@@ -145,10 +147,10 @@ class ActiveFiles:
 
 
 class DeltaLog:
-    """The commits of the table in a folder."""
+    """The commits of the table in a folder, which is a relation of a source."""
 
-    def __init__(self, name: str, root: Path) -> None:
-        self.name, self.root = name, root
+    def __init__(self, name: str, root: Path, relation: str) -> None:
+        self.name, self.root, self.relation = name, root, relation
         self._folder = root / "_delta_log"
         self._known: dict[int, tuple[tuple[int, ...], Position]] = {}
         self._lock = threading.Lock()
@@ -157,8 +159,10 @@ class DeltaLog:
     def where(self) -> str:
         return f"{self.name}: {self.root}"
 
-    def lost(self, message: str, fix: str = "") -> LostGuarantee:
-        return LostGuarantee(message, where=self.where, fix=fix or "Rebuild the views that use this source.")
+    def lost(self, message: str, fix: str = "") -> RelationLost:
+        """A source is one table: only the views that use it stand still."""
+        fix = fix or "Rebuild the views that use this source."
+        return RelationLost(message, source=self.name, relations=[self.relation], where=self.where, fix=fix)
 
     def versions(self) -> list[int]:
         """The versions whose commits are there, in order."""

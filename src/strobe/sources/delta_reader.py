@@ -19,14 +19,14 @@ from strobe.sources.delta_files import dataset_of, matching, schema_of
 from strobe.sources.delta_log import DeltaLog, Shape
 
 
-def opened(name: str, root: Path, position: Position) -> tuple[ds.Dataset, Shape]:
+def opened(log: DeltaLog, position: Position) -> tuple[ds.Dataset, Shape]:
     """The rows of a version, which never change, and what the table was then."""
-    return _opened(name, root, position.order[0], position.text)
+    return _opened(log.name, log.root, log.relation, position.order[0], position.text)
 
 
 @lru_cache(maxsize=4)
-def _opened(name: str, root: Path, version: int, position: str) -> tuple[ds.Dataset, Shape]:
-    log = DeltaLog(name, root)
+def _opened(name: str, root: Path, relation: str, version: int, position: str) -> tuple[ds.Dataset, Shape]:
+    log = DeltaLog(name, root, relation)
     table = log.table(version)
     shape, protocol = log.shape(table)
     if protocol.unknown or shape.mapped:
@@ -53,17 +53,18 @@ def reading(log: DeltaLog) -> Iterator[None]:
 class DeltaReader(Reader):
     """The newest version. `types` are those that the columns had when the views were compiled."""
 
-    def __init__(self, name: str, root: Path, types: Mapping[str, str]) -> None:
-        self._name, self._root, self._types = name, root, dict(types)
+    def __init__(self, log: DeltaLog, types: Mapping[str, str]) -> None:
+        self._table, self._types = (log.name, log.root, log.relation), dict(types)
         self._data: ds.Dataset | None = None
 
     @property
     def _log(self) -> DeltaLog:
-        return DeltaLog(self._name, self._root)
+        return DeltaLog(*self._table)
 
     def open(self) -> Seen:
-        position = self._log.position(self._log.versions()[-1])
-        self._data, self._shape = opened(self._name, self._root, position)
+        log = self._log
+        position = log.position(log.versions()[-1])
+        self._data, self._shape = opened(log, position)
         return Seen(position)
 
     def lookup(self, lookup: Lookup, keys: Iterable[Row] | None) -> Iterator[Row]:

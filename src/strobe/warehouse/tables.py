@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import uuid
 from collections.abc import Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -58,6 +60,9 @@ def create_or_check(spark: SparkSession, layout: Layout, retention: timedelta, p
         check(layout, project)
         return
     refuse_foreign(layout)
+    for name in ("published", "definitions", "log"):
+        if not look.exists(layout.root / name):
+            shutil.rmtree(layout.root / name, ignore_errors=True)  # else Delta takes drafts for a table, and makes none
     common = {FORMAT_PROPERTY: str(FORMAT), DELETION_VECTORS: "false", **retention_properties(retention)}
     _create(spark, layout, "published", PUBLISHED_SCHEMA, "", common)
     _create(spark, layout, "definitions", DEFINITIONS_SCHEMA, "", common)
@@ -111,9 +116,8 @@ def refuse_foreign(layout: Layout) -> None:
     if not layout.root.is_dir():
         raise UserError("this is a file, not a folder", where=str(layout.root), fix="Set `warehouse` to a folder.")
     entries = {entry.name for entry in layout.root.iterdir()}
-    tables = [layout.root / name for name in entries & {"published", "definitions"}]
-    half_made = all(look.exists(t) and FORMAT_PROPERTY in look.properties(look.open_table(t)) for t in tables)
-    if entries <= _OWN - {"log", "views"} and half_made:
+    tables = [layout.root / name for name in entries & {"published", "definitions", "log"}]
+    if entries <= _OWN - {"views"} and all(map(_half_made, tables)):
         return
     shown = ", ".join(sorted(entries)[:3])
     raise UserError(
@@ -121,6 +125,13 @@ def refuse_foreign(layout: Layout) -> None:
         where=str(layout.root),
         fix="Set `warehouse` in strobe.yml to an empty or absent folder.",
     )
+
+
+def _half_made(table: Path) -> bool:
+    """Whether a table is ours and whole, or nothing was ever committed to it: drafts of a first commit are hidden."""
+    if look.exists(table):
+        return FORMAT_PROPERTY in look.properties(look.open_table(table))
+    return not any(path.is_file() and not path.name.startswith(".") for path in table.rglob("*"))
 
 
 def append_published(spark: SparkSession, layout: Layout, row: Published) -> None:

@@ -17,13 +17,14 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from deltalake import DeltaTable
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from strobe.algebra.bag import Bag
 from strobe.algebra.relation import Relation
 from strobe.algebra.view import View
+from strobe.dataplane.failures import FAILURES, cause, remedy
 from strobe.dataplane.relation import SparkRelation
 from strobe.errors import BrokenInvariant, CommitUnknown, Fenced
 from strobe.messages import Lookup
@@ -96,7 +97,8 @@ class Warehouse:
         cls, spark: SparkSession, path: Path, retention: timedelta, project: str, at: Hook = _nothing
     ) -> Warehouse:
         """Open a warehouse; an empty or absent folder becomes one. `UserError` for any other folder."""
-        tables.create_or_check(spark, Layout(path), retention, project)
+        with _guarded(Layout(path), "the warehouse could not be made"):
+            tables.create_or_check(spark, Layout(path), retention, project)
         return cls(spark, path, retention, at)
 
     # -- coordinating -------------------------------------------------------------------------------------------------
@@ -166,7 +168,7 @@ class Warehouse:
                 log.append(
                     self._spark, self.layout, self._epoch, self._members, commits, generations, self._stored, carried
                 )
-            except (Py4JJavaError, PySparkException) as error:
+            except (Py4JError, PySparkException) as error:
                 raise self._diagnosis(commits, error) from error
             except OSError as error:
                 raise self._unknown_append(error) from error
@@ -207,18 +209,13 @@ class Warehouse:
         return self._unknown("an append failed, and whether it took place is unknown", error)
 
     def _unknown(self, what: str, error: Exception) -> CommitUnknown:
-        cause = _cause(error)
-        room = "Make room on the file system of the warehouse. " if "No space left" in cause else ""
-        fix = f"{room}Strobe starts again from the last commit in the log."
-        return CommitUnknown(f"{what}: {cause}", where=str(self.layout.root), fix=fix)
+        return _unknown(self.layout, what, error)
 
     @contextmanager
     def _guarded(self, what: str) -> Iterator[None]:
         """What Spark or the file system could not do may be done in part: as after a crash."""
-        try:
+        with _guarded(self.layout, what):
             yield
-        except (Py4JJavaError, PySparkException, OSError) as error:
-            raise self._unknown(what, error) from error
 
     # -- bringing views in --------------------------------------------------------------------------------------------
 
@@ -242,7 +239,7 @@ class Warehouse:
     def _load(self, view: View, frame: DataFrame, generation: int, properties: dict[str, str]) -> int:
         try:
             return views.load(self._spark, self.layout, view, frame, generation, properties)
-        except (Py4JJavaError, PySparkException) as error:
+        except FAILURES as error:
             if _DATA_EXCEPTION in str(error):
                 raise log.evaluation_error(view.name, error) from error
             raise self._unknown(f"view {view.name} could not be loaded", error) from error
@@ -264,7 +261,7 @@ class Warehouse:
 
         The commit carries the rest: what changed of the views and their tables do not hold.
         """
-        with self._folding, self._appending:
+        with self._folding, self._appending, self._guarded("views could not be brought in"):
             fence.ensure_ours(self.layout, self._epoch)
             self._check_numbers([commit])
             ending = {item.view.name for item in loaded} | set(dropped)
@@ -411,14 +408,6 @@ class Warehouse:
         return reader.commit_at(self.layout.root, time)
 
 
-def _cause(error: Exception) -> str:
-    """The line that says what was the matter, among those of Spark's stack traces."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
-    told = [line for line in lines if not line.startswith("An error occurred while calling")]
-    return [type(error).__name__, *reversed(told), *causes][-1]
-
-
 _DATA_EXCEPTION = "SQLSTATE: 22"
 """The class of SQL errors that rows cause: division by zero, a bad cast, an overflow."""
 
@@ -427,6 +416,20 @@ _ONE_JOB = {
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",  # files are named: no job to look for them
     "spark.sql.maxSinglePartitionBytes": "1t",  # what was put into one partition stays there: sizes are guessed badly
 }
+
+
+def _unknown(layout: Layout, what: str, error: Exception) -> CommitUnknown:
+    why = cause(error)
+    fix = f"{remedy(why)}Strobe starts again from the last commit in the log."
+    return CommitUnknown(f"{what}: {why}", where=str(layout.root), fix=fix)
+
+
+@contextmanager
+def _guarded(layout: Layout, what: str) -> Iterator[None]:
+    try:
+        yield
+    except FAILURES as error:
+        raise _unknown(layout, what, error) from error
 
 
 def own_session(spark: SparkSession) -> SparkSession:
