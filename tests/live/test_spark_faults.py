@@ -19,11 +19,6 @@ from strobe.warehouse import look
 
 pytestmark = [pytest.mark.spark, pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(1200)]
 
-MANY = """
-    WITH RECURSIVE n(i) AS (SELECT 100 UNION ALL SELECT i + 1 FROM n WHERE i < {rows})
-    INSERT INTO {table} SELECT i, i % 4, {value} FROM n
-"""
-
 
 def children(parent: int) -> Iterator[tuple[int, str]]:
     """The processes below a process, with their command lines."""
@@ -73,9 +68,9 @@ def running(shop: Shop) -> Iterator[Popen[str]]:
         process.wait()
 
 
-def more_commits(shop: Shop, process: Popen[str], number: int = 3) -> None:
+def last_commit(shop: Shop) -> int:
     last = look.last_header(shop.folder / "warehouse")
-    shop.wait_for_commits(process, number + (last.number if last is not None else 0))
+    return last.number if last is not None else 0
 
 
 def judged(shop: Shop) -> None:
@@ -97,7 +92,7 @@ def test_a_java_process_that_is_killed(tmp_path: Path) -> None:
             shop.wait_for_commits(process, 3)
             kill(process, "SparkSubmit")
             said(tmp_path, "killed (signal 9)", 2)
-            more_commits(shop, process)
+            shop.wait_for_commits(process, last_commit(shop) + 3)
         kill(process, "SparkSubmit")
         said(tmp_path, "killed (signal 9)", 3)
         shop.kill_at_the_end(process)
@@ -140,46 +135,28 @@ def test_a_java_process_that_runs_out_of_memory(tmp_path: Path) -> None:
     assert shown == [loaded, [*loaded, (98, "yyy")]]
 
 
-CLUSTER = 'evaluate: spark\nspark: {spark.master: "local-cluster[2,1,1024]", spark.driver.memory: 1g}\n'
+EXECUTOR, WORKERS = "CoarseGrainedExecutorBackend", "pyspark.daemon"
+FAULTS = {"local[2]": [WORKERS], "local-cluster[1,1,1024]": [WORKERS, EXECUTOR]}
 
 
-def test_executors_and_workers_that_are_killed(tmp_path: Path) -> None:
-    """Of a cluster: the task is tried again, elsewhere; loading, joining and appending, with nobody's help."""
-    shop = Shop(tmp_path, PROJECT + CLUSTER)
-    shop.archive.start()
-    with running(shop) as process:
-        with shop.load(writers=1):
-            said(tmp_path, "loading paid")
-            kill(process, "pyspark.daemon")
-            kill(process, "CoarseGrainedExecutorBackend")
-            shop.wait_for_commits(process, 3)
-            for what in ("CoarseGrainedExecutorBackend", "pyspark.daemon", "CoarseGrainedExecutorBackend"):
-                kill(process, what)
-                more_commits(shop, process)
-        shop.kill_at_the_end(process)
-    judged(shop)
-
-
-def test_workers_that_are_killed_where_nothing_is_tried_again(tmp_path: Path) -> None:
-    """On one machine Spark tries no task twice: a load ends with a message, and is done again; an answer is asked for
-    again."""
-    shop = Shop(tmp_path, PROJECT + 'evaluate: spark\nspark: {spark.master: "local[2]", spark.driver.memory: 1g}\n')
-    shop.write("sales", MANY.format(rows=200_000, table="orders", value="'many'"))
+@pytest.mark.parametrize("master", FAULTS)
+def test_executors_and_workers_that_are_killed(tmp_path: Path, master: str) -> None:
+    """While they read sources, for a load and for answers: what was read counts for nothing, and is read again. On a
+    cluster Spark tries tasks again by itself, on one machine it does not."""
+    shop = Shop(tmp_path, f'{PROJECT}evaluate: spark\nspark: {{spark.master: "{master}", spark.driver.memory: 1g}}\n')
     shop.archive.start()
     with running(shop) as process:
         said(tmp_path, "loading paid")
-        kill(process, "pyspark.daemon")
-        assert process.wait(200) == 1
-        output = (tmp_path / "said").read_text()
-        assert "Spark could not read it" in output and "Traceback" not in output
-    assert look.last_header(tmp_path / "warehouse") is None
-    shop.write("sales", "DELETE FROM orders WHERE id > 99")
-    with running(shop) as process:
-        with shop.load(writers=1):
-            shop.wait_for_commits(process, 2)
-            until = time.monotonic() + 5
-            while time.monotonic() < until:
-                kill(process, "pyspark.daemon")
-            more_commits(shop, process)
+        for what in FAULTS[master]:
+            kill(process, what)
+        shop.wait_for_commits(process, 1)
+        for number, what in enumerate(FAULTS[master] * 2):
+            before = last_commit(shop)
+            shop.write("sales", f"INSERT INTO orders VALUES ({20 + number}, 1, 'new')")
+            shop.write("billing", f"INSERT INTO payments VALUES ({20 + number}, {20 + number}, 500)")
+            for _ in range(3):
+                kill(process, what)
+                time.sleep(0.5)
+            shop.wait_for_commits(process, before + 1)
         shop.kill_at_the_end(process)
     judged(shop)

@@ -13,7 +13,7 @@ from memory_live import WRITES, Audits, compare, opened, run
 
 from strobe.managers.base import Inbound, Outbound
 from strobe.managers.sweep import Sweep
-from strobe.messages import Message, Transaction
+from strobe.messages import Cut, Message, Transaction
 from strobe.runtime import coordinator as coordinator_module
 from strobe.runtime.assembly import Assembly
 
@@ -130,11 +130,14 @@ def test_a_slow_manager_delays_only_whom_it_must(
         return receive(self, messages)
 
     monkeypatch.setattr(Sweep, "receive", ponder)
-    warehouse, past, states = run(assembly, tmp_path, seconds=2, commit_seconds=0.01)
+    told: list[Message] = []
+    warehouse, past, states = run(assembly, tmp_path, seconds=2, commit_seconds=0.01, record=told.append)
     compare(assembly, warehouse, past, states)
     last_quick = [c.number for c in warehouse.commits if "quick" in c.changes][-1]
     before = [c for c in warehouse.commits if c.number < last_quick]
     assert sum("quick" in c.changes for c in before) > 3 * sum("slow" in c.changes for c in before)
+    cuts = [name for message in told if isinstance(message, Cut) for name in message.views]
+    assert cuts.count("quick") > 2 * cuts.count("slow"), "a block grows until the one before is done"
 
 
 def test_complete_n_shows_exactly_every_nth_state(tmp_path: Path) -> None:

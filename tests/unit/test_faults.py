@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -133,8 +134,14 @@ def test_connections_that_stall(impatient: None, world: World) -> None:
 # A load.
 
 
-@pytest.mark.parametrize("how", ["cut", pytest.param("reset", marks=pytest.mark.slow), "stalled", "killed"])
-@pytest.mark.parametrize("name", ["sales", "billing"])
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        *product(["sales", "billing"], ["cut", "stalled", "killed"]),
+        ("sales", "ended"),  # MariaDB has sent all of so small a table before it can be told to end a connection
+        *(pytest.param(name, "reset", marks=pytest.mark.slow) for name in ("sales", "billing")),
+    ],
+)
 def test_a_half_done_snapshot_is_repeated(impatient: None, world: World, name: str, how: str) -> None:
     """A load that is interrupted in the middle fails as a whole; another one is exactly the state at its position."""
     world.sql("INSERT INTO orders SELECT n, 1, repeat('x', 100) FROM generate_series(100, 6000) n")
@@ -151,7 +158,10 @@ def test_a_half_done_snapshot_is_repeated(impatient: None, world: World, name: s
             kill(world.postgres)
         elif how == "killed":
             world.mariadb.stop(kill=True)
-        if how != "stalled":
+        if how == "ended":
+            world.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s", SLOT)
+            proxy.go_on()
+        elif how != "stalled":
             proxy.cut(reset=how == "reset")
 
     disturbing = threading.Thread(target=fault)
@@ -245,6 +255,8 @@ def test_a_password_that_is_changed(world: World) -> None:
                 problem = str(coordinator.problem(name))
                 assert f"source {name}" in problem and "right user and password" in problem
                 assert "least-privilege" not in problem and "s3cret" not in problem
+                with pytest.raises(AccessRefused):  # a load would say the same, and end
+                    contents(world.assembly, name)
         finally:
             world.sql(f"ALTER ROLE {role} PASSWORD '{world.postgres.password}'")
             world.mariadb.run(f"ALTER USER {user} IDENTIFIED VIA mysql_native_password USING '{kept}'")
@@ -298,25 +310,29 @@ def test_a_slot_that_is_made_anew_between_two_attempts(world: World) -> None:
         world.keep(world.coordinator(), 2, fault)
 
 
+def purge(world: World) -> None:
+    """Everything in the binlog goes, after something more was written."""
+    world.write("billing", 0.3)
+    world.mariadb.run("FLUSH BINARY LOGS")
+    ((file, *_),) = world.mariadb.rows("SHOW MASTER STATUS")
+
+    def purged() -> bool:
+        world.mariadb.run(f"PURGE BINARY LOGS TO '{file}'")
+        return bool(world.mariadb.rows("SHOW BINARY LOGS")[0][0] == file)
+
+    eventually(purged)
+
+
 def test_a_binlog_that_is_purged(world: World) -> None:
     """While nobody reads it; and under a running coordinator whose connection is down."""
     world.keep(world.coordinator(), 0.3)
-
-    def purge() -> None:
-        world.write("billing", 0.3)
-        world.mariadb.run("FLUSH BINARY LOGS")
-        ((file, *_),) = world.mariadb.rows("SHOW MASTER STATUS")
-        eventually(lambda: world.mariadb.run(f"PURGE BINARY LOGS TO '{file}'") or purged(file))
-
-    def purged(file: str) -> bool:
-        return bool(world.mariadb.rows("SHOW BINARY LOGS")[0][0] == file)
 
     def fault() -> None:
         time.sleep(0.3)
         world.proxies["billing"].stall()
         world.proxies["billing"].cut()
         end_connections(world.mariadb)
-        purge()
+        purge(world)
         world.proxies["billing"].cut()
         world.proxies["billing"].go_on()
 
@@ -325,6 +341,27 @@ def test_a_binlog_that_is_purged(world: World) -> None:
     assert "strobe rebuild" in caught.value.fix
     with pytest.raises(LostGuarantee, match="purged"):
         world.restarted()
+
+
+@pytest.mark.parametrize("name", ["sales", "billing"])
+def test_a_log_that_goes_during_a_load(world: World, name: str) -> None:
+    """A slot that is dropped, a binlog that is purged, after the load has begun: it is noticed before anything is read
+    after it."""
+    source = world.assembly.sources[name]
+    relation, columns = ("orders", ("id", "state")) if name == "sales" else ("payments", ("id", "order_id"))
+    reader = source.reader(at_a_position=True)
+    seen = reader.open()
+    rows = reader.scan(relation, columns)
+    next(rows)
+    world.write(name, 0.2)
+    if name == "sales":
+        eventually(lambda: dropped(world))
+    else:
+        purge(world)
+    list(rows)
+    reader.close()
+    with pytest.raises(LostGuarantee, match="slot" if name == "sales" else "purged"):
+        source.verify(seen.through)
 
 
 # Another past.
@@ -524,8 +561,8 @@ def test_restarts_between_the_commit_and_the_confirmation(world: World) -> None:
 
 
 def test_a_transaction_that_stays_open_for_long(world: World) -> None:
-    """It wrote before everybody else and commits after everybody else, across a restart and the confirmation of all
-    that came in between; its many changes come with one position, once."""
+    """It wrote before the load and everybody else and commits after all of them, across a restart and the confirmation
+    of all that came in between; its many changes come with one position, once."""
     with (
         psycopg.connect(world.postgres.admin_dsn(world.database)) as one,
         closing(world.mariadb.connect(world.billing)) as other,
@@ -533,6 +570,7 @@ def test_a_transaction_that_stays_open_for_long(world: World) -> None:
     ):
         one.execute("INSERT INTO orders SELECT n, 1, 'late' FROM generate_series(500, 699) n")
         cursor.execute("INSERT INTO payments SELECT -seq - 1000000, seq, 1 FROM seq_500_to_699")
+        world.load()
         world.keep(world.coordinator(), 1)
         world.confirm()
         world.keep(world.restarted(), 1)
@@ -598,6 +636,8 @@ def test_the_catalogue_names_tests_that_exist() -> None:
     assert len(named) > 20
     for file, test in named:
         assert f"def {test}(" in (ROOT / file).read_text(), f"{file}::{test}"
-    for file in ("tests/unit/test_faults.py", "tests/live/test_warehouse_faults.py"):
-        there = set(re.findall(r"^def (test_\w+)\(", (ROOT / file).read_text(), re.MULTILINE))
-        assert there - {"test_the_catalogue_names_tests_that_exist"} <= {test for name, test in named if name == file}
+    for file in ("unit/test_faults.py", "live/test_warehouse_faults.py", "live/test_spark_faults.py"):
+        there = set(re.findall(r"^def (test_\w+)\(", (ROOT / "tests" / file).read_text(), re.MULTILINE))
+        assert there - {"test_the_catalogue_names_tests_that_exist"} <= {
+            test for name, test in named if name == f"tests/{file}"
+        }
