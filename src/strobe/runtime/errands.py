@@ -12,6 +12,7 @@ from strobe.runtime import mailbox
 from strobe.runtime.coordinator import BRING, PAUSE, Coordinator, Errand
 from strobe.runtime.joining import Joining
 
+EDITS = ("rebuild", "apply")
 FREEZE = 60.0
 """Seconds for which a coordinator stands still for an auditor that has gone silent."""
 
@@ -25,6 +26,7 @@ class Errands:
         self._folder = ThreadPoolExecutor(1, thread_name_prefix="fold")
         self._next_look = 0.0
         self._open: str | None = None
+        self._document: dict[str, Any] = {}
         self._brought: dict[str, Any] | None = None
         self._frozen_until = 0.0
 
@@ -35,6 +37,12 @@ class Errands:
         self._next_look = now + 0.1
         for number, document in mailbox.requests(self._warehouse):
             self._take(number, document)
+
+    def put_back(self) -> None:
+        """The coordinator starts anew without some views: an edit that was under way is begun anew with it."""
+        if self._open is not None and self._document.get("kind") in EDITS and not self._joining.ready:
+            mailbox.put_back(self._warehouse, self._open, self._document)
+            self._open = None
 
     def _take(self, number: str, document: dict[str, Any]) -> None:
         kind = document.get("kind")
@@ -47,18 +55,20 @@ class Errands:
                 self._brought = {"request": number, **document}
         elif self._coordinator.errand_open:
             self._refuse(number, "the coordinator is busy with another request")
+        elif kind in EDITS:
+            self._start(number, document, self._edit(number, document))
         elif kind == "freeze":
-            self._start(number, self._audit(number))
+            self._start(number, document, self._audit(number))
         elif kind == "fold":
-            self._start(number, self._fold(number))
-        elif kind == "rebuild":
-            self._start(number, self._joining.rebuild(self._coordinator, number, str(document["view"])))
-        elif kind == "apply":
-            drop_tables = bool(document.get("drop_tables"))
-            self._start(number, self._joining.apply(self._coordinator, number, drop_tables))
+            self._start(number, document, self._fold(number))
 
-    def _start(self, number: str, errand: Errand) -> None:
-        self._open, self._brought = number, None
+    def _edit(self, number: str, document: dict[str, Any]) -> Errand:
+        if document["kind"] == "rebuild":
+            return self._joining.rebuild(self._coordinator, number, str(document["view"]))
+        return self._joining.apply(self._coordinator, number, bool(document.get("drop_tables")))
+
+    def _start(self, number: str, document: dict[str, Any], errand: Errand) -> None:
+        self._open, self._document, self._brought = number, document, None
         self._coordinator.start_errand(self._answered(number, errand))
 
     def _answered(self, number: str, errand: Errand) -> Errand:

@@ -39,6 +39,11 @@ def post(warehouse: Path, document: Document) -> str:
     return number
 
 
+def put_back(warehouse: Path, number: str, document: Document) -> None:
+    """What was taken up is to be taken up again, by the next one who looks."""
+    _write(_folder(warehouse) / f"{number}.request.json", document)
+
+
 def request(
     warehouse: Path, document: Document, timeout: float, say: Callable[[str], None] = lambda _: None
 ) -> Document:

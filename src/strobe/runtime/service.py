@@ -421,6 +421,7 @@ class Service:
         except RelationLost as error:
             self._stand_still(assembly, error)
             self._regroup = set(self._detached)
+            errands.put_back()
             if not self._joining.ready:
                 self._joining.give_up(warehouse)
         finally:
