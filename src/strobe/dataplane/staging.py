@@ -44,6 +44,9 @@ READS = "reads"
 """The folder under `staging` in which everything is temporary."""
 
 Progress = Callable[[int], None]
+
+Chosen = Sequence[tuple[RelationSchema, Sequence[str]]]
+"""Relations, each with the columns that are read."""
 _Work = tuple["_Part", int | None]
 """A part, and which portion of it: None for all of it."""
 
@@ -104,7 +107,7 @@ def sweep_leftovers(folder: Path) -> None:
 def snapshot(
     spark: SparkSession,
     reader: Reader,
-    relations: Sequence[tuple[RelationSchema, Sequence[str]]],
+    relations: Chosen,
     folder: Path,
     progress: Progress | None = None,
 ) -> Staged:

@@ -7,10 +7,11 @@ The same recomputation serves the first load, a rebuild and an audit.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -91,46 +92,31 @@ def snapshot(
     staged: dict[str, staging.Staged] = {}
     try:
         for source, relations in wanted.items():
-            chosen = [
+            chosen: staging.Chosen = [
                 (relation, [c.name for c in relation.columns if c.name in columns])
                 for relation, columns in relations.values()
             ]
 
-            def report(rows: int, source: str = source) -> None:
-                progress(source, rows)
+            def read(source: str = source, chosen: staging.Chosen = chosen) -> staging.Staged:
+                with reading(source):
+                    reader, folder = sources[source].reader(at_a_position=True), warehouse / "staging"
+                    return staging.snapshot(spark, reader, chosen, folder, partial(progress, source))
 
-            staged[source] = _read(spark, sources[source], chosen, warehouse / "staging", report)
+            staged[source] = _again(read)
         yield Snapshot(staged)
     finally:
         for one in staged.values():
             one.remove()
 
 
-def _read(
-    spark: SparkSession,
-    source: Source,
-    relations: Sequence[tuple[RelationSchema, Sequence[str]]],
-    folder: Path,
-    report: staging.Progress,
-) -> staging.Staged:
-    """In one snapshot; if reading breaks off, all of it again in another."""
+def _again(read: Callable[[], staging.Staged]) -> staging.Staged:
+    """If reading a source breaks off, all of it is read again, in another snapshot."""
     for attempt in range(1, ATTEMPTS):
         try:
-            return _read_once(spark, source, relations, folder, report)
+            return read()
         except SourceUnavailable:
             time.sleep(attempt)
-    return _read_once(spark, source, relations, folder, report)
-
-
-def _read_once(
-    spark: SparkSession,
-    source: Source,
-    relations: Sequence[tuple[RelationSchema, Sequence[str]]],
-    folder: Path,
-    report: staging.Progress,
-) -> staging.Staged:
-    with reading(source.name):
-        return staging.snapshot(spark, source.reader(at_a_position=True), relations, folder, report)
+    return read()
 
 
 NOTHING = Commit(0, datetime.fromtimestamp(0, timezone.utc), {})
