@@ -43,12 +43,12 @@ def joining(console: Console, orders: int, seconds: float) -> None:
         make(folder, orders, PROJECT + NEW)
         (folder / "strobe.yml").write_text(PROJECT)
         service, thread = serve(folder)
-        usual = _waits(service, folder, threading.Event(), seconds)
+        usual = _waits(service, folder, "a", threading.Event(), seconds)
         (folder / "strobe.yml").write_text(PROJECT + NEW)
         applied = threading.Event()
         applying = threading.Thread(target=_apply, args=(service, applied))
         applying.start()
-        meanwhile = _waits(service, folder, applied)
+        meanwhile = _waits(service, folder, "b", applied)
         applying.join()
         service.stop()
         thread.join()
@@ -68,7 +68,7 @@ def _apply(service: Service, applied: threading.Event) -> None:
         applied.set()
 
 
-def _waits(service: Service, folder: Path, ended: threading.Event, seconds: float = 600.0) -> list[float]:
+def _waits(service: Service, folder: Path, state: str, ended: threading.Event, seconds: float = 600.0) -> list[float]:
     """Write one update after another, and see how long each takes until the view shows it."""
     open_: dict[int, float] = {}
     found: list[float] = []
@@ -79,7 +79,7 @@ def _waits(service: Service, folder: Path, ended: threading.Event, seconds: floa
             if not (ended.is_set() or time.monotonic() > deadline):
                 number += 1
                 with connection:
-                    connection.execute("UPDATE orders SET state = ? WHERE id = ?", (f"n{number}", number))
+                    connection.execute("UPDATE orders SET state = ? WHERE id = ?", (f"{state}{number}", number))
                 (place,) = connection.execute(f"SELECT max(seq) FROM {LOG}").fetchone()
                 open_[place] = time.perf_counter()
             coordinator = service.coordinator
