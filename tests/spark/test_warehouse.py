@@ -380,7 +380,9 @@ def test_a_view_joins_with_what_its_table_does_not_hold_yet(spark: SparkSession,
     bench.states[3] = beside.states[through]
     bench.append({"bagged": bag(BAGGED, (3, "y"), (9, "new")), "keyed": bag(KEYED, wide(70))})
     bench.check()
+    assert bench.warehouse.unpublished
     bench.warehouse.fold()
+    assert not bench.warehouse.unpublished
     assert [row.commit for row in look.published(bench.path)] == [1, 3, 4]
     bench.check()
     another_engine(bench)

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 
 import memory_live
 import pytest
-from memory_live import WRITES, Audits, compare, opened, run
+from memory_live import WRITES, Audits, compare, contents, opened, run
 
 from strobe.managers.base import Inbound, Outbound
 from strobe.managers.sweep import Sweep
-from strobe.messages import Cut, Message, Transaction
+from strobe.messages import Cut, GlobalTransaction, Message, Position, Rel, Transaction
 from strobe.runtime import coordinator as coordinator_module
 from strobe.runtime.assembly import Assembly
+from strobe.runtime.coordinator import Coordinator
+from strobe.warehouse.header import Commit
 
 PROJECT = """
 version: 1
@@ -111,6 +114,25 @@ def test_a_full_table_does_not_stand_still(tmp_path: Path, monkeypatch: pytest.M
     assembly = project(tmp_path, "strong")
     warehouse, past, states = run(assembly, tmp_path, seconds=2, commit_seconds=0.05)
     compare(assembly, warehouse, past, states)
+
+
+def test_a_full_table_takes_in_the_part_that_its_rows_wait_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the rows behind half a global transaction would keep the other half out, for ever."""
+    monkeypatch.setattr(coordinator_module, "TABLE_ROWS", 3)
+    assembly = project(tmp_path, "strong")
+    start = {name: contents(assembly, name)[0] for name in assembly.sources}
+    last = Commit(
+        1, datetime.now(timezone.utc), {v: {s: start[s] for s in p.view.sources} for v, p in assembly.views.items()}
+    )
+    coordinator = Coordinator(assembly, None, last, through_spark=None)  # type: ignore[arg-type]  # nothing is run
+    half = (GlobalTransaction("g", frozenset({"sales", "billing"})),)
+    for number in range(1, 6):
+        position = Position(str(number), (10_000 + number,))
+        rel = Rel(number, "sales", position, frozenset({"paid"}), part_of=half if number == 1 else ())
+        assert coordinator.merge.receive(rel) == []
+    coordinator._turn()
+    assert not coordinator._room("sales", position)
+    assert coordinator._room("billing", Position("0", (0,)))
 
 
 @pytest.mark.parametrize(("order", "table"), [("source", "billing.payments"), ("views", "sales.customers")])

@@ -69,6 +69,29 @@ def test_xa_transactions_count_from_their_commit(either: Shop) -> None:
     assert list(read(source, start)[-1].changes["t"].items()) == [((3,), 1)]
 
 
+def test_the_last_first_phase_of_a_name_is_the_one(either: Shop) -> None:
+    """Names are used again, in one file of the log and in several; the second phase may be in the file of the first."""
+    either.run("CREATE TABLE t (id INT PRIMARY KEY)")
+    source = either.source()
+
+    def prepare(number: int) -> None:
+        with either.session() as do:
+            for step in ("XA START 'a'", f"INSERT INTO t VALUES ({number})", "XA END 'a'", "XA PREPARE 'a'"):
+                do(step)
+
+    for number in (1, 2):
+        prepare(number)
+        between = source.now()
+        either.run("XA COMMIT 'a'")
+        assert [list(t.changes["t"].items()) for t in read(source, between)] == [[((number,), 1)]]
+    prepare(3)
+    either.run("FLUSH BINARY LOGS", "XA COMMIT 'a'")
+    prepare(4)
+    between = source.now()
+    either.run("XA COMMIT 'a'")
+    assert [list(t.changes["t"].items()) for t in read(source, between)] == [[((4,), 1)]]
+
+
 def test_an_xa_transaction_whose_first_phase_is_gone_stops(shop: Shop) -> None:
     """Its rows were in a file that has been purged: nobody can know them."""
     shop.run("CREATE TABLE t (id INT PRIMARY KEY)")
@@ -113,6 +136,7 @@ def test_parts_of_global_transactions_are_named(either: Shop) -> None:
     found = [(p.id for p in t.part_of) for t in read(source, start, relevant=lambda t: bool(t.changes or t.part_of))]
     assert [list(names) for names in found] == [["one"], ["two"], ["x3"], []]
     assert {"one", "two", "x3"} <= source.parts(source.now()) and "one" not in source.parts(start)
+    assert "x3" in either.source().parts(source.now()), "the identifier of an XA transaction needs no setting"
     with either.session() as do:
         do("INSERT INTO `out.box` VALUES (9, 'nobody elsewhere', 0)")
     with pytest.raises(LostGuarantee, match="billing is not among"):

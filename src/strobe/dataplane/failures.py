@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 
 from strobe.errors import SourceUnavailable
 
-FAILURES = (Py4JError, PySparkException, OSError)
+SPARK = (Py4JError, PySparkException)
+FAILURES = (*SPARK, OSError)
 """What Spark or the file system could not do: an executor or a worker was killed, the disk is full, the JVM ended."""
 
 
@@ -38,6 +39,8 @@ def reading(source: str) -> Iterator[None]:
     """A job that fails has read nothing: the same is tried again later."""
     try:
         yield
+    except AnalysisException:  # it would fail every time
+        raise
     except FAILURES as error:
         why = cause(error)
         fix = f"{remedy(why)}Nothing was committed, and it is read again from the start."

@@ -14,7 +14,7 @@ that was never sent on.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from strobe.algebra.bag import Bag
@@ -37,14 +37,14 @@ class Integrator:
         self,
         views: Mapping[str, View],
         positions: Mapping[str, Mapping[str, Position]],
-        settled: Mapping[str, Collection[str]] | None = None,
+        settled: Callable[[str], Collection[str]] = lambda _source: (),
     ) -> None:
         """`positions` says for every view which position of every source it reflects already; `settled` says for
         every source which global transactions had their part there before: it will not come again."""
         self._views = dict(views)
         self._positions = {view: dict(vector) for view, vector in positions.items()}
         self._selections = {name: Selection.of(view) for name, view in views.items()}
-        self._settled = dict(settled or {})
+        self._settled = settled
         self._number = 0
         self.dropped = dict.fromkeys(views, 0)
         """By view, the transactions that change a relation of it and were irrelevant all the same."""
@@ -69,7 +69,7 @@ class Integrator:
         """The global transactions with the parts that can still come."""
         found = []
         for part in part_of:
-            coming = frozenset(s for s in part.participants if part.id not in self._settled.get(s, ()))
+            coming = frozenset(s for s in part.participants if part.id not in self._settled(s))
             if len(coming) > 1:
                 found.append(replace(part, participants=coming))
         return tuple(found)

@@ -159,6 +159,8 @@ class Painting:
 
     def missing_parts(self) -> dict[str, frozenset[str]]:
         """By global transaction, the sources whose parts rows wait for."""
+        if not self._parts:
+            return {}
         parts = {part.id: part for row in self._rows.values() for part in row.rel.part_of}
         wanted = {name: part.participants & set(self._positions) for name, part in parts.items()}
         return {name: missing for name in wanted if (missing := wanted[name] - set(self._parts[name]))}

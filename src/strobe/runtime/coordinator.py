@@ -123,7 +123,8 @@ class Coordinator:
         views = {name: planned.view for name, planned in self.assembly.views.items()}
         positions = self._positions(last)
         self.vector = {s: min((p[s] for p in positions.values() if s in p), key=_order) for s in self._used_sources()}
-        self.integrator = Integrator(views, positions, {s: self._parts(s) for s in self.vector})
+        self._settled: dict[str, frozenset[str]] = {}
+        self.integrator = Integrator(views, positions, self._parts)
         passing = [name for name, planned in self.assembly.views.items() if planned.level == "none"]
         self.in_flight = InFlight(self._spark, keep_files=bool(passing))
         pace = {name: planned.pace for name, planned in self.assembly.views.items()}
@@ -161,18 +162,23 @@ class Coordinator:
         self._told = last.number
         self._cut_at: dict[Component, float] = {}
         self._wanted: dict[str, Position] = {}
+        self._missing: frozenset[str] = frozenset()
+        """Sources whose parts of global transactions rows wait for."""
         self._crowded = False
         self._let_go_at: Mapping[str, Position] | None = None
         self._read: dict[str, str] = {}
         self._read_at = 0.0
 
     def _parts(self, source: str) -> frozenset[str]:
-        """The global transactions whose part at a source the views have already; none if it cannot tell now: then views
-        wait for a part that was loaded, until the next start."""
-        try:
-            return self.assembly.sources[source].parts(self.vector[source])
-        except StrobeError:
-            return frozenset()
+        """The global transactions whose part at a source the views had already at the start; none if it cannot tell
+        now: then views wait for a part that was loaded, until the next start. Nobody asks before the first one."""
+        if source not in self._settled:
+            try:
+                found = self.assembly.sources[source].parts(self.vector[source]) if source in self.vector else ()
+            except StrobeError:
+                found = ()
+            self._settled[source] = frozenset(found)
+        return self._settled[source]
 
     def _from_copy(self, query: Query) -> tuple[tuple[Relation, ...], Seen]:
         """Answer from what the warehouse holds, as of its last commit."""
@@ -185,15 +191,16 @@ class Coordinator:
         return (rows,), Seen(self.assembly.sources[query.source].position(position))
 
     def _room(self, source: str, position: Position) -> bool:
-        """Whether more of a source may come in. What an answer waits for always may: else neither would ever move."""
+        """Whether more of a source may come in. What an answer or a part of a global transaction waits for always may:
+        else neither would ever move."""
         wanted = self._wanted.get(source)
-        if wanted is not None and position < wanted:
+        if source in self._missing or (wanted is not None and position < wanted):
             return True
         return not self._crowded and self.merge.backlog + self._events.qsize() < TABLE_ROWS
 
     def _too_many_rows(self) -> bool:
         """Whether there are too many rows in memory, and some will go by themselves: nothing waits for rows to come."""
-        if self.in_flight.rows < HELD_ROWS or self.merge.missing_parts():
+        if self.in_flight.rows < HELD_ROWS or self._missing:
             return False
         return bool(self.merge.backlog or self.committer.waiting)
 
@@ -242,6 +249,7 @@ class Coordinator:
         except queue.Empty:
             pass
         self._wanted = self._early_answers()
+        self._missing = frozenset().union(*self.merge.missing_parts().values())
         self._tell_commits()
         self._let_go()
         self._cut_when_due()
@@ -259,7 +267,7 @@ class Coordinator:
         """Rows and files are needed no longer than until they have been committed."""
         if self.committer.visible is not self._let_go_at:
             self._let_go_at = self.committer.visible
-            self.in_flight.committed(self.visible, {name: monitor.position for name, monitor in self.monitors.items()})
+            self.in_flight.committed(self.visible)
         self._crowded = self._too_many_rows()
 
     def _handle(self, event: Event) -> None:

@@ -36,11 +36,14 @@ class InFlight:
         self.rows = 0
         """Those in memory, of transactions that have not been committed."""
         self._held: list[tuple[str, Position, int]] = []
+        self._come: dict[str, Position] = {}
+        """How far each source has come in."""
         self._spilled: list[Transaction] = []
         self._committed: list[tuple[Transaction, Mapping[str, Position]]] = []
         """Transactions with files, each with how far the sources had been read when it was committed."""
 
     def arrive(self, transaction: Transaction) -> None:
+        self._come[transaction.source] = transaction.position
         relations = (*transaction.changes.values(), *transaction.gone.values())
         rows = sum(len(relation) for relation in relations if isinstance(relation, Bag))
         if rows:
@@ -49,15 +52,15 @@ class InFlight:
         if any(isinstance(relation, Spilled) for relation in relations):
             self._spilled.append(transaction)
 
-    def committed(self, visible: Callable[[str], Position], read: Mapping[str, Position]) -> None:
-        """Everything up to `visible` of each source has been committed, and the sources have been `read` up to here."""
+    def committed(self, visible: Callable[[str], Position]) -> None:
+        """Everything up to `visible` of each source has been committed."""
         self._held = [held for held in self._held if not held[1] <= visible(held[0])]
         self.rows = sum(rows for _, _, rows in self._held)
         if self._keep_files:
             return
         done = [t for t in self._spilled if t.position <= visible(t.source)]
         self._spilled = [t for t in self._spilled if not t.position <= visible(t.source)]
-        waiting = [*self._committed, *((transaction, dict(read)) for transaction in done)]
+        waiting = [*self._committed, *((transaction, dict(self._come)) for transaction in done)]
         self._committed = []
         for transaction, barrier in waiting:
             if all(position <= visible(source) for source, position in barrier.items()):

@@ -76,6 +76,7 @@ class Joining:
         """The loop has ended before everything stood at one vector."""
         if self.change is not None and not self.change.ready:
             self.change.close()
+            self.change.assembly.close()
             self.change = None
 
     def rebuild(self, coordinator: Coordinator, request: str, view: str) -> Errand:
@@ -180,6 +181,8 @@ class Joining:
             lines = str(error).strip().splitlines() or [type(error).__name__]
             self._fail(change, error if isinstance(error, UserError) else NotNow(lines[0], fix="Try again."))
             return last
+        if warehouse.unpublished:
+            warehouse.fold()  # what was joined last is published while all its views are there
         if not change.drop_tables:
             warehouse.settle(edit.drop)
         last = next_commit(last, stands.positions, stands.identity, stands.as_of, edit.drop)

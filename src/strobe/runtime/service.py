@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from strobe.algebra.relation import Relation
 from strobe.config import Project
 from strobe.dataplane import staging
-from strobe.dataplane.failures import reading
+from strobe.dataplane.failures import SPARK, cause, reading
 from strobe.errors import (
     CommitUnknown,
     Fenced,
@@ -106,8 +106,6 @@ class Service:
         """Views that use a relation which cannot be followed any more, until they are rebuilt."""
         self._regroup: set[str] | None = None
         """What will be detached when the loop begins anew, because sources came or went or were tied together."""
-        self._joined = False
-        """Views have come or gone, and that commit is not published yet."""
         self._together: set[frozenset[str]] = set()
         """Sources that have taken part in one global transaction."""
         self._down_since: dict[str, float] = {}
@@ -264,10 +262,13 @@ class Service:
                     last = self._joining.join(warehouse, last, self._joining.change)
             except CommitUnknown as error:
                 last, stopped = self._recover(warehouse, last, error), False
+            except SPARK as error:  # in a manager's thread: nothing was committed, but all that was in flight is lost
+                fix = "Strobe starts again from the last commit in the log."
+                unknown = CommitUnknown(f"Spark failed: {cause(error)}", where=str(self._layout.root), fix=fix)
+                last, stopped = self._recover(warehouse, last, unknown), False
             if self._joining.change is not None:
                 self._still = {n: e for n, e in self._still.items() if n not in self._joining.change.edit.load}
                 assembly = self._joining.joined(warehouse, assembly, self._joining.change)
-                self._joined = True
                 self.project = assembly.project
             elif self._regroup is not None:
                 self._detached = self._regroup
@@ -383,9 +384,8 @@ class Service:
         caretaker = Caretaker(coordinator, warehouse, self._reporter.say)
         caretaker.logs_needed = lambda: self._joining.change is not None
         caretaker.hurry = lambda: self._joining.near
-        if self._joined:
+        if warehouse.unpublished:
             caretaker.fold_soon()
-            self._joined = False
         errands = Errands(self.project.warehouse, self._joining, coordinator)
         quiet = _Quiet(coordinator)
         self._document, self._next_document = (

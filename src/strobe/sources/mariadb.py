@@ -10,14 +10,17 @@ Nothing is put into the database, and nothing is written to it.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import timedelta
 from typing import Any, Protocol
 
+import pymysql
+
 from strobe.algebra.schema import RelationSchema
-from strobe.errors import StrobeError, UserError
+from strobe.errors import SourceUnavailable, StrobeError, UserError
 from strobe.messages import Position, Transaction
 from strobe.sources import mariadb_binlog as binlog
 from strobe.sources import mysql_snapshot
@@ -127,23 +130,27 @@ class MariadbSource(Source):
         return stream.transactions(after)
 
     def parts(self, through: Position) -> frozenset[str]:
-        """As far back as the file of the position and the one before it go."""
-        if self._names is None:
-            return frozenset()
-        connections, marks, deadline = self._shared.connections, self._shared.marks, time.monotonic() + PARTS_SECONDS
+        """As far back as the file of the position goes, and for some seconds the one before it."""
         file, offset, _ = binlog.parts(through)
-        with connections.session() as connection:
-            logs = [row[0] for row in rows(connection, "SHOW BINARY LOGS")]
-            sets = charsets(connection)
-        first = ([log for log in logs if binlog.file_number(log) < binlog.file_number(file)] or [file])[-1]
-        start = binlog.position_at(first, 4, marks.of(first, connections.made))
-        stream = Stream(connections, marks, {}, [], lambda: False, names=self._names)
-        found: set[str] = set()
-        for transaction in stream.window(start, (file, offset), sets):
-            found.update(part.id for part in transaction.part_of)
-            if time.monotonic() > deadline:
-                break
+        try:
+            with self._shared.connections.session() as connection:
+                logs = [row[0] for row in rows(connection, "SHOW BINARY LOGS")]
+                sets = charsets(connection)
+            found = set(self._parts(file, (file, offset), sets, math.inf))
+            for log in [log for log in logs if binlog.file_number(log) < binlog.file_number(file)][-1:]:
+                found.update(self._parts(log, (file, 4), sets, time.monotonic() + PARTS_SECONDS))
+        except (binlog.Broken, pymysql.err.Error) as error:
+            raise SourceUnavailable(f"its binlog could not be read: {error}", where=self._place.where) from error
         return frozenset(found)
+
+    def _parts(self, file: str, end: tuple[str, int], sets: dict[int, str], deadline: float) -> Iterator[str]:
+        """The global transactions with parts between the beginning of a file and a place."""
+        connections, marks = self._shared.connections, self._shared.marks
+        stream = Stream(connections, marks, {}, [], lambda: False, names=self._names)
+        for transaction in stream.window(binlog.position_at(file, 4, marks.of(file, connections.made)), end, sets):
+            yield from (part.id for part in transaction.part_of)
+            if time.monotonic() > deadline:
+                return
 
     def _watched(self) -> Watched:
         tables = self._shared.catalog.refresh()

@@ -21,6 +21,8 @@ class Group:
     counts: Counts = field(default_factory=Nets)
     named: list[str] = field(default_factory=list)
     """What the application calls the global transactions that this is a part of."""
+    began: tuple[str, int] = ("", 0)
+    """The place in the log before its first event."""
     savepoints: dict[str, tuple[Saved, list[str]]] = field(default_factory=dict)
 
     def add(self, table: str, types: Mapping[str, str], row: Row, sign: int, size: int) -> None:

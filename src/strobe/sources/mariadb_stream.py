@@ -165,11 +165,12 @@ class Stream:
             return None
         if event.type == binlog.FORMAT:
             self._begin_file(event)
+        before = self._at.file, self._at.offset
         if event.end and not event.flags & binlog.ARTIFICIAL:
             self._at.advance(event.end)
         group = self._group
         if group is None:
-            return self._outside(event)
+            return self._outside(event, before)
         ended = self._inside(event, group)
         if ended is None:
             return None
@@ -188,13 +189,13 @@ class Stream:
         self._at.created = event.timestamp
         self._marks.learn(self._at.file, event.timestamp)
 
-    def _outside(self, event: Event) -> Transaction | None:
+    def _outside(self, event: Event, before: tuple[str, int]) -> Transaction | None:
         if event.type == binlog.GTID:
             flags = event.body[12]
-            self._group = Group(bool(flags & STANDALONE), bool(flags & PREPARED))
+            self._group = Group(bool(flags & STANDALONE), bool(flags & PREPARED), began=before)
             return None
         if event.type in binlog.MYSQL_GTIDS:
-            self._group = Group(standalone=True, mysql=True)
+            self._group = Group(standalone=True, mysql=True, began=before)
             return None
         if event.type == binlog.FORMAT or event.type in binlog.HARMLESS or event.flags & binlog.IGNORABLE:
             return self._transaction(event, Counts(), ()) if event.end else None
@@ -292,7 +293,7 @@ class Stream:
                 first.counts.forget()
             return Counts()
         if first is None:
-            first = self._read_again(name) if self._watched else Group(standalone=False)
+            first = self._read_again(name, group.began) if self._watched else Group(standalone=False)
         group.named += [*first.named, *xa.named(name)]
         return first.counts
 
@@ -302,9 +303,9 @@ class Stream:
             files = [row[0] for row in rows(connection, "SHOW BINARY LOGS")]
         return [file for file in files if binlog.file_number(file) <= binlog.file_number(self._at.file)]
 
-    def _read_again(self, name: str) -> Group:
-        """The first phase of an XA transaction that came before the position from which the log was read."""
-        end = (self._at.file, self._at.offset)
+    def _read_again(self, name: str, end: tuple[str, int]) -> Group:
+        """The first phase of an XA transaction that came before the position from which the log was read; the second
+        begins at `end`. The last phase of this name before it is the one: a name may be used again."""
         for file in reversed(self._files() if self._looks_back else []):
             earlier = Stream(self._connections, self._marks, self._watched, [], self._stopped, self._spill, self._names)
             earlier._rereads = True

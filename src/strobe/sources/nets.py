@@ -194,7 +194,7 @@ class Nets:
             return
         self._own = self._own or folder / uuid.uuid4().hex
         for net in self._nets.values():
-            if FEW * len(net) >= held:
+            if max(FEW, len(self._nets)) * len(net) >= held:
                 self._spill(self._own, net)
         self._changes, self._bytes = sum(map(len, self._nets.values())), 0
 

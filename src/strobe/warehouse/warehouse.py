@@ -284,14 +284,14 @@ class Warehouse:
 
     def take_back(self) -> None:
         """Loads that will not join after all: the tables hold the generations in force again."""
-        with self._folding:
+        with self._folding, self._guarded("loads could not be taken back"):
             fence.ensure_ours(self.layout, self._epoch)
             for definition in self.definitions.values():
                 views.undo_load(self._background, self.layout, definition)
 
     def settle(self, names: Collection[str]) -> None:
         """Bring the tables of views that will leave up to the last commit, also while others are being loaded."""
-        with self._folding:
+        with self._folding, self._guarded("tables of views that leave could not be brought up to date"):
             leaving = [d for name, d in self.definitions.items() if name in names]
             folding.settle(self._background, self.layout, leaving, self._at, self._lenient)
 
@@ -300,7 +300,7 @@ class Warehouse:
 
         The tables stay, and with them the versions that past commits name; their files go when nothing needs them.
         """
-        with self._folding:
+        with self._folding, self._guarded("tables of views that have left could not be emptied"):
             fence.ensure_ours(self.layout, self._epoch)
             for name in names:
                 if name not in self.definitions and look.exists(self.layout.view(name)):
@@ -357,6 +357,12 @@ class Warehouse:
         with self._folding, self._guarded("the view tables could not be folded"):
             definitions = tuple(self.definitions.values())
             return folding.fold(self._background, self.layout, definitions, self._retention, self._at, self._lenient)
+
+    @property
+    def unpublished(self) -> bool:
+        """Whether views have come in with a commit that is not published yet."""
+        newest = folding.newest_published(self.layout)
+        return any(newest is None or d.from_commit > newest.commit for d in self.definitions.values())
 
     @property
     def folding(self) -> bool:
