@@ -72,8 +72,10 @@ def contents(db: Database, staged: Staged) -> dict[str, Bag]:
 def test_loads_equal_the_state_at_their_positions(spark: SparkSession, db: Database, tmp_path: Path) -> None:
     """Under writers; and when a backend is killed in the middle, a task's or the one that shares the snapshot, all is
     read again in another snapshot, and nothing of the first counts."""
-    from strobe.runtime.loading import _read
+    from strobe.runtime.loading import snapshot
 
+    occurrences = tuple(Occurrence(i, f"r{i}", schema, COLUMNS) for i, (schema, _) in enumerate(relations(db)))
+    source, view = db.source, View("v", "", occurrences, (), None, ())
     stop, killed = threading.Event(), []
 
     def write() -> None:
@@ -102,10 +104,10 @@ def test_loads_equal_the_state_at_their_positions(spark: SparkSession, db: Datab
             if victim:
                 threads.append(threading.Thread(target=kill, args=(victim,)))
                 threads[-1].start()
-            staged = _read(spark, db.source, relations(db), tmp_path, lambda _rows: None)
-            assert all(len(files) == 2 for files in staged.files.values())
-            loads.append((staged.seen.through, contents(db, staged)))
-            staged.remove()
+            with snapshot(spark, {source.name: source}, [view], tmp_path) as taken:
+                staged = taken.staged[source.name]
+                assert all(len(files) == 2 for files in staged.files.values())
+                loads.append((staged.seen.through, contents(db, staged)))
     finally:
         stop.set()
         for thread in threads:
@@ -122,7 +124,7 @@ def test_loads_equal_the_state_at_their_positions(spark: SparkSession, db: Datab
             for row, count in changes:
                 counts[row] += count
             assert changes and before[name].add(Bag(COLUMNS, counts)) == after[name]
-    assert list((tmp_path / "reads").iterdir()) == []
+    assert list((tmp_path / "staging" / "reads").iterdir()) == []
 
 
 def test_a_large_answer_finds_every_row_once(spark: SparkSession, db: Database, tmp_path: Path) -> None:

@@ -262,7 +262,7 @@ class Service:
                     last = self._joining.join(warehouse, last, self._joining.change)
             except CommitUnknown as error:
                 last, stopped = self._recover(warehouse, last, error), False
-            except SPARK as error:  # in a manager's thread: nothing was committed, but all that was in flight is lost
+            except SPARK as error:  # in a manager's thread: what it was computing is lost
                 fix = "Strobe starts again from the last commit in the log."
                 unknown = CommitUnknown(f"Spark failed: {cause(error)}", where=str(self._layout.root), fix=fix)
                 last, stopped = self._recover(warehouse, last, unknown), False
