@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.joining import joining
-from benchmarks.shop import make, serve
+from benchmarks.shop import HEAD, make, serve
 from benchmarks.slow_view import slow_view
 from strobe.managers.registry import ALGORITHMS
 from strobe.runtime.loading import snapshot
@@ -36,14 +36,7 @@ from strobe.simulator.spectrum import cell, laboratory
 from strobe.warehouse import reader
 from strobe.warehouse.warehouse import APPENDS
 
-PROJECT = """
-version: 1
-project: bench
-sources:
-  sales: {type: sqlite, path: sales.db}
-  billing: {type: sqlite, path: billing.db}
-views:
-  paid_orders:
+PROJECT = f"""{HEAD}  paid_orders:
     sql: |
       SELECT o.id, o.state, c.name, p.id AS payment, p.cents
       FROM sales.orders o

@@ -13,19 +13,12 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.shop import make, serve
+from benchmarks.shop import HEAD, make, serve
 from strobe.runtime import mailbox
 from strobe.runtime.service import Service
 from strobe.sources.sqlite_triggers import LOG
 
-PROJECT = """
-version: 1
-project: bench
-sources:
-  sales: {type: sqlite, path: sales.db}
-  billing: {type: sqlite, path: billing.db}
-views:
-  paid:
+PROJECT = f"""{HEAD}  paid:
     sql: SELECT o.id, o.state, p.cents FROM sales.orders o JOIN billing.payments p ON p.order_id = o.id
     freshness: 0s
 """

@@ -12,6 +12,16 @@ from strobe import config
 from strobe.runtime.assembly import assemble
 from strobe.runtime.service import Service
 
+HEAD = """
+version: 1
+project: bench
+sources:
+  sales: {type: sqlite, path: sales.db}
+  billing: {type: sqlite, path: billing.db}
+views:
+"""
+"""Of a project, to which views are added."""
+
 
 class Quiet:
     def say(self, text: str) -> None: ...

@@ -1,14 +1,22 @@
-"""A database of each server, for one test."""
+"""Databases and servers for one test, or for one module of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
+import postgres_server
 import pytest
-from mariadb_server import Server
+from faults import World
+from mariadb_server import Server, running
 from mariadb_shop import Shop
 from postgres_database import Database
 from postgres_server import PostgresServer
+
+import strobe.sources.mariadb_binlog as binlog_module
+import strobe.sources.mariadb_place as mariadb_place
+import strobe.sources.postgres_place as postgres_place
+import strobe.sources.postgres_stream as stream_module
 
 
 @pytest.fixture
@@ -31,3 +39,40 @@ def shop(mariadb: Server) -> Shop:
 def either(request: pytest.FixtureRequest) -> Shop:
     """In MariaDB, and once more in MySQL."""
     return Shop(request.getfixturevalue(request.param))
+
+
+@pytest.fixture(scope="module")
+def own_postgres() -> Iterator[PostgresServer]:
+    """Of a module's own: it is killed, and its folder is put back."""
+    with postgres_server.running() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def own_mariadb(mariadb_template: Path) -> Iterator[Server]:
+    with running(mariadb_template) as server:
+        yield server
+
+
+@pytest.fixture
+def world(
+    own_postgres: PostgresServer, own_mariadb: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[World]:
+    made = World(own_postgres, own_mariadb, tmp_path, monkeypatch)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A silent server is given up after a moment instead of half a minute."""
+    for module in (postgres_place, mariadb_place):
+        monkeypatch.setattr(module, "CONNECT_SECONDS", 2)
+    monkeypatch.setattr(postgres_place, "SILENCE_SECONDS", 0.2)
+    monkeypatch.setattr(mariadb_place, "SILENCE_SECONDS", 0.2)
+    monkeypatch.setattr(stream_module, "SILENCE_SECONDS", 1.5)
+    monkeypatch.setattr(stream_module, "FEEDBACK_SECONDS", 0.5)
+    monkeypatch.setattr(binlog_module, "SILENCE_SECONDS", 1.5)
+    monkeypatch.setattr(binlog_module, "HEARTBEAT_SECONDS", 0.5)

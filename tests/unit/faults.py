@@ -452,3 +452,10 @@ def end_connections(mariadb: Server) -> None:
             mariadb.run(f"KILL {number}")
         except pymysql.err.OperationalError as error:
             assert error.args[0] == 1094, error  # it has ended by itself
+
+
+def eventually(condition: Callable[[], Any], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)

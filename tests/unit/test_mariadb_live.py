@@ -11,7 +11,8 @@ import random
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from itertools import count
 from pathlib import Path
@@ -128,6 +129,59 @@ def disturb(server: Server, seconds: float) -> None:
                 server.run(f"KILL {number}")
 
 
+@dataclass
+class Kept:
+    """A view over two databases that a coordinator keeps in memory."""
+
+    assembly: Assembly
+    start: dict[str, tuple[str, Contents]]
+    initial: dict[str, Bag]
+    warehouse: MemoryWarehouse
+    coordinator: Coordinator
+
+    def run(self, writers: Sequence[threading.Thread]) -> None:
+        """Until nobody writes any more and everything has been committed."""
+        for writer in writers:
+            writer.start()
+        deadline = time.monotonic() + 90
+
+        def done() -> bool:
+            assert time.monotonic() < deadline, "the coordinator did not come to rest"
+            return not any(writer.is_alive() for writer in writers) and self.coordinator.idle()
+
+        self.coordinator.run(done)
+
+    def judge(self) -> None:
+        """Every commit is a state of the databases."""
+        past = Past(self.assembly, self.start)
+        compare(self.assembly, self.warehouse, past, self.initial)  # type: ignore[arg-type]  # a past of MariaDB's
+        self.assembly.close()
+
+
+def kept(folder: Path, settings: Mapping[str, str], algorithm: str, level: str) -> Kept:
+    """`settings` of each source; the addresses are in the environment."""
+    kind = "type: mariadb, dsn"
+    sources = (f'  {name}: {{{kind}: "${{{name.upper()}_DSN}}"{more}}}\n' for name, more in settings.items())
+    view = VIEW.format(name="v", algorithm=algorithm, level=level)
+    (folder / "strobe.yml").write_text(f"version: 1\nproject: shop\nsources:\n{''.join(sources)}views:{view}")
+    assembly = assemble(config.load(folder))
+    start = {name: contents(assembly, name) for name in assembly.sources}
+    initial = {"v": evaluate(assembly.views["v"].view, {s: c for s, (_, c) in start.items()})}
+    last = Commit(1, datetime.now(timezone.utc), {"v": {s: start[s][0] for s in start}})
+    warehouse = MemoryWarehouse(assembly, last, initial, 0.02)
+    coordinator = Coordinator(assembly, warehouse, last, through_spark=None)  # type: ignore[arg-type]  # in memory
+    return Kept(assembly, start, initial, warehouse, coordinator)
+
+
+def databases(servers: Mapping[str, Server], monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """New ones on these servers, by their names; their addresses are in the environment."""
+    names = {source: f"{source}{next(_numbers)}" for source in servers}
+    for source, statements in (("sales", SALES), ("billing", BILLING)):
+        monkeypatch.setenv(f"{source.upper()}_DSN", servers[source].database(names[source]))
+        servers[source].run(*statements, database=names[source])
+    return names
+
+
 @pytest.mark.parametrize(
     ("algorithm", "writers", "pause", "sales", "billing"),
     [
@@ -146,70 +200,27 @@ def test_every_commit_is_a_state_of_the_databases(
     sales: str,
     billing: str,
 ) -> None:
-    names = {source: f"{source}{next(_numbers)}" for source in ("sales", "billing")}
-    servers: dict[str, Server] = {
-        "sales": request.getfixturevalue(sales),
-        "billing": request.getfixturevalue(billing),
-    }
-    for source, statements in (("sales", SALES), ("billing", BILLING)):
-        monkeypatch.setenv(f"{source.upper()}_DSN", servers[source].database(names[source]))
-        servers[source].run(*statements, database=names[source])
-    level = ALGORITHMS[algorithm].level
-    (tmp_path / "strobe.yml").write_text(
-        "version: 1\nproject: shop\nsources:\n"
-        '  sales: {type: mariadb, dsn: "${SALES_DSN}"}\n'
-        '  billing: {type: mariadb, dsn: "${BILLING_DSN}", limits: {connections: 2, statement_timeout: 20s}}\n'
-        f"views:{VIEW.format(name='v', algorithm=algorithm, level=level)}"
-    )
-    assembly = assemble(config.load(tmp_path))
-    start = {name: contents(assembly, name) for name in assembly.sources}
-    views = {name: planned.view for name, planned in assembly.views.items()}
-    initial = {name: evaluate(view, {s: c for s, (_, c) in start.items()}) for name, view in views.items()}
-    last = Commit(1, datetime.now(timezone.utc), {name: {s: start[s][0] for s in start} for name in views})
-    warehouse = MemoryWarehouse(assembly, last, initial, 0.02)
-    coordinator = Coordinator(assembly, warehouse, last, through_spark=None)  # type: ignore[arg-type]  # in memory
+    servers: dict[str, Server] = {"sales": request.getfixturevalue(sales), "billing": request.getfixturevalue(billing)}
+    names = databases(servers, monkeypatch)
+    settings = {"sales": "", "billing": ", limits: {connections: 2, statement_timeout: 20s}"}
+    made = kept(tmp_path, settings, algorithm, ALGORITHMS[algorithm].level)
     work = [
         threading.Thread(target=write, args=(servers[source], names[source], source, seed, 3.0, pause))
         for source in names
         for seed in range(1, 1 + writers)
     ]
-    work.append(threading.Thread(target=disturb, args=(servers["billing"], 2.5)))
-    for thread in work:
-        thread.start()
-    deadline = time.monotonic() + 90
-
-    def done() -> bool:
-        assert time.monotonic() < deadline, "the coordinator did not come to rest"
-        return not any(thread.is_alive() for thread in work) and coordinator.idle()
-
-    coordinator.run(done)
-    assert len(warehouse.commits) > 5
-    compare(assembly, warehouse, Past(assembly, start), initial)  # type: ignore[arg-type]  # a past of MariaDB's
-    assembly.close()
+    made.run([*work, threading.Thread(target=disturb, args=(servers["billing"], 2.5))])
+    assert len(made.warehouse.commits) > 5
+    made.judge()
 
 
 def test_every_commit_has_all_of_a_global_transaction_or_nothing(
     mariadb: Server, mysql: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Named by a column in one database, and by the identifier of an XA transaction in the other."""
-    servers = {"sales": mariadb, "billing": mysql}
-    names = {source: f"{source}{next(_numbers)}" for source in servers}
-    for source, statements in (("sales", SALES), ("billing", BILLING)):
-        monkeypatch.setenv(f"{source.upper()}_DSN", servers[source].database(names[source]))
-        servers[source].run(*statements, database=names[source])
+    names = databases({"sales": mariadb, "billing": mysql}, monkeypatch)
     mariadb.run("CREATE TABLE marks (n INT PRIMARY KEY, name TEXT)", database=names["sales"])
-    (tmp_path / "strobe.yml").write_text(
-        "version: 1\nproject: shop\nsources:\n"
-        '  sales: {type: mariadb, dsn: "${SALES_DSN}", global_transactions: marks.name}\n'
-        '  billing: {type: mariadb, dsn: "${BILLING_DSN}"}\n'
-        f"views:{VIEW.format(name='v', algorithm='sweep', level='complete')}"
-    )
-    assembly = assemble(config.load(tmp_path))
-    start = {name: contents(assembly, name) for name in assembly.sources}
-    initial = {"v": evaluate(assembly.views["v"].view, {s: c for s, (_, c) in start.items()})}
-    last = Commit(1, datetime.now(timezone.utc), {"v": {s: start[s][0] for s in start}})
-    warehouse = MemoryWarehouse(assembly, last, initial, 0.02)
-    coordinator = Coordinator(assembly, warehouse, last, through_spark=None)  # type: ignore[arg-type]  # in memory
+    made = kept(tmp_path, {"sales": ", global_transactions: marks.name", "billing": ""}, "sweep", "complete")
 
     def together() -> None:
         for n in range(100, 130):
@@ -230,27 +241,18 @@ def test_every_commit_has_all_of_a_global_transaction_or_nothing(
             )
             mysql.run(f"XA COMMIT {xid}", database=names["billing"])
 
-    writer = threading.Thread(target=together)
-    writer.start()
-    deadline = time.monotonic() + 90
-
-    def done() -> bool:
-        assert time.monotonic() < deadline, "the coordinator did not come to rest"
-        return not writer.is_alive() and coordinator.idle()
-
-    coordinator.run(done)
+    made.run([threading.Thread(target=together)])
     places: dict[str, dict[str, tuple[int, ...]]] = {}
-    for name, (text, _) in start.items():
-        source = assembly.sources[name]
+    for name, (text, _) in made.start.items():
+        source = made.assembly.sources[name]
         end, reached = source.now(), [source.position(text)]
         places[name] = {}
         for transaction in source.transactions(reached[0], [], lambda e=end, r=reached: e <= r[-1]):  # type: ignore[misc]
             places[name] |= {part.id: transaction.position.order for part in transaction.part_of}
             reached.append(transaction.position)
     assert len(places["sales"]) == 30 and places["sales"].keys() == places["billing"].keys()
-    for commit in warehouse.commits:
-        shown = {s: assembly.sources[s].position(text).order for s, text in commit.positions["v"].items()}
+    for commit in made.warehouse.commits:
+        shown = {s: made.assembly.sources[s].position(text).order for s, text in commit.positions["v"].items()}
         has = [{n for n, at in places[s].items() if at <= end} for s, end in shown.items()]
         assert has[0] == has[1], f"commit {commit.number} tears a global transaction"
-    compare(assembly, warehouse, Past(assembly, start), initial)  # type: ignore[arg-type]  # a past of MariaDB's
-    assembly.close()
+    made.judge()
