@@ -22,8 +22,7 @@ from strobe.auditor.replay import states
 from strobe.demo.history import Archive
 from strobe.demo.oracle import check_every_state
 from strobe.errors import LostGuarantee, UserError
-from strobe.runtime import mailbox
-from strobe.runtime import service as service_module
+from strobe.runtime import absences, mailbox
 from strobe.runtime.assembly import assemble
 from strobe.runtime.audit import coordinator_at_work
 from strobe.runtime.service import Service
@@ -197,7 +196,7 @@ views:
 
 def test_a_source_that_is_down(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """The view that needs it stands still and says so, the other goes on; both are right again when it is back."""
-    monkeypatch.setattr(service_module, "DETACH", 1.0)
+    monkeypatch.setattr(absences, "DETACH", 1.0)
     shop = Shop(tmp_path, spark, DOWN)
     with shop.running() as service:
         shop.write("sales", "INSERT INTO orders VALUES (20, 1, 'before')")

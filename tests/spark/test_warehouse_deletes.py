@@ -25,7 +25,7 @@ from strobe.messages import ActionList, KeyDelete
 from strobe.warehouse import log, look, views
 from strobe.warehouse.header import Commit
 from strobe.warehouse.removals import combined
-from strobe.warehouse.warehouse import APPENDS, Warehouse
+from strobe.warehouse.warehouse import APPENDS, Loaded, Warehouse
 
 pytestmark = pytest.mark.spark
 
@@ -103,16 +103,17 @@ class Bench:
         self.spark, self.path = spark, path
         self.warehouse = Warehouse.create_or_open(spark, path, timedelta(days=7), "tests")
         self.warehouse.fence()
-        types = PLAIN.attribute_types()
-        loaded = []
-        for name, bag in start.items():
-            raw = spark.createDataFrame(to_arrow(list(types), list(types.values()), bag.expand()))
-            raw = raw.where(VIEWS[name].condition or "true")
-            frame = raw.selectExpr(*(f"{o.expression} AS {o.name}" for o in VIEWS[name].outputs))
-            loaded.append(self.warehouse.load(VIEWS[name], frame))
+        loaded = [self.load(name, bag) for name, bag in start.items()]
         self.positions = {name: {"shop": "p"} for name in start}
         self.warehouse.join(loaded, Commit(1, START, self.positions))
         self.states: dict[int, dict[str, Bag]] = {1: dict(start)}
+
+    def load(self, name: str, bag: Bag) -> Loaded:
+        types = PLAIN.attribute_types()
+        raw = self.spark.createDataFrame(to_arrow(list(types), list(types.values()), bag.expand()))
+        raw = raw.where(VIEWS[name].condition or "true")
+        frame = raw.selectExpr(*(f"{o.expression} AS {o.name}" for o in VIEWS[name].outputs))
+        return self.warehouse.load(VIEWS[name], frame)
 
     @property
     def last(self) -> int:
@@ -271,6 +272,23 @@ def test_what_commits_that_were_not_appended_take_out(bench: Bench) -> None:
         assert found == {line: n for line in then | now if (n := now[line] - then[line])}
         assert small
     bench.states = own
+
+
+def test_a_view_whose_last_rows_cannot_be_computed_does_not_join(bench: Bench) -> None:
+    """It is named, nothing is committed, also of what was waiting, and the others go on once it is taken back."""
+    (bad,), _ = bench.made([does("bagged", brings=rows(row(3, "a", "")))])
+    carried = bench.warehouse.unsettled(bench.spark, bench.last, [bad])
+    loaded, number = bench.load("bagged", FEW), bench.last
+    (waiting,), _ = bench.made([does("plain", of_orders(30))])
+    joining = Commit(number + 2, START + timedelta(seconds=number + 2), bench.positions)
+    with pytest.raises(UserError, match=r"view bagged.*DIVIDE_BY_ZERO"):
+        bench.warehouse.join([loaded], joining, carried=carried, before=[waiting])
+    bench.warehouse.take_back()
+    bench.check([number], "bagged", "plain")
+    bench.append([does("plain", of_orders(30)), does("bagged", brings=rows(row(4, "a", "x")))])
+    published = bench.warehouse.fold()
+    assert published is not None and published.commit == bench.last
+    bench.check_all()
 
 
 @pytest.mark.parametrize("how", ["together", "spread", "in Spark"])

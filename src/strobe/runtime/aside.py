@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
-def aside(work: Callable[[], object], name: str) -> Iterator[None]:
-    """An errand that waits for it, and raises what it raises."""
-    errors: list[BaseException] = []
+def aside(work: Callable[[], T], name: str) -> Generator[None, None, T]:
+    """An errand that waits for it, returns what it returns and raises what it raises."""
+    done: Future[T] = Future()
 
     def run() -> None:
         try:
-            work()
+            done.set_result(work())
         except BaseException as error:  # raised in the loop
-            errors.append(error)
+            done.set_exception(error)
 
-    thread = threading.Thread(target=run, name=name, daemon=True)
-    thread.start()
-    while thread.is_alive():
+    threading.Thread(target=run, name=name, daemon=True).start()
+    while not done.done():
         yield
-    if errors:
-        raise errors[0]
+    return done.result()

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -47,6 +48,8 @@ class Change:
     assembly: Assembly
     drop_tables: bool = False
     beside: Beside | None = None
+    loaded: Mapping[str, int] = field(default_factory=dict)
+    """The generations with which the views are to join."""
     near: bool = False
     """The views will join in a moment: nothing that takes long is begun."""
     ready: bool = False
@@ -108,32 +111,43 @@ class Joining:
     ) -> Errand:
         """Load views beside the others while these go on, bring all to one vector, and join them there."""
         warehouse = coordinator.warehouse
-        fresh = assemble(config.load(self._project.directory), self._spark)
+        fresh = yield from aside(self._assembled, "apply")
         change = Change(request, wanted(fresh, warehouse.definitions), fresh, drop_tables)
+        if change.edit.nothing:
+            self._answer(change, coordinator.committer.last)
+            fresh.close()
+            return
+        self.change = change
         try:
-            preflight(fresh)
-            if change.edit.nothing:
-                self._answer(change, coordinator.committer.last)
-                fresh.close()
-                return
-            self.change = change
             if change.edit.load:
                 yield from self._load_beside(coordinator, change)
             else:
                 yield from self._before_they_leave(warehouse, change)
             arrivals = change.beside.arrivals() if change.beside is not None else Arrivals()
         except Exception as error:
-            self.give_up(warehouse)
+            coordinator.resume()
+            yield from aside(partial(self.give_up, warehouse), "give up")
             fresh.close()
             if isinstance(error, SourceUnavailable):
-                raise UserError(
-                    error.message, where=error.where, fix=error.fix or "Apply it when it is back."
-                ) from error
+                raise _refusal(error) from error
             raise
+        change.loaded = {item.view.name: item.generation for item in arrivals.loaded}
         change.ready = True
         coordinator.committer.end_with(partial(self._join, warehouse, change, arrivals))
         while not change.over:
             yield
+
+    def _assembled(self) -> Assembly:
+        """The project as strobe.yml has it now, if nothing is wrong with it."""
+        try:
+            fresh = assemble(config.load(self._project.directory), self._spark)
+            with ExitStack() as unless_refused:
+                unless_refused.callback(fresh.close)
+                preflight(fresh)
+                unless_refused.pop_all()
+        except SourceUnavailable as error:
+            raise _refusal(error) from error
+        return fresh
 
     def _load_beside(self, coordinator: Coordinator, change: Change) -> Errand:
         names = ", ".join(change.edit.load)
@@ -222,8 +236,8 @@ class Joining:
         """The project to go on with: the new one if the views have joined, which the last header says."""
         change.close()
         self._fail(change, _interrupted())
-        there = warehouse.definitions.keys()
-        if set(change.edit.load) <= there and not set(change.edit.drop) & there:
+        there = {name: definition.generation for name, definition in warehouse.definitions.items()}
+        if change.loaded.items() <= there.items() and not set(change.edit.drop) & there.keys():
             assembly.close()
             return change.assembly
         warehouse.take_back()
@@ -254,6 +268,10 @@ class Joining:
     def _tell(self, change: Change, text: str) -> None:
         self._reporter.say(text)
         mailbox.tell(self._project.warehouse, change.request, text)
+
+
+def _refusal(error: SourceUnavailable) -> UserError:
+    return UserError(error.message, where=error.where, fix=error.fix or "Apply it when it is back.")
 
 
 def _interrupted() -> NotNow:

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from strobe.algebra.relation import Relation
@@ -23,18 +22,16 @@ from strobe.dataplane.failures import SPARK, cause, reading
 from strobe.errors import (
     CommitUnknown,
     Fenced,
-    LostGuarantee,
     NotNow,
     RelationLost,
-    SourceUnavailable,
     SparkLost,
-    StrobeError,
     UserError,
 )
 from strobe.messages import Message, Query, Seen
 from strobe.runtime import beside, edits, mailbox, status
+from strobe.runtime.absences import Absences
 from strobe.runtime.answerer import SparkAnswer
-from strobe.runtime.assembly import Assembly, as_applied, assemble, open_sources, preflight
+from strobe.runtime.assembly import Assembly, assemble, open_sources, preflight
 from strobe.runtime.caretaker import Caretaker
 from strobe.runtime.coordinator import Coordinator
 from strobe.runtime.errands import Errands
@@ -44,7 +41,7 @@ from strobe.runtime.loading import load
 from strobe.runtime.reporter import Reporter
 from strobe.sources.base import Source
 from strobe.warehouse import look, tables
-from strobe.warehouse.header import Commit, Definition, Header
+from strobe.warehouse.header import Commit, Header
 from strobe.warehouse.layout import Layout
 from strobe.warehouse.lock import CoordinatorLock, read_heartbeat, write_heartbeat
 from strobe.warehouse.warehouse import Warehouse
@@ -52,12 +49,6 @@ from strobe.warehouse.warehouse import Warehouse
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-
-DETACH = 10.0
-"""Seconds for which a source may be down before the views that do not need it go on without the others."""
-
-RETRY = 2.0
-"""Seconds between looks whether it is back."""
 
 BEAT = 0.5
 """Seconds between heartbeats."""
@@ -82,8 +73,7 @@ class Service:
         """With `set_aside`, views that cannot be kept (their source was replaced, a column is gone) stand still instead
         of ending the run: for whoever wants to load or drop views."""
         self.project = project
-        self._set_aside = set_aside
-        self._aside: dict[str, UserError] = {}
+        self._absent = Absences(reporter.say, set_aside=set_aside)
         self._reporter = reporter
         self._record = record
         self._layout = Layout(project.warehouse)
@@ -100,16 +90,6 @@ class Service:
         self._epoch = 0
         self._document: dict[str, Any] = {"state": "starting"}
         self._next_document = 0.0
-        self._detached: set[str] = set()
-        """Sources that are down, whose views stand still."""
-        self._still: dict[str, LostGuarantee] = {}
-        """Views that use a relation which cannot be followed any more, until they are rebuilt."""
-        self._regroup: set[str] | None = None
-        """What will be detached when the loop begins anew, because sources came or went or were tied together."""
-        self._together: set[frozenset[str]] = set()
-        """Sources that have taken part in one global transaction."""
-        self._down_since: dict[str, float] = {}
-        self._next_try = 0.0
         self._failures: list[int] = []
         """The commits after which an append failed in an unknown way."""
         self._without_spark: list[int] = []
@@ -242,19 +222,11 @@ class Service:
         if seconds is not None and self._deadline is None:
             self._deadline = time.monotonic() + seconds
         while True:
-            assembly = self._as_applied(assembly, warehouse.definitions, last)
+            assembly = self._absent.as_applied(assembly, warehouse.definitions, last)
             unguarded = [name for name, planned in assembly.views.items() if planned.level == "none"]
             warehouse.use([planned.view for planned in assembly.views.values()], lenient=unguarded)
-            present = self._without_detached(assembly)
-            try:
-                unreachable = self._verify(present, last)
-            except RelationLost as error:
-                self._stand_still(present, error)
-                continue
-            if unreachable or present.views.keys() & self._still.keys():
-                self._detached |= unreachable
-                continue
-            self._joining.change = self._regroup = None
+            present = self._absent.present(assembly, last)
+            self._joining.change = self._absent.regroup = None
             stopped = True
             try:
                 last = self._keep(present, warehouse, last, until_idle)
@@ -265,96 +237,13 @@ class Service:
                 unknown = CommitUnknown(f"Spark failed: {cause(error)}", where=str(self._layout.root), fix=fix)
                 last, stopped = self._recover(warehouse, last, unknown), False
             if self._joining.change is not None:
-                self._still = {n: e for n, e in self._still.items() if n not in self._joining.change.edit.load}
+                self._absent.returned(self._joining.change.edit.load)
                 assembly = self._joining.joined(warehouse, assembly, self._joining.change)
                 self.project = assembly.project
-            elif self._regroup is not None:
-                self._detached = self._regroup
+            elif self._absent.regroup is not None:
+                self._absent.detached = self._absent.regroup
             elif stopped:
                 return
-
-    def _as_applied(self, assembly: Assembly, definitions: Mapping[str, Definition], last: Commit) -> Assembly:
-        """The views as they were last loaded, without those that cannot be kept."""
-        applied = {name: definition.sql for name, definition in definitions.items()}
-        self._aside = {}
-        try:
-            if not self._set_aside:
-                return as_applied(assembly, applied, self._reporter.say)
-        except UserError:  # a column is gone, a table: of some views
-            if all(self._cannot_be_kept(assembly, name, sql, last) for name, sql in applied.items()):
-                raise
-        self._aside = {n: e for n, q in applied.items() if (e := self._cannot_be_kept(assembly, n, q, last))}
-        for name, error in self._aside.items():
-            self._reporter.say(f"view {name} stands still: {error}")
-        return as_applied(assembly, {n: q for n, q in applied.items() if n not in self._aside}, self._reporter.say)
-
-    def _cannot_be_kept(self, assembly: Assembly, name: str, sql: str, last: Commit) -> UserError | None:
-        try:
-            alone = as_applied(assembly, {name: sql}, lambda _: None)
-            for source in alone.views[name].view.sources if self._set_aside else ():
-                with suppress(SourceUnavailable):
-                    _verify_source(alone.sources[source], last, [name])
-        except UserError as error:
-            return error
-        return None
-
-    # Sources that are down.
-
-    def _without_detached(self, assembly: Assembly) -> Assembly:
-        """The views all of whose sources can be reached; the others stay at their last right state until they can."""
-        known = {n: p for n, p in assembly.views.items() if n not in self._still}
-        views = {n: p for n, p in known.items() if not self._detached & set(p.view.sources)}
-        waiting = sorted(set(known) - set(views))
-        if waiting:
-            self._reporter.say(f"waiting for {', '.join(sorted(self._detached))}: {', '.join(waiting)} stand still")
-        return replace(assembly, views=views)
-
-    def _stand_still(self, assembly: Assembly, error: RelationLost) -> None:
-        """Let views go on without those that use a relation which cannot be followed any more."""
-        lost = {(error.source, name) for name in error.relations}
-        using = {n for n, p in assembly.views.items() if lost & {(r.source, r.name) for r in p.view.relations}}
-        if not using or (using == set(assembly.views) and not self._set_aside):
-            raise error
-        self._still |= dict.fromkeys(using, error)
-        self._reporter.say(f"{', '.join(sorted(using))} stand still: {error}")
-
-    def _mind_sources(self, coordinator: Coordinator) -> None:
-        """Let views go on without those whose source is down, and take these in again when it is back."""
-        now = time.monotonic()
-        down = {name for name in coordinator.monitors if isinstance(coordinator.problem(name), SourceUnavailable)}
-        self._down_since = {name: self._down_since.get(name, now) for name in down}
-        lost = {name for name, since in self._down_since.items() if now - since > DETACH}
-        if any(not lost & set(planned.view.sources) for planned in coordinator.assembly.views.values()) and lost:
-            self._regroup = self._detached | lost
-        elif self._detached and now >= self._next_try:
-            self._next_try = now + RETRY
-            back = {name for name in self._detached if _reachable(coordinator.assembly.sources[name])}
-            self._regroup = self._detached - back if back else None
-
-    def _tie(self, sources: frozenset[str]) -> None:
-        """A global transaction ties sources together whose views were in different groups: begin anew, in one."""
-        self._together.add(sources)
-        self._regroup = set(self._detached)
-        self._reporter.say(f"a transaction spans {', '.join(sorted(sources))}: their views share commits from now on")
-
-    def _verify(self, assembly: Assembly, last: Commit) -> set[str]:
-        """Rule 8: the sources are the same, and their logs still reach back to where the views stand.
-
-        Returns those that cannot be reached; they are verified when they are back. A view that stood still until a log
-        did not reach back to it any more does not keep the others from going on.
-        """
-        unreachable: set[str] = set()
-        for name in {s for planned in assembly.views.values() for s in planned.view.sources}:
-            users = [view for view, planned in assembly.views.items() if name in planned.view.sources]
-            try:
-                left_behind = _verify_source(assembly.sources[name], last, users)
-                for view, error in left_behind.items():
-                    self._reporter.say(f"view {view} stands still: {error}")
-                self._still |= left_behind
-            except SourceUnavailable as error:
-                self._reporter.say(str(error))
-                unreachable.add(name)
-        return unreachable
 
     def _recover(self, warehouse: Warehouse, last: Commit, error: CommitUnknown) -> Commit:
         """An append with an unknown outcome counts as a crash: fence, read the last header, go on from there."""
@@ -380,20 +269,20 @@ class Service:
             through_spark=self._answer_through_spark(assembly),
             spark=self.spark,
             record=self._record,
-            together=self._together,
+            together=self._absent.together,
         )
         self.coordinator = coordinator
         caretaker = Caretaker(coordinator, warehouse, self._reporter.say)
         caretaker.logs_needed = lambda: self._joining.change is not None
         caretaker.hurry = lambda: self._joining.near
-        caretaker.given_up = self._still
+        caretaker.given_up = self._absent.still
         caretaker.to_empty, self._joining.emptied = self._joining.emptied, ()
         if warehouse.unpublished:
             caretaker.fold_soon()
         errands = Errands(self.project.warehouse, self._joining, coordinator)
         quiet = _Quiet(coordinator)
         self._document, self._next_document = (
-            status.document(coordinator, self._detached, {**self._aside, **self._still}),
+            status.document(coordinator, self._absent.detached, self._absent.problems),
             0.0,
         )
         self._heartbeat()
@@ -402,16 +291,16 @@ class Service:
             errands.look()
             self._unstage(coordinator)
             if time.monotonic() >= self._next_document:
-                self._document = status.document(coordinator, self._detached, {**self._aside, **self._still})
+                self._document = status.document(coordinator, self._absent.detached, self._absent.problems)
                 self._next_document = time.monotonic() + BEAT
-                self._mind_sources(coordinator)
+                self._absent.mind(coordinator)
             if self._stop.is_set() or (self._deadline is not None and time.monotonic() >= self._deadline):
                 return True
             if coordinator.tied:
-                self._tie(coordinator.tied)
-            if self._joining.over or self._regroup is not None:
+                self._absent.tie(coordinator.tied)
+            if self._joining.over or self._absent.regroup is not None:
                 return True
-            return until_idle and not self._detached and quiet.for_a_moment()
+            return until_idle and not self._absent.detached and quiet.for_a_moment()
 
         try:
             caretaker.start()
@@ -419,12 +308,12 @@ class Service:
             coordinator.run(done)
             if not self._joining.ready:
                 self._joining.give_up(warehouse)
-            if self._regroup is None and not self._joining.ready:
+            if self._absent.regroup is None and not self._joining.ready:
                 self._reporter.say(f"stopping at commit {coordinator.committer.last.number}")
                 caretaker.finish()
         except RelationLost as error:
-            self._stand_still(assembly, error)
-            self._regroup = set(self._detached)
+            self._absent.stand_still(assembly, error)
+            self._absent.regroup = set(self._absent.detached)
             errands.put_back()
             if not self._joining.ready:
                 self._joining.give_up(warehouse)
@@ -433,7 +322,7 @@ class Service:
             errands.abandon()
             self._joining.abandon()
             self.coordinator = None
-            self._document = status.document(coordinator, self._detached, {**self._aside, **self._still})
+            self._document = status.document(coordinator, self._absent.detached, self._absent.problems)
         return coordinator.committer.last
 
     def _beat(self) -> None:
@@ -504,36 +393,6 @@ class _Quiet:
             return False
         self._since = self._since or now
         return now - self._since >= 0.3
-
-
-def _verify_source(source: Source, last: Commit, users: list[str]) -> dict[str, LostGuarantee]:
-    """Returns the views that the source's log does not reach back to any more, and why; raises it if these are all."""
-    identity, known = source.identity(), last.identity.get(source.name)
-    if known is not None and identity != known:
-        raise LostGuarantee(
-            f"this is another database than before (it was {known}, it is {identity})",
-            where=f"source {source.name}",
-            fix=f"Put the old one back, or rebuild the views that use it: {', '.join(users)}.",
-        )
-    lost: dict[str, LostGuarantee] = {}
-    for view in users:
-        try:
-            source.verify(source.position(last.positions[view][source.name]))
-        except RelationLost:
-            raise
-        except LostGuarantee as error:
-            lost[view] = error
-    if len(lost) == len(users) and lost:
-        raise lost[users[0]]
-    return lost
-
-
-def _reachable(source: Source) -> bool:
-    try:
-        source.now()
-    except StrobeError:
-        return False
-    return True
 
 
 def _commit_of(header: Header) -> Commit:
