@@ -87,7 +87,7 @@ def test_a_binlog_that_is_purged(world: World) -> None:
         time.sleep(0.3)
         world.proxies["billing"].stall()
         world.proxies["billing"].cut()
-        end_connections(world.mariadb)
+        end_connections(world, "billing")
         purge(world)
         world.proxies["billing"].cut()
         world.proxies["billing"].go_on()
