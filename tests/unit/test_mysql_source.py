@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import struct
 import threading
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import pyarrow
 import pytest
 from mariadb_shop import Shop, read, rows_of
 
@@ -19,6 +21,8 @@ from strobe.errors import LostGuarantee, SourceUnavailable
 from strobe.messages import Position, Transaction
 from strobe.sources import mysql_snapshot
 from strobe.sources.mariadb import MariadbSource
+from strobe.sources.mariadb_binlog import Event
+from strobe.sources.mariadb_events import payload
 from strobe.sources.mysql_snapshot import Keyed, owners, placed
 
 if TYPE_CHECKING:
@@ -246,6 +250,22 @@ def test_json_is_what_the_server_writes(shop: Shop) -> None:
     assert len(rows_of(source, "t", ["id", "j"])) == len(documents) + 3
     (schema,) = source.schemas()
     assert schema.column("j").type == "string" and not schema.column("j").searchable
+
+
+def test_a_compressed_transaction_that_is_damaged() -> None:
+    """Its events come one by one; where some are missing or cut off, it is no transaction."""
+    inner = b"".join(struct.pack("<IBIIIH", 7, 16, 1, 19 + n, 0, 0) + b"x" * n for n in (0, 5, 70_000))
+    packed = pyarrow.compress(inner, codec="zstd", asbytes=True)
+
+    def events(data: bytes, size: int) -> list[int]:
+        fields = struct.pack("<BBBQBBBB", 1, 9, 254, len(data), 2, 1, 0, 3) + struct.pack("<BBQB", 9, 254, size, 0)
+        return [len(event.body) for event in payload(Event(40, 0, 0, 0, 0, fields + data))]
+
+    assert events(packed, len(inner)) == [0, 5, 70_000]
+    shorter = pyarrow.compress(inner[:-1], codec="zstd", asbytes=True)
+    for data, size in ((packed, len(inner) + 1), (packed, len(inner) - 1), (shorter, len(inner))):
+        with pytest.raises(SourceUnavailable, match="damaged"):
+            events(data, size)
 
 
 def test_what_only_mysql_writes_into_its_log(shop: Shop) -> None:
