@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -23,7 +24,7 @@ from strobe.errors import BrokenInvariant, CommitUnknown, Fenced, NotNow, UserEr
 from strobe.warehouse import fence, look, reader, tables, views
 from strobe.warehouse.header import Commit
 from strobe.warehouse.layout import Layout
-from strobe.warehouse.warehouse import APPENDS, Rest, Warehouse
+from strobe.warehouse.warehouse import APPENDS, Warehouse
 
 pytestmark = pytest.mark.spark
 
@@ -110,6 +111,10 @@ class Bench:
         self.states[commit.number] = state
 
     def append(self, *several: dict[str, Bag]) -> None:
+        self.warehouse.append(self.made(*several))
+
+    def made(self, *several: dict[str, Bag]) -> list[Commit]:
+        """The next commits, which the model takes for appended."""
         first = self.commit()
         commits = []
         for i, changes in enumerate(several):
@@ -122,7 +127,7 @@ class Bench:
                     for out in MODEL[name](row):
                         state[name][out] += n
             self.states[number] = {name: +rows for name, rows in state.items()}
-        self.warehouse.append(commits)
+        return commits
 
     def check(self, only: Iterable[int] | None = None) -> None:
         """Every state, read at its commit, is the model's."""
@@ -365,25 +370,27 @@ def test_a_load_interrupted_anywhere_leaves_a_whole_view(spark: SparkSession, tm
 
 
 def test_a_view_joins_with_what_its_table_does_not_hold_yet(spark: SparkSession, tmp_path: Path) -> None:
-    """The commit that brings views in carries what changed since they were loaded; the next fold publishes it first."""
+    """The commit that brings views in carries what changed since they were loaded, appended elsewhere or not at all,
+    and is appended with those before it, of the generations before; the next fold publishes it first."""
     beside = started(spark, tmp_path / "beside")
     some_commits(beside)
-    through = max(beside.states)
+    waiting = beside.made({"bagged": bag(BAGGED, (1, "x"), count=-1)}, {"keyed": bag(KEYED, wide(60))})
     bench = started(spark, tmp_path / "w")
     bench.append({"bagged": bag(BAGGED, (7, "old"))})
     loads = (BAGGED, FIRST_PAIRS), (KEYED, FIRST_WIDE)
     loaded = [bench.warehouse.load(view, frame(spark, view, rows)) for view, rows in loads]
     bench.warehouse.expect(loaded)
-    log = look.open_log(beside.warehouse.layout)
-    rest = [Rest(definition, log, 1, through) for definition in beside.warehouse.definitions.values()]
-    bench.warehouse.join(loaded, bench.commit(), rest=rest)
-    bench.states[3] = beside.states[through]
+    carried = beside.warehouse.unsettled(spark, 1, waiting)
+    before = bench.made({"bagged": bag(BAGGED, (1, "of the generation before"))}, {})
+    joined = replace(bench.commit(), number=5, committed_at=START + timedelta(minutes=5))
+    bench.warehouse.join(loaded, joined, carried=carried, before=before)
+    bench.states[5] = beside.states[max(beside.states)]
     bench.append({"bagged": bag(BAGGED, (3, "y"), (9, "new")), "keyed": bag(KEYED, wide(70))})
     bench.check()
     assert bench.warehouse.unpublished
     bench.warehouse.fold()
     assert not bench.warehouse.unpublished
-    assert [row.commit for row in look.published(bench.path)] == [1, 3, 4]
+    assert [row.commit for row in look.published(bench.path)] == [1, 5, 6]
     bench.check()
     another_engine(bench)
     for state in replay.states(bench.path):
@@ -392,15 +399,24 @@ def test_a_view_joins_with_what_its_table_does_not_hold_yet(spark: SparkSession,
 
 
 def test_a_dropped_view_is_there_until_it_was_dropped(spark: SparkSession, tmp_path: Path) -> None:
-    """Readers of older commits still have it, and it can come back as the next generation."""
+    """Readers of older commits still have it, the next fold leaves its table at its last state, and it can come back as
+    the next generation."""
     bench = started(spark, tmp_path / "w")
-    bench.warehouse.join([], bench.commit(), dropped=["keyed"])
-    bench.states[2] = {"bagged": bench.states[1]["bagged"]}
-    assert bench.warehouse.snapshot().views == ("bagged",)
+    bench.append({"keyed": bag(KEYED, wide(60)), "bagged": bag(BAGGED, (1, "x"))})
+    bench.warehouse.join([], bench.commit(), dropped=["keyed", "bagged"])
+    bench.states[3] = {}
+    assert bench.warehouse.snapshot().views == ()
+    assert bench.warehouse.unpublished
+    bench.warehouse.empty(["bagged"])
+    bench.warehouse.fold()
+    assert not bench.warehouse.unpublished
+    left = {name: spark.read.format("delta").load(str(bench.path / "views" / name)) for name in ("keyed", "bagged")}
+    assert Counter(from_arrow(left["keyed"].toArrow())) == bench.states[2]["keyed"]
+    assert left["bagged"].count() == 0
     bench.join((KEYED, [wide(5)]))
     bench.check()
-    with pytest.raises(UserError, match="no view 'keyed' at commit 2"):
-        bench.warehouse.table("keyed", 2)
+    with pytest.raises(UserError, match="no view 'keyed' at commit 3"):
+        bench.warehouse.table("keyed", 3)
 
 
 def test_a_fenced_coordinator_commits_no_more(spark: SparkSession, tmp_path: Path) -> None:

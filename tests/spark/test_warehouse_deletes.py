@@ -120,6 +120,13 @@ class Bench:
 
     def append(self, *commits: Sequence[ActionList]) -> tuple[int, ...]:
         """Returns the commits' numbers."""
+        made, states = self.made(*commits)
+        self.warehouse.append(made)
+        self.states = states
+        return tuple(commit.number for commit in made)
+
+    def made(self, *commits: Sequence[ActionList]) -> tuple[list[Commit], dict[int, dict[str, Bag]]]:
+        """The next commits, and the states with them."""
         made, states = [], dict(self.states)
         for actions in commits:
             number = max(states) + 1
@@ -130,9 +137,7 @@ class Bench:
             for action in actions:
                 state[action.view] = one_by_one(state[action.view], action)
             states[number] = state
-        self.warehouse.append(made)
-        self.states = states
-        return tuple(commit.number for commit in made)
+        return made, states
 
     def expected(self, name: str, number: int) -> Counter[Row]:
         found: Counter[Row] = Counter()
@@ -247,6 +252,25 @@ def test_a_row_that_cannot_be_computed_beside_a_removal_commits_nothing(bench: B
     bench.check_all()
     bench.append([does("plain", of_orders(10)), does("bagged", replaces=True, brings=FEW)])
     bench.check_all()
+
+
+def test_what_commits_that_were_not_appended_take_out(bench: Bench) -> None:
+    """Views that join bring what their own log says, and what was to follow: keys of rows in table, log and neither."""
+    before = bench.last
+    bench.append([does(v, of_orders(20), brings=rows(row(9100, "a"), row(9101, "a"))) for v in BOTH])
+    own = bench.states
+    waiting, bench.states = bench.made(
+        [does(v, of_orders(9100, 21), brings=rows(row(9102, "a"))) for v in BOTH],
+        [does("plain", of_lines((9102, "a"), (22, "b")), brings=rows(row(9103, "z")))],
+    )
+    carried = bench.warehouse.unsettled(bench.spark, before, waiting)
+    for name in BOTH:
+        frame, small = carried[name]
+        found = {line[:-1]: line[-1] for line in from_arrow(frame.toArrow())}
+        then, now = bench.expected(name, before), bench.expected(name, bench.last)
+        assert found == {line: n for line in then | now if (n := now[line] - then[line])}
+        assert small
+    bench.states = own
 
 
 @pytest.mark.parametrize("how", ["together", "spread", "in Spark"])

@@ -16,27 +16,29 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from strobe.algebra.relation import Relation
 from strobe.algebra.view import View
 from strobe.dataplane import staging
-from strobe.dataplane.failures import reading
+from strobe.dataplane.failures import SPARK, cause, reading
 from strobe.errors import BrokenInvariant, NotNow, SourceUnavailable, UserError
 from strobe.messages import Position, Query, Seen
 from strobe.runtime.assembly import Assembly, PlannedView, as_applied
 from strobe.runtime.coordinator import Coordinator, Errand
 from strobe.runtime.failpoints import reach
-from strobe.runtime.loading import Snapshot, first_commit, snapshot
+from strobe.runtime.loading import NOTHING, Snapshot, first_commit, snapshot
 from strobe.sources.base import Source
 from strobe.warehouse import look, views
 from strobe.warehouse.header import Commit
-from strobe.warehouse.warehouse import Loaded, Rest, Warehouse, own_session
+from strobe.warehouse.warehouse import Loaded, Warehouse, own_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from strobe.warehouse.log import Part
 
 JOINING = "joining"
 
@@ -48,6 +50,15 @@ DOWN = 60.0
 
 CLOSE = 60.0
 """Seconds to wait for the end of views that will not join."""
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """Views that join: loaded, with what their tables do not hold yet, at the positions of a commit of their own."""
+
+    loaded: Sequence[Loaded] = ()
+    carried: Mapping[str, Part] = field(default_factory=dict)
+    at: Commit = NOTHING
 
 
 def sweep_leftovers(folder: Path) -> None:
@@ -62,7 +73,7 @@ class Beside:
         loaded = {name: assembly.views[name].view.sql for name in names}
         kept = as_applied(assembly, loaded, lambda _: None)
         self.assembly = replace(kept, views={name: _in_haste(planned) for name, planned in kept.views.items()})
-        self._spark = own_session(spark)
+        self._main_session, self._spark = spark, own_session(spark)
         self._folder = assembly.project.warehouse / "staging" / JOINING / uuid.uuid4().hex
         self._warehouse: Warehouse | None = None
         self._staged: list[staging.Staged] = []
@@ -76,6 +87,8 @@ class Beside:
         """How many rows of each source have been read."""
         self._vector: Mapping[str, Position] = {}
         self._stands = False
+        self._waiting: list[Commit] = []
+        """What brings these views to the vector from where their own log ends: one append less that others wait for."""
         self.coordinator: Coordinator | None = None
         """At work as soon as the views are loaded."""
         self._thread = threading.Thread(target=self._work, name="beside", daemon=True)
@@ -124,7 +137,7 @@ class Beside:
             link.symlink_to(self._main.layout.view(name).absolute(), target_is_directory=True)
 
     def _turn(self) -> bool:
-        if self._staged and self.coordinator is not None and self.coordinator.settled:
+        if self._staged and self.coordinator is not None and self.coordinator.settled and not self._stands:
             for staged in self._staged:
                 staged.remove()
             self._staged = []
@@ -183,6 +196,14 @@ class Beside:
             self.check()
             yield
 
+    def hold(self) -> Errand:
+        """Begin no more appends here: what comes until the end goes into the commit with which the views join."""
+        committer = self._at_work().committer
+        committer.hold()
+        while committer.working:
+            self.check()
+            yield
+
     def pause(self, other: Coordinator, seconds: float) -> Errand:
         """Let nothing more in, here and there; afterwards `vector` is where both can meet."""
         yield from other.pause(seconds)
@@ -199,8 +220,8 @@ class Beside:
         own = self._at_work()
 
         def errand() -> Errand:
-            yield from own.bring_to(self._vector, seconds)
-            self._stands = True
+            yield from own.bring_to(self._vector, seconds, hold=True)
+            self._waiting, self._stands = own.committer.hand_over(), True
 
         own.start_errand(errand())
 
@@ -209,23 +230,23 @@ class Beside:
         self.check()
         return self._stands
 
-    def finish(self) -> tuple[list[Loaded], list[Rest], Commit]:
-        """The views can join, at the positions of the commit returned, with the rest that their tables do not hold."""
+    def arrivals(self) -> Arrivals:
+        """The views as they stand, when they can join."""
         own, coordinator = self._own(), self._at_work()
-        self._end()
         self.check()
-        last = coordinator.committer.last
+        last = self._waiting[-1] if self._waiting else coordinator.committer.last
         for name, vector in last.positions.items():
             guarded = self.assembly.views[name].level != "none"
             at = {s: self.assembly.sources[s].position(text) for s, text in vector.items()}
             if guarded and any(position.order != self._vector[s].order for s, position in at.items()):
-                raise BrokenInvariant(f"it stands at {vector}, not at {self._vector}", where=f"view {name}")
-        log = look.open_log(own.layout)
-        changed = look.changes(log, self._settled, last.number)
-        rest = [Rest(own.definitions[name], log, self._settled, last.number) for name in changed]
+                wrong = f"it stands at {vector}, not at {self._vector}, and does not join"
+                raise NotNow(wrong, where=f"view {name}", fix="Try again.")
         tables = self._main.layout
         loaded = [replace(each, version=look.version(tables.view(each.view.name))) for each in self._loaded]
-        return loaded, rest, last
+        try:
+            return Arrivals(loaded, own.unsettled(self._main_session, self._settled, self._waiting), last)
+        except SPARK as error:
+            raise NotNow(f"Spark failed: {cause(error)}", fix="Try again.") from error
 
     def close(self) -> None:
         """Let go of everything. A load that is still on its way ends by itself; the next start sweeps up after it."""
@@ -235,10 +256,6 @@ class Beside:
             self._warehouse.close()
         if not self._thread.is_alive():
             shutil.rmtree(self._folder, ignore_errors=True)
-
-    def _end(self) -> None:
-        self._ended.set()
-        self._thread.join()
 
     def _at_work(self) -> Coordinator:
         if self.coordinator is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from strobe.errors import SourceUnavailable, UserError
 from strobe.runtime.coordinator import Coordinator
@@ -39,6 +39,8 @@ class Caretaker(threading.Thread):
         """Whether views that will join read the sources from earlier on: nothing is discarded or rewritten."""
         self.hurry: Callable[[], bool] = lambda: False
         """Whether nothing that takes long is to be begun."""
+        self.to_empty: Collection[str] = ()
+        """Views that have left, whose tables are to be emptied."""
 
     def fold_soon(self) -> None:
         """There is something to publish that no later commit stands for."""
@@ -49,6 +51,7 @@ class Caretaker(threading.Thread):
         while not self._ended.wait(0.5):
             now = time.monotonic()
             try:
+                self._empty()
                 if now - self._discarded_at >= DISCARD_EVERY:
                     self._discard()
                 if self._fold_due(now):
@@ -62,6 +65,11 @@ class Caretaker(threading.Thread):
             except BaseException as error:  # the coordinator ends with it
                 self._coordinator.fail(error)
                 return
+
+    def _empty(self) -> None:
+        if self.to_empty:
+            self._warehouse.empty(self.to_empty)
+            self.to_empty = ()
 
     def _fold_due(self, now: float) -> bool:
         last = self._coordinator.committer.last
@@ -99,6 +107,7 @@ class Caretaker(threading.Thread):
         """At a clean stop: fold everything that has been committed."""
         self.stop()
         self.join()
+        self._empty()
         self._warehouse.fold()
         self._discard()
 

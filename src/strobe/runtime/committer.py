@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 
@@ -24,6 +24,11 @@ from strobe.warehouse.warehouse import Warehouse
 
 QUIET = 30.0
 """Seconds after which positions that moved without rows are made durable."""
+
+
+Final = Callable[[Commit, Sequence[Commit]], Commit | None]
+"""A last commit: given the one before it, and the commits up to there that it has to append with itself; none of them,
+if it returns nothing."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,8 @@ class Committer(threading.Thread):
         self.appends = 0
         self.append_seconds = 0.0
         self._flush = False
+        self._held = False
+        self._final: Final | None = None
         self._stopping = False
         self._working = False
         self._changed = threading.Condition()
@@ -105,6 +112,39 @@ class Committer(threading.Thread):
             self._flush = True
             self._changed.notify_all()
 
+    def hold(self) -> None:
+        """Begin no append until `release`: what comes is to be part of one that is not an ordinary one."""
+        with self._changed:
+            self._held = True
+
+    def release(self) -> None:
+        with self._changed:
+            self._held = False
+            self._changed.notify_all()
+
+    @property
+    def working(self) -> bool:
+        """Whether an append is on its way."""
+        with self._changed:
+            return self._working
+
+    def hand_over(self) -> list[Commit]:
+        """All that is waiting, as commits that somebody else appends; while this is held, and not working."""
+        with self._changed:
+            commits = []
+            while self._queue or self._moved is not None:
+                for transaction in self._take():
+                    self._last = self._numbered(transaction)
+                    commits.append(self._last)
+            self._working = False
+            return commits
+
+    def end_with(self, final: Final) -> None:
+        """Make this the last commit, and append with it all that is waiting."""
+        with self._changed:
+            self._final = final
+            self._changed.notify_all()
+
     def stop(self, *, everything: bool = True) -> None:
         """Commit what is waiting (or, after a failure, only what is on its way), then end."""
         with self._changed:
@@ -118,15 +158,29 @@ class Committer(threading.Thread):
         try:
             while (batch := self._next()) is not None:
                 self._commit(batch)
+            self._end()
         except BaseException as error:  # the coordinator decides what a failed append means
             self._fail(error)
+
+    def _end(self) -> None:
+        with self._changed:
+            final = None if self._stopping else self._final
+            commits = self.hand_over() if final else []
+            self._working = final is not None
+        if final is not None:
+            self._durable = final(self._last, commits) or self._durable
+        with self._changed:
+            self._working = False
 
     def _next(self) -> list[WarehouseTransaction] | None:
         """Wait for something to commit; None at the end."""
         with self._changed:
             self._working = False
             self._changed.notify_all()
-            while True:
+            while self._final is None or self._stopping:
+                if self._held and not self._stopping:
+                    self._changed.wait(1.0)
+                    continue
                 now = time.monotonic()
                 if self._queue and (
                     self._flush or len(self._queue) >= self.batching.size or min(w.due for w in self._queue) <= now
@@ -139,6 +193,7 @@ class Committer(threading.Thread):
                     return None
                 due = min((w.due for w in self._queue), default=now + 1)
                 self._changed.wait(max(0.001, min(1.0, due - now)))
+            return None
 
     def _take(self) -> list[WarehouseTransaction]:
         """The next transactions that become commits; one that only moved positions is absorbed by its successor."""

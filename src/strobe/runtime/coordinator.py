@@ -386,8 +386,9 @@ class Coordinator:
                 raise NotNow(f"{', '.join(busy)} could not be paused within {seconds:.0f} s", fix="Try again.")
             yield
 
-    def bring_to(self, positions: Mapping[str, Position], seconds: float) -> Errand:
-        """Commit exactly this vector. The monitors have been paused before these positions were read.
+    def bring_to(self, positions: Mapping[str, Position], seconds: float, *, hold: bool = False) -> Errand:
+        """Commit exactly this vector, or `hold` what brings the views there. The monitors have been paused before these
+        positions were read.
 
         The sources are read up to there and the block ends; then they go on, because answers may have to wait for what
         came after, but the merge lets nothing of that through until `resume`.
@@ -401,6 +402,8 @@ class Coordinator:
         while not (all(self.monitors[source].holds for source in positions) and self._events.empty()):
             yield from _until(deadline)
         yield
+        if hold:
+            self.committer.hold()
         ends = {}
         for group in self.merge.groups:
             self._cut(group, group.components)
@@ -410,14 +413,16 @@ class Coordinator:
             monitor.resume()
         while any(group.merge.open_through(end) for group, end in ends.items()):  # cuts go on behind the barrier
             yield from _until(deadline)
-        self.committer.flush()
-        while self.committer.busy:
+        if not hold:
+            self.committer.flush()
+        while self.committer.working if hold else self.committer.busy:
             yield from _until(deadline)
 
     def resume(self) -> None:
         """Go on after an errand, however it ended."""
         for monitor in self.monitors.values():
             monitor.resume()
+        self.committer.release()
         for transaction in self.merge.go_on():
             self._submit(transaction)
 

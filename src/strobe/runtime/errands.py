@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from strobe.errors import NotNow, SourceUnavailable, UserError
 from strobe.runtime import mailbox
+from strobe.runtime.aside import aside
 from strobe.runtime.coordinator import BRING, PAUSE, Coordinator, Errand
 from strobe.runtime.joining import Joining
 
@@ -23,7 +23,6 @@ class Errands:
     def __init__(self, warehouse: Path, joining: Joining, coordinator: Coordinator) -> None:
         self._warehouse = warehouse
         self._joining, self._coordinator = joining, coordinator
-        self._folder = ThreadPoolExecutor(1, thread_name_prefix="fold")
         self._next_look = 0.0
         self._open: str | None = None
         self._document: dict[str, Any] = {}
@@ -84,17 +83,13 @@ class Errands:
         """The coordinator ends or starts anew: whoever still waits for an answer is told."""
         if self._open is not None and not self._joining.ready:
             self._refuse((self._brought or {}).get("request", self._open), "the coordinator was interrupted")
-        self._folder.shutdown(wait=False, cancel_futures=True)
 
     def _refuse(self, number: str, why: str) -> None:
         mailbox.reply(self._warehouse, number, NotNow(why, fix="Try again.").document())
 
     def _fold(self, request: str) -> Errand:
         """Bring the view tables up to the last commit."""
-        folding = self._folder.submit(self._coordinator.warehouse.fold)
-        while not folding.done():
-            yield
-        folding.result()
+        yield from aside(self._coordinator.warehouse.fold, "fold")
         mailbox.reply(self._warehouse, request, {"commit": self._coordinator.committer.last.number})
 
     def _audit(self, request: str) -> Errand:

@@ -1,26 +1,29 @@
 """Views that come, change and go while the others are kept: an edit, from the request to the commit that shows it.
 
-New and changed views are loaded and catch up beside the others (`beside`), then all stand at one vector; the loop ends,
-one commit brings them in, and the boxes are built anew from its header.
+New and changed views are loaded and catch up beside the others (`beside`). Then all come to one vector, and the commit
+with which the others get there brings the new ones in: nobody waits for more than an ordinary commit. The loop ends,
+and the boxes are built anew from its header.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from strobe import config
 from strobe.config import Project
-from strobe.errors import CommitUnknown, Fenced, NotNow, SourceUnavailable, StrobeError, UserError
+from strobe.errors import NotNow, SourceUnavailable, StrobeError, UserError
 from strobe.runtime import edits, mailbox
+from strobe.runtime.aside import aside
 from strobe.runtime.assembly import Assembly, assemble, preflight
-from strobe.runtime.beside import Beside
+from strobe.runtime.beside import Arrivals, Beside
 from strobe.runtime.coordinator import BRING, PAUSE, Coordinator, Errand
 from strobe.runtime.edits import Edit
 from strobe.runtime.failpoints import reach
-from strobe.runtime.loading import NOTHING, next_commit
+from strobe.runtime.loading import next_commit
 from strobe.runtime.reporter import Reporter
 from strobe.warehouse.header import Commit, Definition
 from strobe.warehouse.warehouse import Warehouse
@@ -47,7 +50,9 @@ class Change:
     near: bool = False
     """The views will join in a moment: nothing that takes long is begun."""
     ready: bool = False
-    """Everything stands at one vector: the loop ends, and the views join."""
+    """The views join, and it is too late to give up."""
+    over: bool = False
+    """They have joined, or could not: the loop ends."""
     answered: bool = False
 
     def close(self) -> None:
@@ -61,6 +66,8 @@ class Joining:
     def __init__(self, project: Project, spark: Callable[[], SparkSession], reporter: Reporter) -> None:
         self._project, self._spark, self._reporter = project, spark, reporter
         self.change: Change | None = None
+        self.emptied: tuple[str, ...] = ()
+        """Views that have left, whose tables are to be emptied."""
 
     @property
     def near(self) -> bool:
@@ -69,8 +76,13 @@ class Joining:
 
     @property
     def ready(self) -> bool:
-        """Whether views will join as soon as the loop has ended; then whoever asked is told."""
+        """Whether views join at this moment, or have; whoever asked is told."""
         return self.change is not None and self.change.ready
+
+    @property
+    def over(self) -> bool:
+        """Whether views have joined, or could not."""
+        return self.change is not None and self.change.over
 
     def abandon(self) -> None:
         """The loop has ended before everything stood at one vector."""
@@ -94,7 +106,7 @@ class Joining:
         wanted: Callable[[Assembly, Mapping[str, Definition]], Edit],
         drop_tables: bool = False,
     ) -> Errand:
-        """Load views beside the others while these go on, bring all to one vector, and leave the loop to join them."""
+        """Load views beside the others while these go on, bring all to one vector, and join them there."""
         warehouse = coordinator.warehouse
         fresh = assemble(config.load(self._project.directory), self._spark)
         change = Change(request, wanted(fresh, warehouse.definitions), fresh, drop_tables)
@@ -107,6 +119,9 @@ class Joining:
             self.change = change
             if change.edit.load:
                 yield from self._load_beside(coordinator, change)
+            else:
+                yield from self._before_they_leave(warehouse, change)
+            arrivals = change.beside.arrivals() if change.beside is not None else Arrivals()
         except Exception as error:
             self.give_up(warehouse)
             fresh.close()
@@ -116,6 +131,9 @@ class Joining:
                 ) from error
             raise
         change.ready = True
+        coordinator.committer.end_with(partial(self._join, warehouse, change, arrivals))
+        while not change.over:
+            yield
 
     def _load_beside(self, coordinator: Coordinator, change: Change) -> Errand:
         names = ", ".join(change.edit.load)
@@ -133,16 +151,28 @@ class Joining:
         yield from self._catch_up(coordinator, own)
         yield from own.settle()
         yield from own.meet(coordinator)
-        change.near = True
-        while coordinator.warehouse.folding:
-            yield
+        yield from self._draw_near(coordinator.warehouse, change)
         self._tell(change, f"{names}: joining")
+        yield from own.hold()
         yield from own.pause(coordinator, PAUSE)
         own.stand(BRING)
-        yield from coordinator.bring_to({s: p for s, p in own.vector.items() if s in coordinator.monitors}, BRING)
+        shared = {s: p for s, p in own.vector.items() if s in coordinator.monitors}
+        yield from coordinator.bring_to(shared, BRING, hold=True)
         while not own.stands:
             yield
         reach("apply.met")
+
+    def _before_they_leave(self, warehouse: Warehouse, change: Change) -> Errand:
+        if warehouse.unpublished:  # while all views are there that came last
+            yield from aside(warehouse.fold, "fold")
+        yield from self._draw_near(warehouse, change)
+
+    @staticmethod
+    def _draw_near(warehouse: Warehouse, change: Change) -> Errand:
+        """Wait for the end of whatever takes long, and let nothing of the kind begin."""
+        change.near = True
+        while warehouse.folding:
+            yield
 
     def _tell_rows(self, change: Change, rows: Mapping[str, int]) -> None:
         for source, number in rows.items():
@@ -169,29 +199,24 @@ class Joining:
             if change.beside is not None:
                 warehouse.take_back()
 
-    def join(self, warehouse: Warehouse, last: Commit, change: Change) -> Commit:
-        """Bring views in and let others go, in one commit, at the vector at which all the others stand."""
-        edit, own = change.edit, change.beside
+    def _join(
+        self, warehouse: Warehouse, change: Change, arrivals: Arrivals, last: Commit, before: Sequence[Commit]
+    ) -> Commit | None:
+        """Bring views in and let others go, in one commit, at the vector to which the commits `before` it bring all."""
+        edit, stands = change.edit, arrivals.at
+        commit = next_commit(last, stands.positions, stands.identity, stands.as_of, edit.drop)
         try:
-            loaded, rest, stands = own.finish() if own is not None else ([], [], NOTHING)
-        except (Fenced, CommitUnknown):
-            raise
-        except Exception as error:  # nothing was committed: the others go on
-            warehouse.take_back()
-            lines = str(error).strip().splitlines() or [type(error).__name__]
-            self._fail(change, error if isinstance(error, UserError) else NotNow(lines[0], fix="Try again."))
-            return last
-        if warehouse.unpublished:
-            warehouse.fold()  # what was joined last is published while all its views are there
-        if not change.drop_tables:
-            warehouse.settle(edit.drop)
-        last = next_commit(last, stands.positions, stands.identity, stands.as_of, edit.drop)
-        warehouse.join(loaded, last, edit.drop, rest)
-        if change.drop_tables:
-            warehouse.empty(edit.drop)
-        self._reporter.say(f"applied at commit {last.number}: {edit}")
-        self._answer(change, last)
-        return last
+            warehouse.join(arrivals.loaded, commit, edit.drop, arrivals.carried, before)
+        except UserError as error:  # nothing was committed: the others go on
+            self._fail(change, error)
+            return None
+        else:
+            self.emptied = edit.drop if change.drop_tables else ()
+            self._reporter.say(f"applied at commit {commit.number}: {edit}")
+            self._answer(change, commit)
+            return commit
+        finally:
+            change.over = True
 
     def joined(self, warehouse: Warehouse, assembly: Assembly, change: Change) -> Assembly:
         """The project to go on with: the new one if the views have joined, which the last header says."""
@@ -201,6 +226,7 @@ class Joining:
         if set(change.edit.load) <= there and not set(change.edit.drop) & there:
             assembly.close()
             return change.assembly
+        warehouse.take_back()
         change.assembly.close()
         return assembly
 

@@ -258,8 +258,6 @@ class Service:
             stopped = True
             try:
                 last = self._keep(present, warehouse, last, until_idle)
-                if self._joining.change is not None:
-                    last = self._joining.join(warehouse, last, self._joining.change)
             except CommitUnknown as error:
                 last, stopped = self._recover(warehouse, last, error), False
             except SPARK as error:  # in a manager's thread: what it was computing is lost
@@ -384,6 +382,7 @@ class Service:
         caretaker = Caretaker(coordinator, warehouse, self._reporter.say)
         caretaker.logs_needed = lambda: self._joining.change is not None
         caretaker.hurry = lambda: self._joining.near
+        caretaker.to_empty, self._joining.emptied = self._joining.emptied, ()
         if warehouse.unpublished:
             caretaker.fold_soon()
         errands = Errands(self.project.warehouse, self._joining, coordinator)
@@ -405,7 +404,7 @@ class Service:
                 return True
             if coordinator.tied:
                 self._tie(coordinator.tied)
-            if self._joining.ready or self._regroup is not None:
+            if self._joining.over or self._regroup is not None:
                 return True
             return until_idle and not self._detached and quiet.for_a_moment()
 

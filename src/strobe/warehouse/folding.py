@@ -34,11 +34,13 @@ def fold(
     spark: SparkSession,
     layout: Layout,
     definitions: Iterable[Definition],
+    left: Iterable[Definition],
     retention: timedelta,
     at: Hook,
     lenient: Collection[str] = (),
 ) -> Published | None:
-    """Fold all views to the last commit. Without effect while a view is being loaded anew.
+    """Fold all views to the last commit, and those that have left to where they did. Without effect while a view is
+    being loaded anew.
 
     A commit with which views came in is published on the way, if it was not yet.
     """
@@ -51,6 +53,7 @@ def fold(
     if newest is not None and newest.commit == last.number and newest.views.keys() == standings.keys():
         return newest
     at("fold.before")
+    _settle(spark, layout, log, left, newest, at)
     if newest is not None:
         renew(spark, layout, newest, retention)
         standings = _standings(layout, definitions) or {}
@@ -60,28 +63,37 @@ def fold(
             views.fold(spark, layout, log, definition, after, commit, definition.view in lenient)
             at("fold.view")
         at("fold.before_publish")
-        newest = publish(spark, layout, definitions, commit)
+        newest = publish(layout, definitions, commit)
         at("fold.after_publish")
         standings = _standings(layout, definitions) or {}
     return newest
 
 
-def settle(
-    spark: SparkSession, layout: Layout, definitions: Iterable[Definition], at: Hook, lenient: Collection[str] = ()
+def left_since(definitions: Iterable[Definition], newest: Published | None) -> list[Definition]:
+    """The definitions that ended after the newest published commit: no fold has seen their end."""
+    ended = [(d, d.to_commit) for d in definitions if d.to_commit is not None]
+    return [definition for definition, last in ended if newest is None or last >= newest.commit]
+
+
+def _settle(
+    spark: SparkSession,
+    layout: Layout,
+    log: DeltaTable,
+    left: Iterable[Definition],
+    newest: Published | None,
+    at: Hook,
 ) -> None:
-    """Fold views that will leave to the last commit, each by itself; nothing is published, for they are gone then."""
-    log = look.open_log(layout)
-    last = look.last_header_of(log)
-    for each in definitions:
-        standings = _standings(layout, [each])
-        if last is None or standings is None:
-            continue
-        for definition, after in _pending(log, last.number, newest_published(layout), standings):
-            views.fold(spark, layout, log, definition, after, last.number, definition.view in lenient)
+    """Fold each view that has left to its last commit. Nothing is published, for it is gone; a table that is gone, or
+    holds another generation by now, is left alone. Nobody asks any more what a view without guarantees has lost."""
+    for each in left:
+        standings = _standings(layout, [each]) if look.exists(layout.view(each.view)) else None
+        end = each.to_commit or 0
+        for definition, after in _pending(log, end, newest, standings or {}):
+            views.fold(spark, layout, log, definition, after, end, lenient=True)
             at("fold.view")
 
 
-def publish(spark: SparkSession, layout: Layout, definitions: Iterable[Definition], commit: int) -> Published | None:
+def publish(layout: Layout, definitions: Iterable[Definition], commit: int) -> Published | None:
     """Say that the view tables, as they are now, hold a commit. None if a view is being loaded anew."""
     standings = _standings(layout, definitions)
     if standings is None:
@@ -94,7 +106,7 @@ def publish(spark: SparkSession, layout: Layout, definitions: Iterable[Definitio
                 fix="Nothing is lost: the other one goes on from the last commit.",
             )
     row = Published(commit, datetime.now(timezone.utc), {name: s.version for name, s in standings.items()})
-    tables.append_published(spark, layout, row)
+    tables.append_published(layout, row)
     return row
 
 
@@ -116,7 +128,7 @@ def renew(spark: SparkSession, layout: Layout, newest: Published, retention: tim
             views.set_properties(spark, path, {"strobe.renewed": datetime.now(timezone.utc).isoformat()})
             versions[name] = look.version(path)
     if versions != newest.views:
-        tables.append_published(spark, layout, Published(newest.commit, datetime.now(timezone.utc), versions))
+        tables.append_published(layout, Published(newest.commit, datetime.now(timezone.utc), versions))
 
 
 def _standings(layout: Layout, definitions: Iterable[Definition]) -> dict[str, Standing] | None:

@@ -10,8 +10,9 @@ what goes is netted with what comes. A view without removals is not read.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
 
@@ -26,17 +27,21 @@ from strobe.dataplane.arrow import canonical_ddl, to_arrow
 from strobe.dataplane.relation import SparkRelation, local_data
 from strobe.errors import BrokenInvariant, UserError
 from strobe.warehouse.header import Commit
-from strobe.warehouse.layout import RANGE, Layout, field, quoted
+from strobe.warehouse.layout import RANGE, Layout, quoted
+from strobe.warehouse.layout import field as column
 from strobe.warehouse.leaving import leaving
 from strobe.warehouse.removals import Removal, Resolved, resolve
 
 TOGETHER = 16 * 2**20
 """Up to so many bytes of a view are searched for removed rows by one task: no slower than two, and one job."""
 
+Part = tuple[DataFrame, bool]
+"""Rows of a view's changes, and whether they sit in one partition."""
+
 Stored = Callable[[str], tuple[DataFrame, int]]
 """A view's rows at the last commit in pieces with `_count`, and how many bytes must be read for them."""
 
-_COMMIT, _COUNT = "_commit", "_count"
+COMMIT, _COUNT = "_commit", "_count"
 _TEXTS = pa.map_(pa.string(), pa.string())
 _TIME = pa.timestamp("us", tz="UTC")
 _HEADER = pa.schema(
@@ -62,25 +67,30 @@ class Member:
     generation: int
 
 
-def append(
-    spark: SparkSession,
-    layout: Layout,
-    epoch: int,
-    members: Mapping[str, Member],
-    commits: Sequence[Commit],
-    generations: Mapping[str, int],
-    stored: Stored,
-    carried: Mapping[str, DataFrame],
-) -> None:
-    """Append all commits, atomically. The last of them also brings what is `carried`: net changes of views' columns,
-    with `_count`."""
-    parts = changed_rows(spark, members, commits, stored)
-    last = F.lit(commits[-1].number).cast("bigint")
-    parts |= {name: (frame.withColumn(_COMMIT, last), False) for name, frame in carried.items()}
-    frames = [_headers(spark, epoch, commits, generations)]
-    frames += [_data(frame, members[name], epoch) for name, (frame, _) in parts.items()]
-    whole = _union(frames, [f"{field(n, members[n].generation)}" for n in parts])
-    if all(small for _, small in parts.values()):
+@dataclass(frozen=True)
+class Batch:
+    """Commits with the same views in force. The last of them also brings what is `carried`: net changes of views'
+    columns, with `_count`."""
+
+    commits: Sequence[Commit]
+    members: Mapping[str, Member]
+    generations: Mapping[str, int]
+    carried: Mapping[str, Part] = field(default_factory=dict)
+
+
+def append(spark: SparkSession, layout: Layout, epoch: int, batches: Sequence[Batch], stored: Stored) -> None:
+    """Append all commits, atomically."""
+    frames, fields, all_small = [], [], True
+    for batch in batches:
+        parts = changed_rows(spark, batch.members, batch.commits, stored)
+        last = F.lit(batch.commits[-1].number).cast("bigint")
+        parts |= {name: (frame.withColumn(COMMIT, last), small) for name, (frame, small) in batch.carried.items()}
+        frames.append(_headers(spark, epoch, batch.commits, batch.generations))
+        frames += [_data(frame, batch.members[name], epoch) for name, (frame, _) in parts.items()]
+        fields += [column(name, batch.members[name].generation) for name in parts]
+        all_small = all_small and all(small for _, small in parts.values())
+    whole = _union(frames, list(dict.fromkeys(fields)))
+    if all_small:
         whole = whole.coalesce(1)
     whole = whole.withColumn("range", F.expr(f"commit div {RANGE}"))
     whole.write.format("delta").mode("append").save(str(layout.log))
@@ -88,8 +98,8 @@ def append(
 
 def changed_rows(
     spark: SparkSession, members: Mapping[str, Member], commits: Sequence[Commit], stored: Stored
-) -> dict[str, tuple[DataFrame, bool]]:
-    """For each changed view its net output rows by commit, and whether they sit in one partition."""
+) -> dict[str, Part]:
+    """For each changed view its net output rows by commit."""
     changes: dict[str, dict[int, Relation]] = {}
     removals: dict[str, dict[int, Removal]] = {}
     for commit in commits:
@@ -133,18 +143,22 @@ def _with_removals(
     return _net(view, whole.coalesce(1) if small else whole), small
 
 
-def failing_view(
-    spark: SparkSession, members: Mapping[str, Member], commits: Sequence[Commit]
-) -> tuple[str, Exception] | None:
+def failing_view(spark: SparkSession, batch: Batch) -> tuple[str, Exception] | None:
     """The first view whose rows cannot be evaluated, and why, after an append has failed.
 
     Only what changes bring is evaluated: what goes was evaluated when it came.
     """
-    for name in dict.fromkeys(n for commit in commits for n in commit.changes):
-        view, changes = members[name].view, [(c.number, c.changes[name]) for c in commits if name in c.changes]
+    changes: dict[str, list[tuple[int, Relation]]] = defaultdict(list)
+    for commit in batch.commits:
+        for name, relation in commit.changes.items():
+            changes[name].append((commit.number, relation))
+    for name in dict.fromkeys([*changes, *batch.carried]):
+        view = batch.members[name].view
+        brought = [_net(view, _evaluated(view, _raw(spark, view, changes[name])[0]))] if name in changes else []
+        carried = [batch.carried[name][0]] if name in batch.carried else []
         try:
-            raw, _ = _raw(spark, view, changes)
-            _net(view, _evaluated(view, raw)).write.format("noop").mode("overwrite").save()
+            for frame in brought + carried:
+                frame.write.format("noop").mode("overwrite").save()
         except Exception as error:
             return name, error
     return None
@@ -163,13 +177,13 @@ def evaluation_error(name: str, error: Exception) -> UserError:
 def output_types(spark: SparkSession, view: View) -> dict[str, str]:
     """The Spark types of a view's columns, as commits will yield them."""
     raw, _ = _raw(spark, view, [(0, Bag(view.attributes))])
-    return {f.name: f.dataType.simpleString() for f in _evaluated(view, raw).schema if f.name not in (_COMMIT, _COUNT)}
+    return {f.name: f.dataType.simpleString() for f in _evaluated(view, raw).schema if f.name not in (COMMIT, _COUNT)}
 
 
 def _raw(spark: SparkSession, view: View, changes: Sequence[tuple[int, Relation]]) -> tuple[DataFrame, bool]:
     """The raw rows of a view's changes with `_commit` and `_count`; and whether all of them are local data."""
     types = view.attribute_types()
-    names = [*view.attributes, _COMMIT, _COUNT]
+    names = [*view.attributes, COMMIT, _COUNT]
     rows: list[tuple[Any, ...]] = []
     frames: list[DataFrame] = []
     for number, relation in changes:
@@ -177,7 +191,7 @@ def _raw(spark: SparkSession, view: View, changes: Sequence[tuple[int, Relation]
             rows.extend((*row, number, n) for row, n in relation.project(view.attributes).items())
         else:
             frame = _lifted(spark, view, relation)
-            frames.append(frame.withColumn(_COMMIT, F.lit(number).cast("bigint")).select(*names))
+            frames.append(frame.withColumn(COMMIT, F.lit(number).cast("bigint")).select(*names))
     small = not frames
     if rows or small:
         table = to_arrow(names, [*(types[a] for a in view.attributes), "bigint", "bigint"], rows)
@@ -201,23 +215,23 @@ def _evaluated(view: View, raw: DataFrame) -> DataFrame:
     """Select and project: `_commit`, the view's columns, and `_count`."""
     chosen = raw.where(view.condition) if view.condition else raw
     outputs = [f"{output.expression} AS {quoted(output.name)}" for output in view.outputs]
-    return chosen.selectExpr(_COMMIT, *outputs, _COUNT)
+    return chosen.selectExpr(COMMIT, *outputs, _COUNT)
 
 
 def _net(view: View, rows: DataFrame) -> DataFrame:
     columns = [quoted(output.name) for output in view.outputs]
-    netted = rows.groupBy(_COMMIT, *columns).agg(F.sum(_COUNT).alias(_COUNT))
+    netted = rows.groupBy(COMMIT, *columns).agg(F.sum(_COUNT).alias(_COUNT))
     return netted.where(F.col(_COUNT) != 0)
 
 
 def _data(frame: DataFrame, member: Member, epoch: int) -> DataFrame:
     columns = [F.col(quoted(output.name)) for output in member.view.outputs]
     return frame.select(
-        F.col(_COMMIT).alias("commit"),
+        F.col(COMMIT).alias("commit"),
         F.lit(epoch).cast("bigint").alias("epoch"),
         F.lit(member.view.name).alias("view"),
         F.col(_COUNT).alias("count"),
-        F.struct(*columns).alias(field(member.view.name, member.generation)),
+        F.struct(*columns).alias(column(member.view.name, member.generation)),
     )
 
 

@@ -7,9 +7,11 @@ import uuid
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
+from deltalake import write_deltalake
+from deltalake.exceptions import DeltaError
 
 from strobe.errors import UserError
 from strobe.warehouse import look
@@ -134,17 +136,23 @@ def _half_made(table: Path) -> bool:
     return not any(path.is_file() and not path.name.startswith(".") for path in table.rglob("*"))
 
 
-def append_published(spark: SparkSession, layout: Layout, row: Published) -> None:
+def append_published(layout: Layout, row: Published) -> None:
     record = {"commit": row.commit, "published_at": row.published_at, "views": list(row.views.items())}
-    table = pa.Table.from_pylist([record], schema=_PUBLISHED)
-    spark.createDataFrame(table).coalesce(1).write.format("delta").mode("append").save(str(layout.published))
+    _write(layout.published, pa.Table.from_pylist([record], schema=_PUBLISHED), "append")
 
 
-def write_definitions(spark: SparkSession, layout: Layout, rows: Sequence[Definition]) -> None:
+def write_definitions(layout: Layout, rows: Sequence[Definition]) -> None:
     """Replace the definitions, atomically."""
     records = [{**vars(row), "key": list(row.key)} for row in rows]
-    table = pa.Table.from_pylist(records, schema=_DEFINITIONS)
-    spark.createDataFrame(table).coalesce(1).write.format("delta").mode("overwrite").save(str(layout.definitions))
+    _write(layout.definitions, pa.Table.from_pylist(records, schema=_DEFINITIONS), "overwrite")
+
+
+def _write(path: Path, rows: pa.Table, mode: Literal["append", "overwrite"]) -> None:
+    """A few rows are written without Spark: commits wait for definitions, and a job takes longer than they do."""
+    try:
+        write_deltalake(str(path), rows, mode=mode)
+    except DeltaError as error:
+        raise OSError(f"{path}: {error}") from error
 
 
 def _create(

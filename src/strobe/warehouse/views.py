@@ -18,7 +18,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name by which Spark's users know it
 
 from strobe.algebra.view import View
-from strobe.errors import UserError
+from strobe.errors import BrokenInvariant, UserError
 from strobe.warehouse import look
 from strobe.warehouse.header import Definition
 from strobe.warehouse.layout import (
@@ -119,9 +119,14 @@ def undo_load(spark: SparkSession, layout: Layout, definition: Definition) -> No
 def net(spark: SparkSession, log: DeltaTable, definition: Definition, after: int, through: int) -> DataFrame:
     """The net change of a view between two commits: its columns and `_count`, never zero."""
     changes, _ = logged(spark, log, definition, after, through)
+    return summed(changes)
+
+
+def summed(changes: DataFrame) -> DataFrame:
+    """Each row once, with the sum of its `_count`s, if that is not zero."""
     columns = [quoted(column) for column in changes.columns if column != _COUNT]
-    summed = changes.groupBy(*columns).agg(F.sum(_COUNT).alias(_COUNT))
-    return summed.where(F.col(_COUNT) != 0)
+    counted = changes.groupBy(*columns).agg(F.sum(_COUNT).alias(_COUNT))
+    return counted.where(F.col(_COUNT) != 0)
 
 
 def logged(
@@ -171,6 +176,14 @@ def fold(
     """
     with _transaction(spark, fold_app(definition.view, definition.generation), through):
         catch_up(spark, layout, log, definition, after, through, lenient)
+
+
+def empty(spark: SparkSession, layout: Layout, definition: Definition) -> None:
+    """Take all rows out of the table of a view that has left; there is nothing to fold into it any more."""
+    if definition.to_commit is None:
+        raise BrokenInvariant("it has not left", where=f"view {definition.view}")
+    with _transaction(spark, fold_app(definition.view, definition.generation), definition.to_commit):
+        spark.sql(f"DELETE FROM {sql_path(layout.view(definition.view))}")
 
 
 def catch_up(

@@ -10,13 +10,14 @@ no header names does not exist for readers, and is done away with at the next st
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial, reduce
 from pathlib import Path
 
-from deltalake import DeltaTable
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -43,7 +44,7 @@ from strobe.warehouse.layout import (
     struct,
 )
 from strobe.warehouse.lock import CoordinatorLock
-from strobe.warehouse.log import Member
+from strobe.warehouse.log import Batch, Member, Part
 
 APPENDS = "strobe appends"
 """The group of Spark jobs under which appends run: one job each, if all goes well."""
@@ -57,16 +58,6 @@ class Loaded:
     generation: int
     schema: str
     version: int
-
-
-@dataclass(frozen=True)
-class Rest:
-    """What another log says of a view between two of its commits, and the view's table does not hold."""
-
-    definition: Definition
-    log: DeltaTable
-    after: int
-    through: int
 
 
 def _nothing(name: str) -> None:
@@ -154,32 +145,32 @@ class Warehouse:
         `UserError` if a view's expression fails on a row, and nothing was committed; `Fenced`; or `CommitUnknown`,
         after which this warehouse must be fenced again before anything else.
         """
-        self._append(commits, {name: d.generation for name, d in self.definitions.items()}, {})
+        self._append([self._batch(commits)])
 
-    def _append(
-        self, commits: Sequence[Commit], generations: Mapping[str, int], carried: Mapping[str, DataFrame]
-    ) -> None:
+    def _batch(self, commits: Sequence[Commit]) -> Batch:
+        return Batch(commits, self._members, {name: d.generation for name, d in self.definitions.items()})
+
+    def _append(self, batches: Sequence[Batch]) -> None:
+        commits = [commit for batch in batches for commit in batch.commits]
         with self._appending:
             self._check_numbers(commits)
             self._at("append.before")
             described = f"Strobe: commits {commits[0].number} to {commits[-1].number}"
             self._spark.sparkContext.setJobGroup(APPENDS, described)
             try:
-                log.append(
-                    self._spark, self.layout, self._epoch, self._members, commits, generations, self._stored, carried
-                )
+                log.append(self._spark, self.layout, self._epoch, batches, self._stored)
             except (Py4JError, PySparkException) as error:
-                raise self._diagnosis(commits, error) from error
+                raise self._diagnosis(batches, error) from error
             except OSError as error:
                 raise self._unknown_append(error) from error
-            self._last = _header(commits[-1], self._epoch, generations)
+            self._last = _header(commits[-1], self._epoch, batches[-1].generations)
             self._at("append.after")
 
-    def _stored(self, view: str) -> tuple[DataFrame, int]:
+    def _stored(self, view: str, spark: SparkSession | None = None) -> tuple[DataFrame, int]:
         """A view's rows at the last commit, for whoever looks for a few of them."""
         if self._last is None:
             raise BrokenInvariant("rows are removed before the first commit", where=f"view {view}")
-        return reader.Snapshot(self._spark, self.layout, look.open_log(self.layout), self._last).pieces(view)
+        return reader.Snapshot(spark or self._spark, self.layout, look.open_log(self.layout), self._last).pieces(view)
 
     def _check_numbers(self, commits: Sequence[Commit]) -> None:
         if not self._epoch:
@@ -189,13 +180,14 @@ class Warehouse:
         if not numbers or numbers != list(range(first, first + len(numbers))):
             raise BrokenInvariant(f"commits {numbers} do not follow commit {first - 1}", where=str(self.layout.root))
 
-    def _diagnosis(self, commits: Sequence[Commit], error: Exception) -> Exception:
+    def _diagnosis(self, batches: Sequence[Batch], error: Exception) -> Exception:
         """What a failed append means."""
         try:
             fence.ensure_ours(self.layout, self._epoch)
             last = look.last_header_of(look.open_log(self.layout))
-            untouched = (last.number if last else 0) < commits[0].number
-            failing = log.failing_view(self._spark, self._members, commits) if untouched else None
+            untouched = (last.number if last else 0) < batches[0].commits[0].number
+            found = (log.failing_view(self._spark, batch) for batch in batches if untouched)
+            failing = next(filter(None, found), None)
         except Fenced as fenced:
             return fenced
         except Exception:
@@ -255,31 +247,33 @@ class Warehouse:
         loaded: Sequence[Loaded],
         commit: Commit,
         dropped: Sequence[str] = (),
-        rest: Sequence[Rest] = (),
+        carried: Mapping[str, Part] | None = None,
+        before: Sequence[Commit] = (),
     ) -> None:
         """Let loaded views take part from this commit on, and others no more; the next fold publishes it.
 
-        The commit carries the rest: what changed of the views and their tables do not hold.
+        The commit carries what changed of the views and their tables do not hold (see `unsettled`). Commits `before` it
+        are appended with it: all or none.
         """
         with self._folding, self._appending, self._guarded("views could not be brought in"):
             fence.ensure_ours(self.layout, self._epoch)
-            self._check_numbers([commit])
+            self._check_numbers([*before, commit])
             ending = {item.view.name for item in loaded} | set(dropped)
             rows = [
                 replace(d, to_commit=commit.number - 1) if d.view in ending and d.to_commit is None else d
                 for d in self._definitions
             ]
             rows += [_definition(item, commit.number) for item in loaded]
-            tables.write_definitions(self._spark, self.layout, rows)
+            tables.write_definitions(self.layout, rows)
             self._add_fields(loaded)
             self._at("load.definitions")
             generations = {n: d.generation for n, d in self.definitions.items() if n not in dropped}
             generations |= {item.view.name: item.generation for item in loaded}
-            self._members = {n: m for n, m in self._members.items() if n not in dropped}
-            self._members |= {item.view.name: Member(item.view, item.generation) for item in loaded}
-            carried = {r.definition.view: views.net(self._spark, r.log, r.definition, r.after, r.through) for r in rest}
-            self._append([commit], generations, carried)
-            self._definitions = rows
+            members = {n: m for n, m in self._members.items() if n not in dropped}
+            members |= {item.view.name: Member(item.view, item.generation) for item in loaded}
+            earlier = [self._batch(before)] if before else []
+            self._append([*earlier, Batch([commit], members, generations, carried or {})])
+            self._members, self._definitions = members, rows
             self._at("load.joined")
 
     def take_back(self) -> None:
@@ -289,11 +283,18 @@ class Warehouse:
             for definition in self.definitions.values():
                 views.undo_load(self._background, self.layout, definition)
 
-    def settle(self, names: Collection[str]) -> None:
-        """Bring the tables of views that will leave up to the last commit, also while others are being loaded."""
-        with self._folding, self._guarded("tables of views that leave could not be brought up to date"):
-            leaving = [d for name, d in self.definitions.items() if name in names]
-            folding.settle(self._background, self.layout, leaving, self._at, self._lenient)
+    def unsettled(self, spark: SparkSession, after: int, commits: Sequence[Commit]) -> dict[str, Part]:
+        """What changed of views after a commit, and would by commits that were not appended: their columns and
+        `_count`. For another warehouse, to which `spark` belongs and which the views are to join."""
+        own, last = look.open_log(self.layout), self._last.number if self._last else 0
+        found: dict[str, list[Part]] = defaultdict(list)
+        for name in look.changes(own, after, last):
+            rows, size = views.logged(spark, own, self.definitions[name], after, last)
+            found[name].append((rows, size <= log.TOGETHER))
+        waiting = log.changed_rows(spark, self._members, commits, partial(self._stored, spark=spark))
+        for name, (rows, small) in waiting.items():
+            found[name].append((rows.drop(log.COMMIT), small))
+        return {name: _summed(parts) for name, parts in found.items()}
 
     def empty(self, names: Collection[str]) -> None:
         """Take the rows out of the tables of views that have left.
@@ -302,9 +303,10 @@ class Warehouse:
         """
         with self._folding, self._guarded("tables of views that have left could not be emptied"):
             fence.ensure_ours(self.layout, self._epoch)
-            for name in names:
-                if name not in self.definitions and look.exists(self.layout.view(name)):
-                    self._background.sql(f"DELETE FROM {sql_path(self.layout.view(name))}")
+            gone = {d.view: d for d in self._definitions if d.view in names and d.view not in self.definitions}
+            for definition in gone.values():
+                if look.exists(self.layout.view(definition.view)):
+                    views.empty(self._background, self.layout, definition)
 
     def _next_generation(self, view: str) -> int:
         defined = [d.generation for d in self._definitions if d.view == view]
@@ -337,7 +339,7 @@ class Warehouse:
             if d.from_commit <= last
         ]
         if kept != stored:
-            tables.write_definitions(self._spark, self.layout, kept)
+            tables.write_definitions(self.layout, kept)
         self._definitions = kept
         for definition in self.definitions.values():
             views.undo_load(self._spark, self.layout, definition)
@@ -355,14 +357,16 @@ class Warehouse:
     def fold(self) -> Published | None:
         """Bring the view tables up to the last commit and publish their versions; nothing if they are there already."""
         with self._folding, self._guarded("the view tables could not be folded"):
-            definitions = tuple(self.definitions.values())
-            return folding.fold(self._background, self.layout, definitions, self._retention, self._at, self._lenient)
+            there = tuple(self.definitions.values())
+            left = folding.left_since(self._definitions, folding.newest_published(self.layout))
+            return folding.fold(self._background, self.layout, there, left, self._retention, self._at, self._lenient)
 
     @property
     def unpublished(self) -> bool:
-        """Whether views have come in with a commit that is not published yet."""
+        """Whether views have come or left with a commit that is not published yet."""
         newest = folding.newest_published(self.layout)
-        return any(newest is None or d.from_commit > newest.commit for d in self.definitions.values())
+        came = any(newest is None or d.from_commit > newest.commit for d in self.definitions.values())
+        return came or bool(folding.left_since(self._definitions, newest))
 
     @property
     def folding(self) -> bool:
@@ -382,7 +386,7 @@ class Warehouse:
             retention.drop_old(self._background, self.layout, self._retention, self._appending)
             names = tuple(self.definitions)
             if retention.compact(self._background, self.layout, names) and newest is not None:
-                folding.publish(self._background, self.layout, tuple(self.definitions.values()), newest.commit)
+                folding.publish(self.layout, tuple(self.definitions.values()), newest.commit)
             left = dict.fromkeys(d.view for d in self._definitions if look.exists(self.layout.view(d.view)))
             retention.vacuum(self._background, self.layout, tuple(left))
 
@@ -436,6 +440,11 @@ def _guarded(layout: Layout, what: str) -> Iterator[None]:
         yield
     except FAILURES as error:
         raise _unknown(layout, what, error) from error
+
+
+def _summed(parts: Sequence[Part]) -> Part:
+    whole, small = reduce(DataFrame.unionByName, (rows for rows, _ in parts)), all(few for _, few in parts)
+    return views.summed(whole.coalesce(1) if small else whole), small
 
 
 def own_session(spark: SparkSession) -> SparkSession:
