@@ -15,6 +15,7 @@ from strobe import config
 from strobe.errors import LostGuarantee
 from strobe.runtime import mailbox
 from strobe.runtime.assembly import assemble
+from strobe.runtime.audit import audit
 from strobe.sources import postgres_definitions
 
 pytestmark = [pytest.mark.spark, pytest.mark.live, pytest.mark.slow]
@@ -73,6 +74,19 @@ def still(document: dict[str, Any]) -> dict[str, str]:
     return {name: view["problem"] for name, view in document.get("views", {}).items() if view.get("problem")}
 
 
+def audited(shop: PgShop) -> None:
+    """Views that stand still are not called wrong: nobody has the rows any more to compare them with."""
+    verdict = audit(config.load(shop.folder), ())
+    assert {name: view["verdict"] for name, view in verdict["views"].items()} == {
+        "people": "valid",
+        "placed": "unknown",
+        "pairs": "unknown",
+    }
+    assert verdict["verdict"] == "unknown"
+    assert "stands still" in verdict["views"]["placed"]["because"]
+    assert audit(config.load(shop.folder), ["people"])["verdict"] == "valid"
+
+
 def test_only_views_of_a_table_that_cannot_be_followed_stand_still(shop: PgShop) -> None:
     """TRUNCATE: the others go on, a new start finds it again, and a rebuild brings the views back in."""
     with shop.running() as service:
@@ -84,6 +98,7 @@ def test_only_views_of_a_table_that_cannot_be_followed_stand_still(shop: PgShop)
         assert "TRUNCATE" in still(service.document)["placed"] and "strobe rebuild" in still(service.document)["placed"]
         assert shop.rows("placed") == [(10, None), (11, ["a", None])]
         assert shop.rows("pairs") == [(10, 1, "Ada"), (11, 1, "Ada")]
+        audited(shop)
     with shop.running() as service:
         wait_for(lambda: set(still(service.document)) == {"placed", "pairs"})
         shop.sql("INSERT INTO orders VALUES (12, 2, '{}')")
@@ -106,6 +121,7 @@ def test_a_dropped_table_stops_its_views_only(shop: PgShop) -> None:
         shop.sql("INSERT INTO customers VALUES (3, 'Cem')")
         wait_for(lambda: (3, "Cem") in shop.rows("people"))
         assert set(still(service.document)) == {"placed", "pairs"}
+        audited(shop)
 
 
 def test_when_no_view_is_left_the_run_ends(shop: PgShop) -> None:

@@ -413,6 +413,8 @@ def test_a_dropped_view_is_there_until_it_was_dropped(spark: SparkSession, tmp_p
     left = {name: spark.read.format("delta").load(str(bench.path / "views" / name)) for name in ("keyed", "bagged")}
     assert Counter(from_arrow(left["keyed"].toArrow())) == bench.states[2]["keyed"]
     assert left["bagged"].count() == 0
+    bench.warehouse.empty(["keyed"])
+    assert spark.read.format("delta").load(str(bench.path / "views" / "keyed")).count() == 0
     bench.join((KEYED, [wide(5)]))
     bench.check()
     with pytest.raises(UserError, match="no view 'keyed' at commit 3"):

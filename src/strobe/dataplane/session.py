@@ -30,6 +30,10 @@ from strobe.errors import SparkLost, UserError
 _DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_ONE_JOB = {
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",  # files are named: no job to look for them
+    "spark.sql.maxSinglePartitionBytes": "1t",  # what was put into one partition stays there: sizes are guessed badly
+}
 
 
 def start(settings: Mapping[str, str], *, app: str = "strobe", log: Path | None = None) -> SparkSession:
@@ -101,6 +105,24 @@ def _forget() -> None:
     SparkSession._instantiatedSession = SparkSession._activeSession = None
 
 
+def in_background(spark: SparkSession) -> None:
+    """Let the jobs of this thread share Spark with all others together: a load of many tasks holds up no commit."""
+    spark.sparkContext.setLocalProperty("spark.scheduler.pool", "background")
+
+
+def own_session(spark: SparkSession) -> SparkSession:
+    """Another session of the same application; both write timestamps as every engine reads them."""
+    spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    session = spark.newSession()
+    session.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    for each in (spark, session):
+        for name, value in _ONE_JOB.items():
+            each.conf.set(name, value)
+    for name in ("spark.sql.session.timeZone", "spark.sql.ansi.enabled", "spark.sql.shuffle.partitions"):
+        session.conf.set(name, str(spark.conf.get(name)))
+    return session
+
+
 def delta_package() -> str:
     """The Maven coordinates of the Delta that fits the installed `pyspark` and `delta-spark`."""
     spark = ".".join(version("pyspark").split(".")[:2])
@@ -116,6 +138,7 @@ def _defaults(master: str) -> dict[str, str]:
     everywhere = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        "spark.scheduler.mode": "FAIR",  # so that `in_background` means something
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # other readers do not take INT96 for every year
         "spark.sql.warehouse.dir": str(_scratch() / "spark-warehouse"),
     }

@@ -10,19 +10,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from strobe.auditor.compare import differences
 from strobe.config import Project
 from strobe.errors import NotNow, UserError
-from strobe.runtime import mailbox
-from strobe.runtime.assembly import Assembly, as_applied, assemble
+from strobe.runtime import edits, mailbox
+from strobe.runtime.assembly import Assembly, as_applied
 from strobe.runtime.errands import FREEZE
 from strobe.runtime.loading import Snapshot, snapshot
 from strobe.runtime.service import Service
-from strobe.warehouse import look, reader
+from strobe.warehouse import reader
 from strobe.warehouse.layout import Layout
 from strobe.warehouse.lock import CoordinatorLock
 
@@ -43,14 +43,16 @@ class _Silent:
 def audit(project: Project, names: Sequence[str], say: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
     """The verdict over these views (all, if none are named), as the public JSON document."""
     service = Service(project, _Silent())
-    assembly = assemble(project, service.spark)
-    if look.exists(Layout(project.warehouse).log):
-        stored = look.definitions(project.warehouse)
-        assembly = as_applied(assembly, {d.view: d.sql for d in stored if d.to_commit is None}, say)
-    unknown = [name for name in names if name not in assembly.views]
+    assembly = service.assembled()
+    verdicts: dict[str, dict[str, Any]] = {}
+    if applied := edits.applied(project.warehouse):
+        assembly, verdicts = _as_applied(assembly, {n: d.sql for n, d in applied.items() if n in (names or applied)})
+    unknown = [name for name in names if name not in {*assembly.views, *verdicts}]
     if unknown:
-        raise UserError(f"there is no view {unknown[0]!r}", fix=f"There are {', '.join(assembly.views)}.")
-    chosen = list(names) or list(assembly.views)
+        raise UserError(f"there is no view {unknown[0]!r}", fix=f"There are {', '.join(applied or assembly.views)}.")
+    chosen = [name for name in names or assembly.views if name in assembly.views]
+    if not chosen:
+        return _document(service.last_number(), verdicts)
     say("starting Spark")
     spark = service.spark()
     with coordinator_at_work(project, service, say):
@@ -61,15 +63,39 @@ def audit(project: Project, names: Sequence[str], say: Callable[[str], None] = l
             reply = mailbox.request(project.warehouse, bring, timeout=120)
             say(f"comparing at commit {reply['commit']}")
             state = reader.snapshot(spark, project.warehouse, int(reply["commit"]))
-            verdicts = {n: _verdict(spark, state, assembly, n, taken) for n in chosen}
-    worst = "invalid" if any(v["verdict"] == "invalid" for v in verdicts.values()) else "valid"
-    return {"verdict": worst, "commit": int(reply["commit"]), "views": verdicts}
+            verdicts |= {n: _verdict(spark, state, assembly, n, taken) for n in chosen}
+    return _document(state.commit, verdicts)
+
+
+def _document(commit: int, verdicts: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    found = [verdict["verdict"] for verdict in verdicts.values()]
+    worst = next((verdict for verdict in ("invalid", "unknown") if verdict in found), "valid")
+    return {"verdict": worst, "commit": commit, "views": verdicts}
+
+
+def _as_applied(assembly: Assembly, applied: Mapping[str, str]) -> tuple[Assembly, dict[str, dict[str, Any]]]:
+    """The views as they were last applied, and what can be said of those that the sources have no rows for any more."""
+    verdicts = {}
+    for name, sql in applied.items():
+        try:
+            as_applied(assembly, {name: sql}, lambda _: None)
+        except UserError as error:
+            verdicts[name] = _unknown(f"it stands still: {error.message}")
+    return as_applied(assembly, {n: q for n, q in applied.items() if n not in verdicts}, lambda _: None), verdicts
+
+
+def _unknown(because: str) -> dict[str, Any]:
+    return {"verdict": "unknown", "level": "none", "because": because, "witness": None}
 
 
 def _verdict(
     spark: SparkSession, state: reader.Snapshot, assembly: Assembly, name: str, taken: Snapshot
 ) -> dict[str, Any]:
     planned, commit = assembly.views[name], state.commit
+    for source, text in state.header.positions[name].items() if planned.level != "none" else ():
+        if assembly.sources[source].position(text).order != taken.positions[source].order:
+            stands = f"it stands still, at position {text} of source {source}, and there are no rows to compare it with"
+            return _unknown(stands)
     total, rows = differences(state.table(name), taken.compute(spark, planned.view))
     if not total:
         because = f"commit {commit} equals a recomputation at exactly the positions that it names"

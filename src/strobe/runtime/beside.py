@@ -24,6 +24,7 @@ from strobe.algebra.relation import Relation
 from strobe.algebra.view import View
 from strobe.dataplane import staging
 from strobe.dataplane.failures import SPARK, cause, reading
+from strobe.dataplane.session import own_session
 from strobe.errors import BrokenInvariant, NotNow, SourceUnavailable, UserError
 from strobe.messages import Position, Query, Seen
 from strobe.runtime.assembly import Assembly, PlannedView, as_applied
@@ -33,7 +34,7 @@ from strobe.runtime.loading import NOTHING, Snapshot, first_commit, snapshot
 from strobe.sources.base import Source
 from strobe.warehouse import look, views
 from strobe.warehouse.header import Commit
-from strobe.warehouse.warehouse import Loaded, Warehouse, own_session
+from strobe.warehouse.warehouse import Loaded, Warehouse
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -103,6 +104,7 @@ class Beside:
             self._error = error
 
     def _keep(self) -> None:
+        self._main.in_background()
         project = self.assembly.project
         warehouse = Warehouse.create_or_open(self._spark, self._folder, project.retention, project.name)
         warehouse.fence()

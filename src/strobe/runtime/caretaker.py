@@ -39,6 +39,8 @@ class Caretaker(threading.Thread):
         """Whether views that will join read the sources from earlier on: nothing is discarded or rewritten."""
         self.hurry: Callable[[], bool] = lambda: False
         """Whether nothing that takes long is to be begun."""
+        self.given_up: Collection[str] = ()
+        """Views that stand still until they are rebuilt: no log is kept for them."""
         self.to_empty: Collection[str] = ()
         """Views that have left, whose tables are to be emptied."""
 
@@ -48,6 +50,7 @@ class Caretaker(threading.Thread):
         self._folded_at -= FOLD_EVERY
 
     def run(self) -> None:
+        self._warehouse.in_background()
         while not self._ended.wait(0.5):
             now = time.monotonic()
             try:
@@ -94,10 +97,8 @@ class Caretaker(threading.Thread):
         last = self._coordinator.committer.last
         for name in self._coordinator.vector:
             source = self._coordinator.assembly.sources[name]
-            needed = min(
-                (source.position(vector[name]) for vector in last.positions.values() if name in vector),
-                key=lambda position: position.order,
-            )
+            kept = (vector for view, vector in last.positions.items() if view not in self.given_up)
+            needed = min((source.position(v[name]) for v in kept if name in v), key=lambda position: position.order)
             if self._discarded.get(name) != needed.text:
                 source.discard(needed)
                 self._discarded[name] = needed.text

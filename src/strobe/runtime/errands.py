@@ -103,7 +103,8 @@ class Errands:
                 return
             yield
         sources = self._coordinator.assembly.sources
-        vector = {s: sources[s].position(text) for s, text in self._brought["positions"].items()}
+        wanted = {s: text for s, text in self._brought["positions"].items() if s in self._coordinator.monitors}
+        vector = {s: sources[s].position(text) for s, text in wanted.items()}  # of others only views that stand still
         yield from self._coordinator.bring_to(vector, BRING)
         commit = self._coordinator.committer.last.number
         self._coordinator.resume()

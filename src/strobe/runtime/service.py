@@ -102,7 +102,7 @@ class Service:
         self._next_document = 0.0
         self._detached: set[str] = set()
         """Sources that are down, whose views stand still."""
-        self._still: dict[str, RelationLost] = {}
+        self._still: dict[str, LostGuarantee] = {}
         """Views that use a relation which cannot be followed any more, until they are rebuilt."""
         self._regroup: set[str] | None = None
         """What will be detached when the loop begins anew, because sources came or went or were tied together."""
@@ -137,7 +137,7 @@ class Service:
         take_over: bool = False,
     ) -> None:
         """Keep the views as they were last applied; the first run applies them."""
-        assembly = self._assembled()
+        assembly = self.assembled()
         try:
             tables.check_before_use(self._layout, self.project.name)
             self._lock.acquire(take_over)
@@ -147,7 +147,7 @@ class Service:
             try:
                 while not self._kept(assembly, until_idle, seconds, take_over):
                     assembly.close()
-                    assembly = self._assembled()
+                    assembly = self.assembled()
             except Fenced:
                 raise
             except BaseException:
@@ -172,8 +172,8 @@ class Service:
             lost = self._spark_lost(patience=2.0)
             if lost is None:
                 raise
-            self._without_spark.append(self._last_number())
-            if self._stop.is_set() or self._without_spark[-SPARK_STARTS:].count(self._last_number()) == SPARK_STARTS:
+            self._without_spark.append(self.last_number())
+            if self._stop.is_set() or self._without_spark[-SPARK_STARTS:].count(self.last_number()) == SPARK_STARTS:
                 raise lost from error
             self._reporter.say(f"{lost.message}: it is started again")
             self._spark, self._epoch, self._staged = None, 0, []
@@ -189,11 +189,11 @@ class Service:
 
         return lost(patience)
 
-    def _last_number(self) -> int:
+    def last_number(self) -> int:
         last = look.last_header(self.project.warehouse) if look.exists(self._layout.log) else None
         return last.number if last is not None else 0
 
-    def _assembled(self) -> Assembly:
+    def assembled(self) -> Assembly:
         """The project as strobe.yml has it. A mistake in it must not keep the views that are there from being kept."""
         try:
             assembly = assemble(self.project, self.spark)
@@ -251,7 +251,7 @@ class Service:
             except RelationLost as error:
                 self._stand_still(present, error)
                 continue
-            if unreachable:
+            if unreachable or present.views.keys() & self._still.keys():
                 self._detached |= unreachable
                 continue
             self._joining.change = self._regroup = None
@@ -340,13 +340,17 @@ class Service:
     def _verify(self, assembly: Assembly, last: Commit) -> set[str]:
         """Rule 8: the sources are the same, and their logs still reach back to where the views stand.
 
-        Returns those that cannot be reached; they are verified when they are back.
+        Returns those that cannot be reached; they are verified when they are back. A view that stood still until a log
+        did not reach back to it any more does not keep the others from going on.
         """
         unreachable: set[str] = set()
         for name in {s for planned in assembly.views.values() for s in planned.view.sources}:
             users = [view for view, planned in assembly.views.items() if name in planned.view.sources]
             try:
-                _verify_source(assembly.sources[name], last, users)
+                left_behind = _verify_source(assembly.sources[name], last, users)
+                for view, error in left_behind.items():
+                    self._reporter.say(f"view {view} stands still: {error}")
+                self._still |= left_behind
             except SourceUnavailable as error:
                 self._reporter.say(str(error))
                 unreachable.add(name)
@@ -382,6 +386,7 @@ class Service:
         caretaker = Caretaker(coordinator, warehouse, self._reporter.say)
         caretaker.logs_needed = lambda: self._joining.change is not None
         caretaker.hurry = lambda: self._joining.near
+        caretaker.given_up = self._still
         caretaker.to_empty, self._joining.emptied = self._joining.emptied, ()
         if warehouse.unpublished:
             caretaker.fold_soon()
@@ -501,7 +506,8 @@ class _Quiet:
         return now - self._since >= 0.3
 
 
-def _verify_source(source: Source, last: Commit, users: list[str]) -> None:
+def _verify_source(source: Source, last: Commit, users: list[str]) -> dict[str, LostGuarantee]:
+    """Returns the views that the source's log does not reach back to any more, and why; raises it if these are all."""
     identity, known = source.identity(), last.identity.get(source.name)
     if known is not None and identity != known:
         raise LostGuarantee(
@@ -509,8 +515,17 @@ def _verify_source(source: Source, last: Commit, users: list[str]) -> None:
             where=f"source {source.name}",
             fix=f"Put the old one back, or rebuild the views that use it: {', '.join(users)}.",
         )
+    lost: dict[str, LostGuarantee] = {}
     for view in users:
-        source.verify(source.position(last.positions[view][source.name]))
+        try:
+            source.verify(source.position(last.positions[view][source.name]))
+        except RelationLost:
+            raise
+        except LostGuarantee as error:
+            lost[view] = error
+    if len(lost) == len(users) and lost:
+        raise lost[users[0]]
+    return lost
 
 
 def _reachable(source: Source) -> bool:

@@ -27,6 +27,7 @@ from strobe.algebra.relation import Relation
 from strobe.algebra.view import View
 from strobe.dataplane.failures import FAILURES, cause, remedy
 from strobe.dataplane.relation import SparkRelation
+from strobe.dataplane.session import in_background, own_session
 from strobe.errors import BrokenInvariant, CommitUnknown, Fenced
 from strobe.messages import Lookup
 from strobe.warehouse import copies, fence, folding, log, look, reader, retention, tables, views
@@ -354,6 +355,10 @@ class Warehouse:
 
     # -- in the background --------------------------------------------------------------------------------------------
 
+    def in_background(self) -> None:
+        """What this thread does from now on must not hold up commits."""
+        in_background(self._spark)
+
     def fold(self) -> Published | None:
         """Bring the view tables up to the last commit and publish their versions; nothing if they are there already."""
         with self._folding, self._guarded("the view tables could not be folded"):
@@ -422,12 +427,6 @@ _DATA_EXCEPTION = "SQLSTATE: 22"
 """The class of SQL errors that rows cause: division by zero, a bad cast, an overflow."""
 
 
-_ONE_JOB = {
-    "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",  # files are named: no job to look for them
-    "spark.sql.maxSinglePartitionBytes": "1t",  # what was put into one partition stays there: sizes are guessed badly
-}
-
-
 def _unknown(layout: Layout, what: str, error: Exception) -> CommitUnknown:
     why = cause(error)
     fix = f"{remedy(why)}Strobe starts again from the last commit in the log."
@@ -445,19 +444,6 @@ def _guarded(layout: Layout, what: str) -> Iterator[None]:
 def _summed(parts: Sequence[Part]) -> Part:
     whole, small = reduce(DataFrame.unionByName, (rows for rows, _ in parts)), all(few for _, few in parts)
     return views.summed(whole.coalesce(1) if small else whole), small
-
-
-def own_session(spark: SparkSession) -> SparkSession:
-    """Another session of the same application; both write timestamps as every engine reads them."""
-    spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-    session = spark.newSession()
-    session.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-    for each in (spark, session):
-        for name, value in _ONE_JOB.items():
-            each.conf.set(name, value)
-    for name in ("spark.sql.session.timeZone", "spark.sql.ansi.enabled", "spark.sql.shuffle.partitions"):
-        session.conf.set(name, str(spark.conf.get(name)))
-    return session
 
 
 def _definition(item: Loaded, commit: int) -> Definition:
