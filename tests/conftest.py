@@ -93,9 +93,9 @@ def mariadb(mariadb_template: Path) -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def mysql_template() -> Iterator[Path]:
     """The data folder that throw-away MySQL servers start from."""
-    from mysql_server import new_template
+    from mysql_server import new_template, newest
 
-    with new_template() as folder:
+    with new_template(newest()) as folder:
         yield folder
 
 
@@ -105,6 +105,24 @@ def mysql(mysql_template: Path) -> Iterator[Server]:
     from mysql_server import MysqlServer
 
     with closing(MysqlServer(mysql_template)) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mysql8_template() -> Iterator[Path]:
+    """The same for MySQL 8.0."""
+    from mysql_server import fetched, new_template
+
+    with new_template(fetched("mysql-8.0")) as folder:
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def mysql8(mysql8_template: Path) -> Iterator[Server]:
+    """An early MySQL 8.0 that many tests share."""
+    from mysql_server import Mysql8Server
+
+    with closing(Mysql8Server(mysql8_template)) as server:
         yield server
 
 

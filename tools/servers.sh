@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the database servers that tests start on loopback, from Debian's packages, where they are missing; MySQL,
-# which Debian's stable releases do not have, is unpacked into the user's cache.
+# Installs the database servers that tests start on loopback, from Debian's packages, where they are missing; two
+# versions of MySQL, which Debian's stable releases do not have, are unpacked into the user's cache.
 set -euo pipefail
 
 packages=()
@@ -16,3 +16,4 @@ if [ ${#packages[@]} -gt 0 ]; then
 fi
 
 "$(dirname "$0")/mysql.sh" || echo "Tests that need MySQL will be skipped." >&2
+"$(dirname "$0")/mysql8.sh" || echo "Tests that need MySQL 8.0 will be skipped." >&2

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from delta_under_test import DeltaUnderTest
 from files_under_test import FilesUnderTest
-from mariadb_under_test import MariadbUnderTest, MysqlUnderTest
+from mariadb_under_test import MariadbUnderTest, Mysql8UnderTest, MysqlUnderTest
 from postgres_under_test import PostgresUnderTest
 from sqlite_under_test import SqliteUnderTest
 from under_test import SourceUnderTest
@@ -25,6 +25,7 @@ SOURCES: list[type[SourceUnderTest]] = [
     PostgresUnderTest,
     MariadbUnderTest,
     MysqlUnderTest,
+    Mysql8UnderTest,
     DeltaUnderTest,
 ]
 

@@ -1,4 +1,4 @@
-"""Databases of a MariaDB and of a MySQL server, for the conformance suite."""
+"""Databases of a MariaDB and of two MySQL servers, for the conformance suite."""
 
 from __future__ import annotations
 
@@ -55,7 +55,6 @@ class MariadbUnderTest(SourceUnderTest):
         "timestamp": "TIMESTAMP(6) NULL",
         "timestamp_ntz": "DATETIME(6)",
     }
-    _RESET = "RESET MASTER"
     _made = 0
 
     def __init__(self, folder: Path, request: pytest.FixtureRequest) -> None:
@@ -70,7 +69,7 @@ class MariadbUnderTest(SourceUnderTest):
 
     def create(self, tables: Mapping[str, Table]) -> None:
         if self.database:
-            self.server.run(self._RESET)
+            self.server.reset()
         MariadbUnderTest._made += 1
         self.database = f"it's `{MariadbUnderTest._made}` 100%"
         self.server.run(
@@ -162,4 +161,10 @@ class MysqlUnderTest(MariadbUnderTest):
     """The same on a MySQL server."""
 
     kind = "mysql"
-    _RESET = "RESET BINARY LOGS AND GTIDS"
+
+
+class Mysql8UnderTest(MariadbUnderTest):
+    """And on an early MySQL 8.0."""
+
+    kind = "mysql8"
+    marks = (pytest.mark.slow,)

@@ -35,9 +35,9 @@ def shop(mariadb: Server) -> Shop:
     return Shop(mariadb)
 
 
-@pytest.fixture(params=["mariadb", "mysql"])
+@pytest.fixture(params=["mariadb", "mysql", pytest.param("mysql8", marks=pytest.mark.slow)])
 def either(request: pytest.FixtureRequest) -> Shop:
-    """In MariaDB, and once more in MySQL."""
+    """In MariaDB, once more in MySQL, and in an early MySQL 8.0."""
     return Shop(request.getfixturevalue(request.param))
 
 

@@ -445,11 +445,24 @@ def paused(postgres: PostgresServer, mariadb: Server) -> Iterator[None]:
             os.kill(process, signal.SIGCONT)
 
 
-def end_connections(mariadb: Server) -> None:
-    """`KILL` whatever Strobe has open."""
-    for (number,) in mariadb.rows("SELECT id FROM information_schema.processlist WHERE user = 'strobe'"):
+def end_server(world: World, name: str, *, killed: bool) -> None:
+    """With -9, or in order."""
+    if name == "billing":
+        world.mariadb.stop(kill=killed)
+    elif killed:
+        kill(world.postgres)
+    else:
+        world.postgres.stop()
+
+
+def end_connections(world: World, name: str) -> None:
+    """`pg_terminate_backend` or `KILL`, for whatever Strobe has open."""
+    if name == "sales":
+        world.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s", SLOT)
+        return
+    for (number,) in world.mariadb.rows("SELECT id FROM information_schema.processlist WHERE user = 'strobe'"):
         try:
-            mariadb.run(f"KILL {number}")
+            world.mariadb.run(f"KILL {number}")
         except pymysql.err.OperationalError as error:
             assert error.args[0] == 1094, error  # it has ended by itself
 

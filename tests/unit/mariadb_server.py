@@ -123,6 +123,14 @@ class Server:
                 for statement in statements:
                     cursor.execute(statement)
 
+    def version(self) -> tuple[int, ...]:
+        ((text,),) = self.rows("SELECT version()")
+        return tuple(int(part) for part in text.split("-")[0].split("."))
+
+    def reset(self) -> None:
+        """Begin the binlog anew."""
+        self.run("RESET BINARY LOGS AND GTIDS" if self.mysql and self.version() >= (8, 2) else "RESET MASTER")
+
     def rows(self, statement: str, parameters: Sequence[Any] = (), database: str | None = None) -> list[Any]:
         with contextlib.closing(self.connect(database, autocommit=True)) as connection:
             with connection.cursor() as cursor:

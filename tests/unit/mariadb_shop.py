@@ -27,6 +27,9 @@ class Shop:
         self.server, self.name = server, f"shop{next(_numbers)}"
         self.dsn = server.database(self.name)
         self.mysql = server.mysql
+        self.version = server.version()
+        self.vectors = self.mysql and self.version >= (9,)
+        self.early = self.mysql and self.version < (8, 0, 29)
 
     def run(self, *statements: str) -> None:
         self.server.run(*statements, database=self.name)

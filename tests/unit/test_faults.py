@@ -19,12 +19,13 @@ from typing import Any
 
 import psycopg
 import pytest
-from faults import SLOT, Crash, Past, World, end_connections, eventually, kill, paused
+from faults import Crash, Past, World, end_connections, end_server, eventually, paused
 from memory_live import contents
 
 import strobe.runtime.committer as committer_module
 import strobe.runtime.coordinator as coordinator_module
 from strobe.errors import AccessRefused, SourceUnavailable
+from strobe.simulator.world import Contents
 
 ROOT = Path(__file__).parents[2]
 
@@ -83,41 +84,56 @@ def test_connections_that_stall(impatient: None, world: World) -> None:
 @pytest.mark.parametrize(
     ("name", "how"),
     [
-        *product(["sales", "billing"], ["cut", "stalled", "killed"]),
-        ("sales", "ended"),  # MariaDB has sent all of so small a table before it can be told to end a connection
-        *(pytest.param(name, "reset", marks=pytest.mark.slow) for name in ("sales", "billing")),
+        *product(["sales", "billing"], ["cut", "stalled", "killed", "paused", "ended"]),
+        *(
+            pytest.param(name, how, marks=pytest.mark.slow)
+            for name, how in product(["sales", "billing"], ["reset", "stopped"])
+        ),
     ],
 )
 def test_a_half_done_snapshot_is_repeated(impatient: None, world: World, name: str, how: str) -> None:
     """A load that is interrupted in the middle fails as a whole; another one is exactly the state at its position."""
     world.sql("INSERT INTO orders SELECT n, 1, repeat('x', 100) FROM generate_series(100, 6000) n")
-    world.mariadb.run("INSERT INTO payments SELECT seq, seq, 1 FROM seq_100_to_20000", database=world.billing)
+    world.mariadb.run(
+        "INSERT INTO payments SELECT seq, seq, 1 FROM seq_100_to_20000",
+        "SET sql_log_bin = 0",
+        "CREATE TABLE wide (id INT PRIMARY KEY, note LONGTEXT)",  # MariaDB sends what fits into the sockets at once
+        "INSERT INTO wide SELECT seq, repeat('x', 1000000) FROM seq_1_to_20",
+        database=world.billing,
+    )
     proxy, source = world.proxies[name], world.assembly.sources[name]
-    relation, columns = ("orders", ("id", "state")) if name == "sales" else ("payments", ("id", "order_id"))
+    relation, columns = ("orders", ("id", "state")) if name == "sales" else ("wide", ("id", "note"))
     reader = source.reader(at_a_position=True)
     reader.open()
     proxy.break_after(50_000, stall=True)
+    given_up = threading.Event()
 
     def fault() -> None:
         eventually(lambda: proxy.stalled)
-        if how == "killed" and name == "sales":
-            kill(world.postgres)
-        elif how == "killed":
-            world.mariadb.stop(kill=True)
-        if how == "ended":
-            world.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s", SLOT)
-            proxy.go_on()
-        elif how != "stalled":
+        if how in ("killed", "stopped"):
+            end_server(world, name, killed=how == "killed")
+        elif how == "ended":
+            end_connections(world, name)
+        elif how == "paused":
+            with paused(world.postgres, world.mariadb):
+                proxy.go_on()
+                assert given_up.wait(60)
+        if how in ("killed", "stopped", "cut", "reset"):
             proxy.cut(reset=how == "reset")
+        elif how == "ended":
+            proxy.go_on()
 
     disturbing = threading.Thread(target=fault)
     disturbing.start()
-    with pytest.raises(SourceUnavailable):
-        list(reader.scan(relation, columns))
-    disturbing.join()
+    try:
+        with pytest.raises(SourceUnavailable):
+            list(reader.scan(relation, columns))
+    finally:
+        given_up.set()
+        disturbing.join()
     reader.close()
     proxy.go_on()
-    if how == "killed":
+    if how in ("killed", "stopped"):
         (world.postgres if name == "sales" else world.mariadb).start()
     writer = threading.Thread(target=world.write, args=(name, 1.0))
     writer.start()
@@ -136,19 +152,20 @@ def test_a_half_done_snapshot_is_repeated(impatient: None, world: World, name: s
     past = Past(world.assembly, {name: world.start[name]})
     text, state = loaded[name]
     assert past.state(world.assembly, name, text) == state
-    assert len(state[relation]) > 5000
+    assert max(len(rows) for rows in state.values()) > 5000
 
 
 # Servers.
 
 
-def test_servers_that_are_killed_and_restarted(world: World) -> None:
-    """Both, with -9, in the middle of everything."""
+@pytest.mark.parametrize("killed", [True, False])
+def test_servers_that_are_killed_and_restarted(world: World, killed: bool) -> None:
+    """Both, with -9 or in order, in the middle of everything."""
 
     def fault() -> None:
         time.sleep(1)
-        kill(world.postgres)
-        world.mariadb.stop(kill=True)
+        for name in world.proxies:
+            end_server(world, name, killed=killed)
         time.sleep(0.3)
         world.mariadb.start()
         world.postgres.start()
@@ -175,8 +192,8 @@ def test_streams_that_the_server_ends(world: World) -> None:
     def fault() -> None:
         for _ in range(6):
             time.sleep(0.3)
-            world.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s", SLOT)
-            end_connections(world.mariadb)
+            for name in world.proxies:
+                end_connections(world, name)
 
     world.keep(world.coordinator(), 2.5, fault)
     world.judge()
@@ -260,9 +277,10 @@ def test_a_transaction_that_stays_open_for_long(world: World) -> None:
 
 
 def test_a_burst_of_ten_times_the_load(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The view-update table stays near its bound, the sources keep what does not fit, and all of it comes in."""
+    """The view-update table stays near its bound, the sources keep what does not fit, and all of it comes in. Loads
+    under such writers are exactly the states at their positions."""
     monkeypatch.setattr(coordinator_module, "TABLE_ROWS", 50)
-    coordinator, sizes = world.coordinator(), [0]
+    coordinator, sizes, loads = world.coordinator(), [0], dict[str, tuple[str, Contents]]()
 
     def fault() -> None:
         time.sleep(0.5)
@@ -273,12 +291,17 @@ def test_a_burst_of_ten_times_the_load(world: World, monkeypatch: pytest.MonkeyP
         ]
         for thread in burst:
             thread.start()
+        for name in world.proxies:
+            loads[name] = contents(world.assembly, name)
         while any(thread.is_alive() for thread in burst):
             sizes.append(coordinator.merge.size)
             time.sleep(0.01)
 
     world.keep(coordinator, 2.5, fault, pause=0.03, limit=90)
-    world.judge(commits=50)
+    past = world.judge(commits=50)
+    assert len(loads) == 2
+    for name, (text, state) in loads.items():
+        assert past.state(world.assembly, name, text) == state
     assert max(sizes) < 1500  # 50, what is on its way, and what answers wait for
 
 

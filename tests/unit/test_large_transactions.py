@@ -278,13 +278,19 @@ MEASURE = """
 import json, sys
 from pathlib import Path
 from pyarrow.parquet import read_metadata
+from strobe.config import MariadbSource as Mariadb
+from strobe.sources.mariadb import MariadbSource
 from strobe.sources.postgres import PostgresSource
 from strobe.sources.postgres_place import Place, object_name
 from strobe.sources.sqlite import SqliteSource
 
 kind, where, after, through, folder = sys.argv[1:]
-source = SqliteSource("shop", Path(where)) if kind == "sqlite" else PostgresSource(
-    Place("shop", where, "public", object_name("test", "shop"), 3, 60.0))
+if kind == "sqlite":
+    source = SqliteSource("shop", Path(where))
+elif kind == "mariadb":
+    source = MariadbSource("shop", Mariadb(type="mariadb", dsn=where))
+else:
+    source = PostgresSource(Place("shop", where, "public", object_name("test", "shop"), 3, 60.0))
 source.spill = Path(folder)
 end = source.position(through)
 for transaction in source.transactions(source.position(after), [], lambda: False):
@@ -329,6 +335,21 @@ def test_a_million_rows_of_postgres_in_bounded_memory(db: Database, tmp_path: Pa
         db.run(f"INSERT INTO orders SELECT n, n % 1000, 'note ' || n FROM generate_series({first}, {last}) n")
 
     compare_memory("postgres", db.server.dsn(db.name), source, write, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_million_rows_of_mariadb_in_bounded_memory(either: Shop, tmp_path: Path) -> None:
+    either.run("CREATE TABLE orders (id BIGINT PRIMARY KEY, customer BIGINT, note VARCHAR(40))")
+
+    def write(first: int, last: int) -> None:
+        numbers = f"(SELECT seq + {first - 1} AS n FROM {either.numbers(last - first + 1)}) wanted"
+        compressed = either.mysql and either.version >= (8, 0, 20)  # one event with everything
+        either.run(
+            *(["SET binlog_transaction_compression = ON"] if compressed else []),
+            f"INSERT INTO orders SELECT n, n % 1000, CONCAT('note ', n) FROM {numbers}",
+        )
+
+    compare_memory("mariadb", either.dsn, either.source(), write, tmp_path)
 
 
 @pytest.mark.slow

@@ -80,10 +80,13 @@ TYPES: list[tuple[str, str, list[tuple[str, Any]]]] = [
 
 def test_a_type_s_values_are_the_same_from_everywhere(either: Shop) -> None:
     """The stream, a scan and a look-up by the value itself agree with each other and with what was written."""
-    types = {f"c{n}": t for n, t in enumerate(TYPES) if not (either.mysql and t[0] in ONLY_MARIADB)}
+    others = set(ONLY_MARIADB) if either.mysql else set()
+    if either.early:
+        others.add("YEAR")  # which it leaves out when it logs signs: the unsigned column behind it would stop the view
+    types = {f"c{n}": t for n, t in enumerate(TYPES) if t[0] not in others}
     columns = ", ".join(f"{name} {declared}" for name, (declared, _, _) in types.items())
-    others = "a POINT, c VECTOR(2)" if either.mysql else "a POINT"
-    either.run(f"CREATE TABLE t ({others}, id INT PRIMARY KEY, {columns}, z DECIMAL(50) DEFAULT 7)")
+    unsupported = "a POINT, c VECTOR(2)" if either.vectors else "a POINT"
+    either.run(f"CREATE TABLE t ({unsupported}, id INT PRIMARY KEY, {columns}, z DECIMAL(50) DEFAULT 7)")
     source = either.source()
     (schema,) = source.schemas()
     assert {c.name: c.type for c in schema.columns} == {"id": "int", **{name: t[1] for name, t in types.items()}}
@@ -123,7 +126,7 @@ def test_types_that_are_not_supported_are_left_out(either: Shop) -> None:
     }
     if either.mysql:
         others = {n: t for n, t in others.items() if n not in ("u", "i", "c", "vc")}
-        others |= {"v": "VECTOR(3)"}
+        others |= {"v": "VECTOR(3)"} if either.vectors else {}
     columns = ", ".join(f"{name} {type_}" for name, type_ in others.items())
     either.run(f"CREATE TABLE t (w VARCHAR(9), {columns}, n INT UNSIGNED, e ENUM('q','r'), id INT PRIMARY KEY)")
     source = either.source()
@@ -132,9 +135,9 @@ def test_types_that_are_not_supported_are_left_out(either: Shop) -> None:
     assert finding.severity == "warning" and all(f"{name} (" in finding.message for name in others)
     start = source.now()
     values = {"p": "POINT(1,2)", "d": "1.5", "k": "'я'"}
-    if either.mysql:
+    if either.vectors:
         values |= {"v": "STRING_TO_VECTOR('[1,2,3]')"}
-    else:
+    if not either.mysql:
         values |= {"u": "UUID()", "i": "'::1'", "c": "'compressed'", "vc": "repeat('x', 1500)"}
     names, given = ", ".join(values), ", ".join(values.values())
     either.run(f"INSERT INTO t ({names}, w, n, e, id) VALUES ({given}, 'w', 4000000000, 'r', 1)")

@@ -13,6 +13,7 @@ from strobe.sources.mariadb_binlog import QUERY_COMPRESSED, Event
 from strobe.sources.mariadb_rows import lenenc
 
 PAYLOAD_SIZE, PAYLOAD_COMPRESSION, PAYLOAD_WHOLE_SIZE, UNCOMPRESSED = 1, 2, 3, 255
+_HEADER = struct.Struct("<IBIIIH")
 
 
 def statement(event: Event) -> tuple[str, str]:
@@ -35,14 +36,17 @@ def payload(event: Event) -> Iterator[Event]:
         size, at = lenenc(data, at)
         fields[kind], _ = lenenc(data, at)
         at += size
-    data = data[at + 1 : at + 1 + fields[PAYLOAD_SIZE]]
+    stream, left = pyarrow.BufferReader(data[at + 1 : at + 1 + fields[PAYLOAD_SIZE]]), fields[PAYLOAD_SIZE]
     if fields.get(PAYLOAD_COMPRESSION, UNCOMPRESSED) != UNCOMPRESSED:
-        data = pyarrow.decompress(data, fields[PAYLOAD_WHOLE_SIZE], codec="zstd", asbytes=True)
-    at = 0
-    while at < len(data):
-        timestamp, type_, _, size, _, flags = struct.unpack_from("<IBIIIH", data, at)
-        yield Event(type_, timestamp, flags, 0, size, data[at + 19 : at + size])
-        at += size
+        stream, left = pyarrow.CompressedInputStream(stream, "zstd"), fields[PAYLOAD_WHOLE_SIZE]
+    while left:  # one event at a time: together they may be large
+        header = stream.read(_HEADER.size)
+        timestamp, type_, _, size, _, flags = _HEADER.unpack(header.ljust(_HEADER.size, b"\0"))
+        body = stream.read(max(0, size - _HEADER.size))
+        if size < _HEADER.size or len(header) + len(body) != size or size > left:
+            raise SourceUnavailable("a compressed transaction of the binlog is damaged")
+        left -= size
+        yield Event(type_, timestamp, flags, 0, size, body)
 
 
 def uncompressed(data: bytes) -> bytes:

@@ -142,7 +142,10 @@ def _describe(columns: Sequence[LoggedColumn], kind: int, data: bytes, character
     """One element of the optional metadata; `character` has the types that the server takes for text."""
     texts = [c for c in columns if c.type in ({ENUM, SET} if kind in (10, 11) else character)]
     if kind == 1:
-        for i, column in enumerate(c for c in columns if c.type in _NUMERIC):
+        numbers = [c for c in columns if c.type in _NUMERIC]
+        if len(numbers) > 8 * len(data):  # an early MySQL 8.0, which leaves YEAR out
+            numbers = [c for c in numbers if c.type != YEAR]
+        for i, column in enumerate(numbers):
             column.unsigned = bool(data[i // 8] & (0x80 >> i % 8))
     elif kind in (2, 10):
         _default_charsets(texts, _integers(data))
