@@ -31,9 +31,9 @@ from postgres_server import PostgresServer
 from strobe import config
 from strobe.algebra.bag import Bag
 from strobe.messages import Position
+from strobe.runtime.absences import verify_source
 from strobe.runtime.assembly import Assembly, assemble
 from strobe.runtime.coordinator import Coordinator
-from strobe.runtime.service import _verify_source
 from strobe.simulator.world import Contents, evaluate
 from strobe.warehouse.header import Commit
 
@@ -326,7 +326,7 @@ class World:
         """As at a start of the service: the sources are verified first."""
         if verify:
             for name, source in self.assembly.sources.items():
-                _verify_source(source, self.last, ["v"])
+                verify_source(source, self.last, ["v"])
                 source.focus(self.assembly.columns(name))
         return Coordinator(self.assembly, self.warehouse, self.last, through_spark=None)  # type: ignore[arg-type]
 

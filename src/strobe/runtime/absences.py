@@ -66,7 +66,7 @@ class Absences:
             alone = as_applied(assembly, {name: sql}, lambda _: None)
             for source in alone.views[name].view.sources if self._set_aside else ():
                 with suppress(SourceUnavailable):
-                    _verify_source(alone.sources[source], last, [name])
+                    verify_source(alone.sources[source], last, [name])
         except UserError as error:
             return error
         return None
@@ -135,7 +135,7 @@ class Absences:
         for name in {s for planned in assembly.views.values() for s in planned.view.sources}:
             users = [view for view, planned in assembly.views.items() if name in planned.view.sources]
             try:
-                left_behind = _verify_source(assembly.sources[name], last, users)
+                left_behind = verify_source(assembly.sources[name], last, users)
                 for view, error in left_behind.items():
                     self._say(f"view {view} stands still: {error}")
                 self.still |= left_behind
@@ -145,7 +145,7 @@ class Absences:
         return unreachable
 
 
-def _verify_source(source: Source, last: Commit, users: list[str]) -> dict[str, LostGuarantee]:
+def verify_source(source: Source, last: Commit, users: list[str]) -> dict[str, LostGuarantee]:
     """Returns the views that the source's log does not reach back to any more, and why; raises it if these are all."""
     identity, known = source.identity(), last.identity.get(source.name)
     if known is not None and identity != known:
