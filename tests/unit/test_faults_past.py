@@ -18,7 +18,7 @@ from faults import SLOT, World, end_connections, eventually
 
 import strobe.sources.postgres_stream as stream_module
 from strobe.errors import LostGuarantee, SourceUnavailable
-from strobe.runtime.service import _verify_source
+from strobe.runtime.absences import verify_source
 
 
 def test_a_slot_that_is_dropped(world: World) -> None:
@@ -177,10 +177,10 @@ def test_a_server_restored_from_a_cold_copy(world: World, name: str) -> None:
     world.assembly = world.open()
     if name == "sales":
         with pytest.raises(LostGuarantee, match="restored"):
-            _verify_source(world.assembly.sources[name], world.last, ["v"])
+            verify_source(world.assembly.sources[name], world.last, ["v"])
     grown_past(world, name, stood)
     with pytest.raises(LostGuarantee, match="restored") as caught:
-        _verify_source(world.assembly.sources[name], world.last, ["v"])
+        verify_source(world.assembly.sources[name], world.last, ["v"])
     assert "strobe rebuild" in caught.value.fix
     with pytest.raises(LostGuarantee, match="restored"):
         next(world.assembly.sources[name].transactions(stood, [], lambda: False))
