@@ -102,13 +102,14 @@ class World:
             self.process.kill()
             self.process.wait()
 
-    # Writers: ten transactions of ten changes a second each.
+    # Writers: ten transactions of ten changes a second each. What could not be written while a server was down is
+    # made up for.
 
     def write(self, table: str, connect: Callable[[], Any]) -> None:
-        rng = random.Random(table)
+        rng, began = random.Random(table), time.monotonic()
         while not self.ended.is_set():
             with suppress(psycopg.Error, pymysql.Error, sqlite3.Error), closing(connect()) as connection:
-                while not self.ended.wait(0.1):
+                while not self.ended.wait(max(0.0, began + self.written[table] / 100 - time.monotonic())):
                     cursor = connection.cursor()
                     for _ in range(5):
                         values = {"id": rng.randrange(IDS), "other": rng.randrange(IDS), "n": rng.randrange(1000)}
