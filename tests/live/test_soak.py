@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -157,6 +158,10 @@ class World:
             "postgres", "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active"
         )
 
+    def java_killed(self) -> None:
+        for child in _children(self.process.pid) if self.process is not None else ():
+            os.kill(child, signal.SIGKILL)
+
     # What should be there.
 
     def expected(self) -> dict[str, Counter[tuple[Any, ...]]]:
@@ -231,7 +236,8 @@ def test_nothing_is_lost_or_doubled(tmp_path: Path, mariadb_template: Path) -> N
         postgres.start()
         world = World(tmp_path, postgres, mariadb)
         sampler, rng, faults = Sampler(world), random.Random(7), Counter[str]()
-        kinds = (world.coordinator_killed, world.postgres_crashes, world.mariadb_killed, world.stream_ended)
+        databases = (world.postgres_crashes, world.mariadb_killed, world.stream_ended)
+        kinds = (world.coordinator_killed, world.java_killed, *databases)
         with world.load():
             world.start()
             sampler.start()
