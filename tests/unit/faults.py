@@ -425,11 +425,21 @@ def server_processes(postgres: PostgresServer) -> list[int]:
 
 
 def kill(postgres: PostgresServer) -> None:
-    """With -9, all at once."""
-    for process in server_processes(postgres):
+    """With -9, all at once: the first process is stopped before, so that it starts no others meanwhile."""
+    os.kill(server_processes(postgres)[0], signal.SIGSTOP)
+    processes = server_processes(postgres)
+    for process in processes:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
+    os.kill(postgres.process, signal.SIGCONT)  # it stops by itself when what it has started stops
     postgres.gone()
+    eventually(lambda: not any(map(_runs, processes)))
+
+
+def _runs(process: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
 
 
 @contextlib.contextmanager
