@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any
@@ -87,6 +88,7 @@ def test_nothing_is_appended_while_it_is_held() -> None:
     desk.committer.hold()
     desk.committer.start()
     desk.submit(1)
+    time.sleep(0.2)  # it would be appended by now
     assert places(desk.committer.hand_over()) == [(2, "1")]
     assert not desk.committer.busy
     desk.submit(2)
