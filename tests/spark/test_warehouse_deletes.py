@@ -285,7 +285,11 @@ def test_a_view_whose_last_rows_cannot_be_computed_does_not_join(bench: Bench) -
         bench.warehouse.join([loaded], joining, carried=carried, before=[waiting])
     bench.warehouse.take_back()
     bench.check([number], "bagged", "plain")
-    bench.append([does("plain", of_orders(30)), does("bagged", brings=rows(row(4, "a", "x")))])
+    for n in range(3):
+        bench.append([does("plain", of_orders(30 + n)), does("bagged", brings=rows(row(4 + n, "a", "x")))])
+    bench.warehouse.fence()
+    bench.warehouse.use([VIEWS[name] for name in bench.positions])
+    assert sum(definition.view == "bagged" for definition in look.definitions(bench.path)) == 1
     published = bench.warehouse.fold()
     assert published is not None and published.commit == bench.last
     bench.check_all()

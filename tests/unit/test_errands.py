@@ -21,7 +21,7 @@ def test_an_edit_survives_a_coordinator_that_starts_anew(tmp_path: Path) -> None
 
     def errands() -> Errands:
         coordinator = SimpleNamespace(errand_open=False, start_errand=next)
-        return Errands(tmp_path, SimpleNamespace(rebuild=rebuild, ready=False), coordinator)  # type: ignore[arg-type]
+        return Errands(tmp_path, SimpleNamespace(rebuild=rebuild, ready=False, asked_by=None), coordinator)  # type: ignore[arg-type]
 
     asked = mailbox.post(tmp_path, {"kind": "rebuild", "view": "v"})
     for _ in range(2):
@@ -32,3 +32,15 @@ def test_an_edit_survives_a_coordinator_that_starts_anew(tmp_path: Path) -> None
     errands().look()
     assert taken == [(asked, "v")] * 3
     assert not list(tmp_path.rglob("*.reply.json"))
+
+
+def test_whoever_asks_while_views_join_is_answered(tmp_path: Path) -> None:
+    """The loop ends because of somebody else's views: the request that was taken up last is refused, not forgotten."""
+    coordinator = SimpleNamespace(errand_open=False, start_errand=lambda _: None)
+    joining = SimpleNamespace(ready=True, asked_by="somebody else")
+    errands = Errands(tmp_path, joining, coordinator)  # type: ignore[arg-type]
+    mailbox.post(tmp_path, {"kind": "fold"})
+    errands.look()
+    errands.abandon()
+    (reply,) = tmp_path.rglob("*.reply.json")
+    assert "interrupted" in reply.read_text()

@@ -105,9 +105,17 @@ def _forget() -> None:
     SparkSession._instantiatedSession = SparkSession._activeSession = None
 
 
-def in_background(spark: SparkSession) -> None:
+@contextmanager
+def in_background(spark: SparkSession) -> Iterator[None]:
     """Let the jobs of this thread share Spark with all others together: a load of many tasks holds up no commit."""
-    spark.sparkContext.setLocalProperty("spark.scheduler.pool", "background")
+    context, pool = spark.sparkContext, "spark.scheduler.pool"
+    before = context.getLocalProperty(pool)
+    context.setLocalProperty(pool, "background")
+    try:
+        yield
+    finally:
+        with suppress(Exception):  # Spark may have ended meanwhile
+            context.setLocalProperty(pool, before)  # type: ignore[arg-type]  # None takes it away
 
 
 def own_session(spark: SparkSession) -> SparkSession:

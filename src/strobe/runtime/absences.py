@@ -72,7 +72,7 @@ class Absences:
         return None
 
     def returned(self, views: Collection[str]) -> None:
-        """These were loaded anew."""
+        """These were loaded anew, or are gone."""
         self.still = {name: error for name, error in self.still.items() if name not in views}
 
     def present(self, assembly: Assembly, last: Commit) -> Assembly:

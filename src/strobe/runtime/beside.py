@@ -24,7 +24,7 @@ from strobe.algebra.relation import Relation
 from strobe.algebra.view import View
 from strobe.dataplane import staging
 from strobe.dataplane.failures import SPARK, cause, reading
-from strobe.dataplane.session import own_session
+from strobe.dataplane.session import in_background, own_session
 from strobe.errors import BrokenInvariant, NotNow, SourceUnavailable, UserError
 from strobe.messages import Position, Query, Seen
 from strobe.runtime.assembly import Assembly, PlannedView, as_applied
@@ -99,12 +99,12 @@ class Beside:
 
     def _work(self) -> None:
         try:
-            self._keep()
+            with in_background(self._main_session):
+                self._keep()
         except BaseException as error:  # told to whoever waits for the views
             self._error = error
 
     def _keep(self) -> None:
-        self._main.in_background()
         project = self.assembly.project
         warehouse = Warehouse.create_or_open(self._spark, self._folder, project.retention, project.name)
         warehouse.fence()

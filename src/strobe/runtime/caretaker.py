@@ -41,8 +41,6 @@ class Caretaker(threading.Thread):
         """Whether nothing that takes long is to be begun."""
         self.given_up: Collection[str] = ()
         """Views that stand still until they are rebuilt: no log is kept for them."""
-        self.to_empty: Collection[str] = ()
-        """Views that have left, whose tables are to be emptied."""
 
     def fold_soon(self) -> None:
         """There is something to publish that no later commit stands for."""
@@ -50,11 +48,10 @@ class Caretaker(threading.Thread):
         self._folded_at -= FOLD_EVERY
 
     def run(self) -> None:
-        self._warehouse.in_background()
         while not self._ended.wait(0.5):
             now = time.monotonic()
             try:
-                self._empty()
+                self._warehouse.empty()
                 if now - self._discarded_at >= DISCARD_EVERY:
                     self._discard()
                 if self._fold_due(now):
@@ -68,11 +65,6 @@ class Caretaker(threading.Thread):
             except BaseException as error:  # the coordinator ends with it
                 self._coordinator.fail(error)
                 return
-
-    def _empty(self) -> None:
-        if self.to_empty:
-            self._warehouse.empty(self.to_empty)
-            self.to_empty = ()
 
     def _fold_due(self, now: float) -> bool:
         last = self._coordinator.committer.last
@@ -98,8 +90,9 @@ class Caretaker(threading.Thread):
         for name in self._coordinator.vector:
             source = self._coordinator.assembly.sources[name]
             kept = (vector for view, vector in last.positions.items() if view not in self.given_up)
-            needed = min((source.position(v[name]) for v in kept if name in v), key=lambda position: position.order)
-            if self._discarded.get(name) != needed.text:
+            places = [source.position(vector[name]) for vector in kept if name in vector]
+            needed = min(places, key=lambda position: position.order, default=None)
+            if needed is not None and self._discarded.get(name) != needed.text:
                 source.discard(needed)
                 self._discarded[name] = needed.text
         self._discarded_at = time.monotonic()
@@ -108,7 +101,7 @@ class Caretaker(threading.Thread):
         """At a clean stop: fold everything that has been committed."""
         self.stop()
         self.join()
-        self._empty()
+        self._warehouse.empty()
         self._warehouse.fold()
         self._discard()
 

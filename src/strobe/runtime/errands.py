@@ -81,7 +81,8 @@ class Errands:
 
     def abandon(self) -> None:
         """The coordinator ends or starts anew: whoever still waits for an answer is told."""
-        if self._open is not None and not self._joining.ready:
+        joining = self._joining.ready and self._joining.asked_by == self._open  # then it is told what becomes of it
+        if self._open is not None and not joining:
             self._refuse((self._brought or {}).get("request", self._open), "the coordinator was interrupted")
 
     def _refuse(self, number: str, why: str) -> None:

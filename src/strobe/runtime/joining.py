@@ -7,6 +7,7 @@ and the boxes are built anew from its header.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -69,8 +70,7 @@ class Joining:
     def __init__(self, project: Project, spark: Callable[[], SparkSession], reporter: Reporter) -> None:
         self._project, self._spark, self._reporter = project, spark, reporter
         self.change: Change | None = None
-        self.emptied: tuple[str, ...] = ()
-        """Views that have left, whose tables are to be emptied."""
+        self._giving_up = threading.Lock()
 
     @property
     def near(self) -> bool:
@@ -83,16 +83,22 @@ class Joining:
         return self.change is not None and self.change.ready
 
     @property
+    def asked_by(self) -> str | None:
+        """The request that is being done."""
+        return self.change.request if self.change is not None else None
+
+    @property
     def over(self) -> bool:
         """Whether views have joined, or could not."""
         return self.change is not None and self.change.over
 
     def abandon(self) -> None:
         """The loop has ended before everything stood at one vector."""
-        if self.change is not None and not self.change.ready:
-            self.change.close()
-            self.change.assembly.close()
-            self.change = None
+        with self._giving_up:  # nor is anything being given up when the next one begins
+            if self.change is not None and not self.change.ready:
+                self.change.close()
+                self.change.assembly.close()
+                self.change = None
 
     def rebuild(self, coordinator: Coordinator, request: str, view: str) -> Errand:
         """Load one view anew, as strobe.yml defines it now."""
@@ -112,7 +118,11 @@ class Joining:
         """Load views beside the others while these go on, bring all to one vector, and join them there."""
         warehouse = coordinator.warehouse
         fresh = yield from aside(self._assembled, "apply")
-        change = Change(request, wanted(fresh, warehouse.definitions), fresh, drop_tables)
+        try:
+            change = Change(request, wanted(fresh, warehouse.definitions), fresh, drop_tables)
+        except StrobeError:
+            fresh.close()
+            raise
         if change.edit.nothing:
             self._answer(change, coordinator.committer.last)
             fresh.close()
@@ -127,7 +137,6 @@ class Joining:
         except Exception as error:
             coordinator.resume()
             yield from aside(partial(self.give_up, warehouse), "give up")
-            fresh.close()
             if isinstance(error, SourceUnavailable):
                 raise _refusal(error) from error
             raise
@@ -207,11 +216,13 @@ class Joining:
 
     def give_up(self, warehouse: Warehouse) -> None:
         """Views that were to join will not: their tables are again what they were."""
-        change, self.change = self.change, None
-        if change is not None:
-            change.close()
-            if change.beside is not None:
-                warehouse.take_back()
+        with self._giving_up:
+            change, self.change = self.change, None
+            if change is not None:
+                change.close()
+                if change.beside is not None:
+                    warehouse.take_back()
+                change.assembly.close()
 
     def _join(
         self, warehouse: Warehouse, change: Change, arrivals: Arrivals, last: Commit, before: Sequence[Commit]
@@ -220,12 +231,11 @@ class Joining:
         edit, stands = change.edit, arrivals.at
         commit = next_commit(last, stands.positions, stands.identity, stands.as_of, edit.drop)
         try:
-            warehouse.join(arrivals.loaded, commit, edit.drop, arrivals.carried, before)
-        except UserError as error:  # nothing was committed: the others go on
+            warehouse.join(arrivals.loaded, commit, edit.drop, arrivals.carried, before, empty=change.drop_tables)
+        except (UserError, NotNow) as error:  # nothing was committed: the others go on
             self._fail(change, error)
             return None
         else:
-            self.emptied = edit.drop if change.drop_tables else ()
             self._reporter.say(f"applied at commit {commit.number}: {edit}")
             self._answer(change, commit)
             return commit

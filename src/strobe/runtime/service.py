@@ -237,8 +237,10 @@ class Service:
                 unknown = CommitUnknown(f"Spark failed: {cause(error)}", where=str(self._layout.root), fix=fix)
                 last, stopped = self._recover(warehouse, last, unknown), False
             if self._joining.change is not None:
-                self._absent.returned(self._joining.change.edit.load)
+                edit, before = self._joining.change.edit, assembly
                 assembly = self._joining.joined(warehouse, assembly, self._joining.change)
+                if assembly is not before:
+                    self._absent.returned({*edit.load, *edit.drop})
                 self.project = assembly.project
             elif self._absent.regroup is not None:
                 self._absent.detached = self._absent.regroup
@@ -276,7 +278,6 @@ class Service:
         caretaker.logs_needed = lambda: self._joining.change is not None
         caretaker.hurry = lambda: self._joining.near
         caretaker.given_up = self._absent.still
-        caretaker.to_empty, self._joining.emptied = self._joining.emptied, ()
         if warehouse.unpublished:
             caretaker.fold_soon()
         errands = Errands(self.project.warehouse, self._joining, coordinator)
@@ -288,6 +289,8 @@ class Service:
         self._heartbeat()
 
         def done() -> bool:
+            if self._joining.over:
+                return True
             errands.look()
             self._unstage(coordinator)
             if time.monotonic() >= self._next_document:
@@ -298,7 +301,7 @@ class Service:
                 return True
             if coordinator.tied:
                 self._absent.tie(coordinator.tied)
-            if self._joining.over or self._absent.regroup is not None:
+            if self._absent.regroup is not None and not self._joining.ready:
                 return True
             return until_idle and not self._absent.detached and quiet.for_a_moment()
 

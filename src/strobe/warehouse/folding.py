@@ -53,7 +53,7 @@ def fold(
     if newest is not None and newest.commit == last.number and newest.views.keys() == standings.keys():
         return newest
     at("fold.before")
-    _settle(spark, layout, log, left, newest, at)
+    settle(spark, layout, left, at)
     if newest is not None:
         renew(spark, layout, newest, retention)
         standings = _standings(layout, definitions) or {}
@@ -75,16 +75,10 @@ def left_since(definitions: Iterable[Definition], newest: Published | None) -> l
     return [definition for definition, last in ended if newest is None or last >= newest.commit]
 
 
-def _settle(
-    spark: SparkSession,
-    layout: Layout,
-    log: DeltaTable,
-    left: Iterable[Definition],
-    newest: Published | None,
-    at: Hook,
-) -> None:
+def settle(spark: SparkSession, layout: Layout, left: Iterable[Definition], at: Hook) -> None:
     """Fold each view that has left to its last commit. Nothing is published, for it is gone; a table that is gone, or
     holds another generation by now, is left alone. Nobody asks any more what a view without guarantees has lost."""
+    log, newest = look.open_log(layout), newest_published(layout)
     for each in left:
         standings = _standings(layout, [each]) if look.exists(layout.view(each.view)) else None
         end = each.to_commit or 0

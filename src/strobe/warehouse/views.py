@@ -10,7 +10,7 @@ Where rows can repeat, copies of a row are numbered 1..n in `_copy`, without gap
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 
 from deltalake import DeltaTable
@@ -18,7 +18,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name by which Spark's users know it
 
 from strobe.algebra.view import View
-from strobe.errors import BrokenInvariant, UserError
+from strobe.errors import UserError
 from strobe.warehouse import look
 from strobe.warehouse.header import Definition
 from strobe.warehouse.layout import (
@@ -179,13 +179,9 @@ def fold(
 
 
 def empty(spark: SparkSession, layout: Layout, definition: Definition) -> None:
-    """Take all rows out of the table of a view that has left; there is nothing to fold into it any more."""
-    path, end = layout.view(definition.view), definition.to_commit
-    if end is None:
-        raise BrokenInvariant("it has not left", where=f"view {definition.view}")
-    folded = look.folded_to(look.open_table(path), definition.view, definition.generation) or 0
-    app = fold_app(definition.view, definition.generation)
-    with _transaction(spark, app, end) if folded < end else nullcontext():  # what carries a number twice is not done
+    """Take all rows out of the table of a view that has left and was folded to its end, if it still is that view's."""
+    path = layout.view(definition.view)
+    if look.exists(path) and look.loaded_generation(look.open_table(path), definition.view) == definition.generation:
         spark.sql(f"DELETE FROM {sql_path(path)}")
 
 

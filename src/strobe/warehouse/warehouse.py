@@ -28,9 +28,9 @@ from strobe.algebra.view import View
 from strobe.dataplane.failures import FAILURES, cause, remedy
 from strobe.dataplane.relation import SparkRelation
 from strobe.dataplane.session import in_background, own_session
-from strobe.errors import BrokenInvariant, CommitUnknown, Fenced
+from strobe.errors import BrokenInvariant, CommitUnknown, Fenced, NotNow, UserError
 from strobe.messages import Lookup
-from strobe.warehouse import copies, fence, folding, log, look, reader, retention, tables, views
+from strobe.warehouse import copies, emptying, fence, folding, log, look, reader, retention, tables, views
 from strobe.warehouse.folding import Hook
 from strobe.warehouse.header import Commit, Definition, Header, Published
 from strobe.warehouse.layout import (
@@ -220,7 +220,7 @@ class Warehouse:
         found = {f.name: f.dataType.simpleString() for f in frame.schema}
         if list(found.items()) != list(types.items()):
             raise BrokenInvariant(f"changes yield {types}, a computation yields {found}", where=f"view {view.name}")
-        with self._folding:
+        with self._folding, self._in_background():
             fence.ensure_ours(self.layout, self._epoch)
             generation = self._next_generation(view.name)
             properties = retention_properties(self._retention)
@@ -250,15 +250,18 @@ class Warehouse:
         dropped: Sequence[str] = (),
         carried: Mapping[str, Part] | None = None,
         before: Sequence[Commit] = (),
+        *,
+        empty: bool = False,
     ) -> None:
         """Let loaded views take part from this commit on, and others no more; the next fold publishes it.
 
         The commit carries what changed of the views and their tables do not hold (see `unsettled`). Commits `before` it
-        are appended with it: all or none.
+        are appended with it: all or none. With `empty`, tables of views that leave are to be emptied afterwards.
         """
         with self._folding, self._appending, self._guarded("views could not be brought in"):
             fence.ensure_ours(self.layout, self._epoch)
             self._check_numbers([*before, commit])
+            self._check_loads(loaded)
             ending = {item.view.name for item in loaded} | set(dropped)
             rows = [
                 replace(d, to_commit=commit.number - 1) if d.view in ending and d.to_commit is None else d
@@ -266,6 +269,8 @@ class Warehouse:
             ]
             rows += [_definition(item, commit.number) for item in loaded]
             tables.write_definitions(self.layout, rows)
+            if empty:
+                emptying.note(self.layout, {n: d.generation for n, d in self.definitions.items() if n in dropped})
             self._add_fields(loaded)
             self._at("load.definitions")
             generations = {n: d.generation for n, d in self.definitions.items() if n not in dropped}
@@ -273,13 +278,23 @@ class Warehouse:
             members = {n: m for n, m in self._members.items() if n not in dropped}
             members |= {item.view.name: Member(item.view, item.generation) for item in loaded}
             earlier = [self._batch(before)] if before else []
-            self._append([*earlier, Batch([commit], members, generations, carried or {})])
+            try:
+                self._append([*earlier, Batch([commit], members, generations, carried or {})])
+            except UserError:  # nothing was committed, and commits go on from here
+                tables.write_definitions(self.layout, self._definitions)
+                raise
             self._members, self._definitions = members, rows
             self._at("load.joined")
 
+    def _check_loads(self, loaded: Sequence[Loaded]) -> None:
+        for item in loaded:
+            name = item.view.name
+            if look.loaded_generation(look.open_table(self.layout.view(name)), name) != item.generation:
+                raise NotNow("its table was taken back meanwhile", where=f"view {name}", fix="Try again.")
+
     def take_back(self) -> None:
         """Loads that will not join after all: the tables hold the generations in force again."""
-        with self._folding, self._guarded("loads could not be taken back"):
+        with self._folding, self._in_background(), self._guarded("loads could not be taken back"):
             fence.ensure_ours(self.layout, self._epoch)
             for definition in self.definitions.values():
                 views.undo_load(self._background, self.layout, definition)
@@ -297,17 +312,21 @@ class Warehouse:
             found[name].append((rows.drop(log.COMMIT), small))
         return {name: _summed(parts) for name, parts in found.items()}
 
-    def empty(self, names: Collection[str]) -> None:
-        """Take the rows out of the tables of views that have left.
+    def empty(self) -> None:
+        """Take the rows out of the tables of views that have left, where that was asked for.
 
         The tables stay, and with them the versions that past commits name; their files go when nothing needs them.
         """
-        with self._folding, self._guarded("tables of views that have left could not be emptied"):
+        if not emptying.read(self.layout):
+            return
+        with self._folding, self._in_background(), self._guarded("tables of views that have left could not be emptied"):
             fence.ensure_ours(self.layout, self._epoch)
-            gone = {d.view: d for d in self._definitions if d.view in names and d.view not in self.definitions}
-            for definition in gone.values():
-                if look.exists(self.layout.view(definition.view)):
-                    views.empty(self._background, self.layout, definition)
+            wanted = emptying.read(self.layout)
+            gone = [d for d in self._definitions if d.to_commit is not None and wanted.get(d.view) == d.generation]
+            folding.settle(self._background, self.layout, gone, self._at)
+            for definition in gone:
+                views.empty(self._background, self.layout, definition)
+            emptying.done(self.layout)
 
     def _next_generation(self, view: str) -> int:
         defined = [d.generation for d in self._definitions if d.view == view]
@@ -334,10 +353,12 @@ class Warehouse:
         """Do away with what an interrupted load left behind: the log's last header is the truth."""
         last = self._last.number if self._last else 0
         stored = look.definitions(self.layout.root)
+        named = self._last.generations.items() if self._last else ()
+        kept = [replace(d, to_commit=None) if (d.view, d.generation) in named else d for d in stored]
         kept = [
-            replace(d, to_commit=None) if d.to_commit is not None and d.to_commit >= last else d
-            for d in stored
-            if d.from_commit <= last
+            d
+            for d in kept
+            if (d.view, d.generation) in named or (d.from_commit <= last and (d.to_commit or last) < last)
         ]
         if kept != stored:
             tables.write_definitions(self.layout, kept)
@@ -355,13 +376,15 @@ class Warehouse:
 
     # -- in the background --------------------------------------------------------------------------------------------
 
-    def in_background(self) -> None:
-        """What this thread does from now on must not hold up commits."""
-        in_background(self._spark)
+    @contextmanager
+    def _in_background(self) -> Iterator[None]:
+        """What this thread does meanwhile must not hold up commits."""
+        with in_background(self._spark):
+            yield
 
     def fold(self) -> Published | None:
         """Bring the view tables up to the last commit and publish their versions; nothing if they are there already."""
-        with self._folding, self._guarded("the view tables could not be folded"):
+        with self._folding, self._in_background(), self._guarded("the view tables could not be folded"):
             there = tuple(self.definitions.values())
             left = folding.left_since(self._definitions, folding.newest_published(self.layout))
             return folding.fold(self._background, self.layout, there, left, self._retention, self._at, self._lenient)
@@ -383,7 +406,7 @@ class Warehouse:
 
     def maintain(self) -> None:
         """Drop what is older than the horizon, join small files, delete files that nothing uses. Now and then."""
-        with self._folding, self._guarded("old parts of the warehouse could not be dropped"):
+        with self._folding, self._in_background(), self._guarded("old parts of the warehouse could not be dropped"):
             fence.ensure_ours(self.layout, self._epoch)
             newest = self.fold()
             if newest is not None:
