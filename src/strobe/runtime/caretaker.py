@@ -51,7 +51,8 @@ class Caretaker(threading.Thread):
         while not self._ended.wait(0.5):
             now = time.monotonic()
             try:
-                self._warehouse.empty()
+                if not self.hurry():
+                    self._warehouse.empty()
                 if now - self._discarded_at >= DISCARD_EVERY:
                     self._discard()
                 if self._fold_due(now):
