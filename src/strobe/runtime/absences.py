@@ -165,7 +165,7 @@ def verify_source(source: Source, last: Commit, users: list[str]) -> dict[str, L
             raise
         except LostGuarantee as error:
             lost |= dict.fromkeys(views, error)
-    if len(lost) == len(users) and lost:
+    if lost.keys() == set(users):
         raise lost[users[0]]
     return lost
 

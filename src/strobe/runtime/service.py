@@ -170,6 +170,7 @@ class Service:
         return lost(patience)
 
     def last_number(self) -> int:
+        """The number of the last commit; 0 before the first."""
         last = look.last_header(self.project.warehouse) if look.exists(self._layout.log) else None
         return last.number if last is not None else 0
 
@@ -299,9 +300,11 @@ class Service:
                 self._absent.mind(coordinator)
             if self._stop.is_set() or (self._deadline is not None and time.monotonic() >= self._deadline):
                 return True
+            if self._joining.ready:  # the loop will begin anew anyhow, when the views have joined
+                return False
             if coordinator.tied:
                 self._absent.tie(coordinator.tied)
-            if self._absent.regroup is not None and not self._joining.ready:
+            if self._absent.regroup is not None:
                 return True
             return until_idle and not self._absent.detached and quiet.for_a_moment()
 

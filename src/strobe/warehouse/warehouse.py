@@ -220,7 +220,7 @@ class Warehouse:
         found = {f.name: f.dataType.simpleString() for f in frame.schema}
         if list(found.items()) != list(types.items()):
             raise BrokenInvariant(f"changes yield {types}, a computation yields {found}", where=f"view {view.name}")
-        with self._folding, self._in_background():
+        with self._folding, in_background(self._spark):
             fence.ensure_ours(self.layout, self._epoch)
             generation = self._next_generation(view.name)
             properties = retention_properties(self._retention)
@@ -294,7 +294,7 @@ class Warehouse:
 
     def take_back(self) -> None:
         """Loads that will not join after all: the tables hold the generations in force again."""
-        with self._folding, self._in_background(), self._guarded("loads could not be taken back"):
+        with self._folding, in_background(self._spark), self._guarded("loads could not be taken back"):
             fence.ensure_ours(self.layout, self._epoch)
             for definition in self.definitions.values():
                 views.undo_load(self._background, self.layout, definition)
@@ -319,7 +319,11 @@ class Warehouse:
         """
         if not emptying.read(self.layout):
             return
-        with self._folding, self._in_background(), self._guarded("tables of views that have left could not be emptied"):
+        with (
+            self._folding,
+            in_background(self._spark),
+            self._guarded("tables of views that have left could not be emptied"),
+        ):
             fence.ensure_ours(self.layout, self._epoch)
             wanted = emptying.read(self.layout)
             gone = [d for d in self._definitions if d.to_commit is not None and wanted.get(d.view) == d.generation]
@@ -376,15 +380,9 @@ class Warehouse:
 
     # -- in the background --------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def _in_background(self) -> Iterator[None]:
-        """What this thread does meanwhile must not hold up commits."""
-        with in_background(self._spark):
-            yield
-
     def fold(self) -> Published | None:
         """Bring the view tables up to the last commit and publish their versions; nothing if they are there already."""
-        with self._folding, self._in_background(), self._guarded("the view tables could not be folded"):
+        with self._folding, in_background(self._spark), self._guarded("the view tables could not be folded"):
             there = tuple(self.definitions.values())
             left = folding.left_since(self._definitions, folding.newest_published(self.layout))
             return folding.fold(self._background, self.layout, there, left, self._retention, self._at, self._lenient)
@@ -406,7 +404,11 @@ class Warehouse:
 
     def maintain(self) -> None:
         """Drop what is older than the horizon, join small files, delete files that nothing uses. Now and then."""
-        with self._folding, self._in_background(), self._guarded("old parts of the warehouse could not be dropped"):
+        with (
+            self._folding,
+            in_background(self._spark),
+            self._guarded("old parts of the warehouse could not be dropped"),
+        ):
             fence.ensure_ours(self.layout, self._epoch)
             newest = self.fold()
             if newest is not None:
