@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.errors import AnalysisException
 
 from strobe.dataplane import session
 
@@ -131,3 +132,10 @@ def test_a_failed_start_says_where_to_look(tmp_path: Path) -> None:
     assert ran.stderr == ""
     assert str(log) in ran.stdout
     assert log.read_text()
+
+
+def test_what_fails_is_raised_and_not_printed(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:
+    """The terminal is the user's: errors are told once, by whoever catches them, without stack traces."""
+    with pytest.raises(AnalysisException, match="TABLE_OR_VIEW_NOT_FOUND"):
+        spark.sql("SELECT * FROM nowhere")
+    assert capfd.readouterr() == ("", "")

@@ -22,6 +22,7 @@ from pathlib import Path
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from strobe.dataplane.java import find_java_home
@@ -54,6 +55,7 @@ def start(settings: Mapping[str, str], *, app: str = "strobe", log: Path | None 
             fix=f"What Spark printed is in {log or default_log()}.",
         ) from error
     session.sparkContext.setLogLevel("ERROR")
+    PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True  # prints stack traces of what is raised anyhow
     return session
 
 
