@@ -31,6 +31,7 @@ from postgres_server import PostgresServer
 
 from strobe import config
 from strobe.algebra.bag import Bag
+from strobe.errors import SourceUnavailable
 from strobe.messages import Position
 from strobe.runtime.absences import verify_source
 from strobe.runtime.assembly import Assembly, assemble
@@ -207,15 +208,16 @@ class Past:
             position, end = source.position(text), source.now()
             orders, states = [position.order], [state]
             while position < end:
-                for transaction in source.transactions(position, [], lambda: False):
-                    for relation, change in transaction.changes.items():
-                        assert isinstance(change, Bag)
-                        state = {**state, relation: state[relation].add(change)}
-                    position = transaction.position
-                    orders.append(position.order)
-                    states.append(state)
-                    if end <= position:
-                        break
+                with contextlib.suppress(SourceUnavailable):  # too slow for who is impatient
+                    for transaction in source.transactions(position, [], lambda: False):
+                        for relation, change in transaction.changes.items():
+                            assert isinstance(change, Bag)
+                            state = {**state, relation: state[relation].add(change)}
+                        position = transaction.position
+                        orders.append(position.order)
+                        states.append(state)
+                        if end <= position:
+                            break
             self._orders[name], self._states[name] = orders, states
 
     def at(self, assembly: Assembly, positions: Mapping[str, str]) -> dict[str, Contents]:
@@ -391,6 +393,18 @@ class World:
         enough = len(self.warehouse.commits) + commits
         eventually(lambda: len(self.warehouse.commits) >= enough)
 
+    def loaded(self, name: str) -> tuple[str, Contents]:
+        """A source's contents and their position, read again as long as the server has no time for it."""
+        found: list[tuple[str, Contents]] = []
+
+        def load() -> bool:
+            with contextlib.suppress(SourceUnavailable):
+                found.append(contents(self.assembly, name))
+            return bool(found)
+
+        eventually(load)
+        return found[0]
+
     def restarted(self) -> Coordinator:
         """A new process, from the last commit."""
         self.assembly = self.open()
@@ -417,7 +431,7 @@ class World:
         numbers = [commit.number for commit in self.warehouse.commits]
         assert numbers == list(range(2, 2 + len(numbers)))
         for name in self.assembly.sources:
-            _, now = contents(self.assembly, name)
+            _, now = self.loaded(name)
             assert past.state(self.assembly, name, self.last.positions["v"][name]) == now, f"{name}: not at its end"
         return past
 

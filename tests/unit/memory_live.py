@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
-from patience import PATIENCE, Writing
+from patience import PATIENCE, STEP, Writing
 
 from strobe import config
 from strobe.algebra.bag import Bag
@@ -183,6 +183,7 @@ def run(
     audits: Audits | None = None,
     record: Callable[[Message], None] = lambda _: None,
     enough: Callable[[MemoryWarehouse], bool] = lambda warehouse: len(warehouse.commits) > 5,
+    step: float = STEP,
 ) -> tuple[MemoryWarehouse, Past, dict[str, Bag]]:
     """Keep the views while others write, for some seconds and until it is `enough`; the view `ahead` starts from a
     later state than the others.
@@ -202,7 +203,7 @@ def run(
     last = Commit(1, datetime.now(timezone.utc), positions)
     warehouse = MemoryWarehouse(assembly, last, initial, commit_seconds)
     coordinator = Coordinator(assembly, warehouse, last, through_spark=_no_spark, record=record)  # type: ignore[arg-type]  # in memory
-    writing = Writing(seconds, lambda: enough(warehouse))
+    writing = Writing(seconds, lambda: enough(warehouse), step)
     writers = [threading.Thread(target=write, args=(folder, name, writing)) for name in WRITES]
     for writer in writers:
         writer.start()

@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 import pytest
+from patience import PATIENCE
 from test_removals import Kept, V
 
 from strobe.algebra.bag import Bag
@@ -36,7 +37,7 @@ class Desk:
 
     def end(self) -> None:
         self.committer.stop()
-        self.committer.join(30)
+        self.committer.join(PATIENCE)
         assert not self.failed
 
 
@@ -61,7 +62,7 @@ def test_what_is_waiting_is_appended_by_a_last_commit(moved: bool) -> None:
     if moved:
         desk.submit(4, rows=False)
     desk.committer.end_with(final)
-    desk.committer.join(30)
+    desk.committer.join(PATIENCE)
     desk.end()
     assert not desk.kept.commits
     waiting = [(2, "1"), (3, "3"), *([(4, "4")] if moved else [])]
@@ -76,7 +77,7 @@ def test_a_last_commit_that_could_not_be_made_leaves_all_as_it_was() -> None:
     desk.committer.start()
     desk.submit(1)
     desk.committer.end_with(lambda _last, _before: None)
-    desk.committer.join(30)
+    desk.committer.join(PATIENCE)
     desk.end()
     assert desk.committer.last == BEGIN
     assert not desk.kept.commits

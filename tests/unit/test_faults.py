@@ -135,22 +135,13 @@ def test_a_half_done_snapshot_is_repeated(impatient: None, world: World, name: s
     proxy.go_on()
     if how in ("killed", "stopped"):
         (world.postgres if name == "sales" else world.mariadb).start()
-    loaded: dict[str, tuple[str, Contents]] = {}
-    writing = Writing(0.3, lambda: name in loaded)
+    writing = Writing(PATIENCE)
     writer = threading.Thread(target=world.write, args=(name, writing))
     writer.start()
-
-    def load() -> bool:
-        try:
-            loaded[name] = contents(world.assembly, name)
-        except SourceUnavailable:
-            return False
-        return True
-
-    eventually(load)
+    text, state = world.loaded(name)
+    writing.stop()
     writer.join()
     past = Past(world.assembly, {name: world.start[name]})
-    text, state = loaded[name]
     assert past.state(world.assembly, name, text) == state
     assert max(len(rows) for rows in state.values()) > 5000
 
@@ -267,7 +258,7 @@ def test_a_transaction_that_stays_open_for_long(world: World) -> None:
         world.confirm()
         world.keep(world.restarted(), 1)
         world.confirm()
-        assert not any(row[0] >= 500 for row, _ in contents(world.assembly, "sales")[1]["orders"].items())
+        assert not any(row[0] >= 500 for row, _ in world.loaded("sales")[1]["orders"].items())
         one.commit()
         other.commit()
         world.keep(world.restarted(), 0.5)
@@ -294,7 +285,7 @@ def test_a_burst_of_ten_times_the_load(world: World, monkeypatch: pytest.MonkeyP
         for thread in burst:
             thread.start()
         for name in world.proxies:
-            loads[name] = contents(world.assembly, name)
+            loads[name] = world.loaded(name)
         while any(thread.is_alive() for thread in burst):
             sizes.append(coordinator.merge.size)
             time.sleep(0.01)

@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 from faults import SLOT, World, end_connections
-from patience import eventually
+from patience import PATIENCE, eventually
 
 import strobe.sources.postgres_stream as stream_module
 from strobe.errors import LostGuarantee, SourceUnavailable
@@ -253,7 +253,7 @@ def test_a_warehouse_restored_behind_its_slot(world: World) -> None:
 def test_a_warehouse_copied_while_the_original_runs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both read one slot. The copy waits while the original reads; what the original confirms meanwhile is gone for the
     copy, which stops with the view to rebuild, at the moment when it gets the slot."""
-    monkeypatch.setattr(stream_module, "BUSY_SECONDS", 30.0)
+    monkeypatch.setattr(stream_module, "BUSY_SECONDS", 2 * PATIENCE)
     world.keep(world.coordinator(), 0.3)
     original, copied = world.restarted(), world.last
     stopped = threading.Thread(target=world.keep, args=(original, 1.5, lambda: confirming(world)))

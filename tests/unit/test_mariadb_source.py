@@ -363,7 +363,7 @@ def test_connections_are_few_and_used_again(shop: Shop) -> None:
     waiting.join(0.3)
     assert waiting.is_alive()
     readers[0].close()
-    waiting.join(10)
+    waiting.join(PATIENCE)
     assert not waiting.is_alive()
     readers[1].close()
 

@@ -6,6 +6,7 @@ import threading
 
 import psycopg
 import pytest
+from patience import PATIENCE
 from postgres_database import ORDERS, Database, read
 
 from strobe.errors import RelationLost, SourceUnavailable, UserError
@@ -69,7 +70,7 @@ def test_a_table_is_published_before_it_is_read(db: Database) -> None:
     preparing.join(0.5)
     assert preparing.is_alive()
     writer.commit()
-    preparing.join(10)
+    preparing.join(PATIENCE)
     assert not preparing.is_alive()
     reader = source.reader(at_a_position=True)
     seen = reader.open()

@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from patience import PATIENCE
 
 from strobe.algebra.bag import Bag, Row
 from strobe.algebra.relation import Relation
@@ -221,7 +222,7 @@ def test_a_removal_alone_is_a_commit() -> None:
         committer.submit(WarehouseTransaction((i,), tuple(actions), position), wait=60, keep=False)
     committer.stop()
     committer.start()
-    committer.join(30)
+    committer.join(PATIENCE)
     assert not failed
     assert [commit.positions["v"]["x"] for commit in kept.commits] == ["1", "3", "4"]
     by_key = {"v": Removal((delete,))}
