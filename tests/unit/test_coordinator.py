@@ -124,15 +124,38 @@ def test_a_full_table_does_not_stand_still(tmp_path: Path, monkeypatch: pytest.M
     compare(assembly, warehouse, past, states)
 
 
-def test_a_full_table_takes_in_the_part_that_its_rows_wait_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the rows behind half a global transaction would keep the other half out, for ever."""
-    monkeypatch.setattr(coordinator_module, "TABLE_ROWS", 3)
-    assembly = project(tmp_path, "strong")
+def not_run(assembly: Assembly) -> Coordinator:
+    """A coordinator that starts from what the sources hold, and stays there."""
     start = {name: contents(assembly, name)[0] for name in assembly.sources}
     last = Commit(
         1, datetime.now(timezone.utc), {v: {s: start[s] for s in p.view.sources} for v, p in assembly.views.items()}
     )
-    coordinator = Coordinator(assembly, None, last, through_spark=None)  # type: ignore[arg-type]  # nothing is run
+    return Coordinator(assembly, None, last, through_spark=None)  # type: ignore[arg-type]  # nothing is run
+
+
+def test_what_comes_while_sources_are_asked_for_their_end_is_waited_for(tmp_path: Path) -> None:
+    """A transaction that was read in that moment has been read, and is not in the warehouse yet."""
+    assembly = project(tmp_path)
+    coordinator = not_run(assembly)
+    assert coordinator.idle()
+    with closing(sqlite3.connect(tmp_path / "sales.db")) as connection, connection:
+        connection.execute("DELETE FROM orders")
+    source, monitor = assembly.sources["sales"], coordinator.monitors["sales"]
+    now = source.now
+
+    def meanwhile() -> Position:
+        coordinator._events.put(Transaction("sales", now()))
+        monitor.position = now()
+        return now()
+
+    source.now = meanwhile  # type: ignore[method-assign]
+    assert not coordinator.idle()
+
+
+def test_a_full_table_takes_in_the_part_that_its_rows_wait_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the rows behind half a global transaction would keep the other half out, for ever."""
+    monkeypatch.setattr(coordinator_module, "TABLE_ROWS", 3)
+    coordinator = not_run(project(tmp_path, "strong"))
     half = (GlobalTransaction("g", frozenset({"sales", "billing"})),)
     for number in range(1, 6):
         position = Position(str(number), (10_000 + number,))

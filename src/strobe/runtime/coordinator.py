@@ -450,9 +450,10 @@ class Coordinator:
 
     def idle(self) -> bool:
         """Whether everything that the sources had committed by now is in the warehouse."""
-        if self._errand is not None or self.merge.size or not self._events.empty() or self.committer.waiting:
-            return False
-        return self._all_read()
+        return not self._busy() and self._all_read() and not self._busy()  # asking takes time, in which more may come
+
+    def _busy(self) -> bool:
+        return self._errand is not None or not self._events.empty() or bool(self.merge.size or self.committer.waiting)
 
     def end_blocks(self) -> None:
         """What is less than a block of N is to be shown too, if nothing has come for a moment."""
