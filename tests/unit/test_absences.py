@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -99,7 +100,9 @@ def test_views_to_be_rebuilt_are_remembered(world: World) -> None:
     assert set(again.to_rebuild) == set(again.still) == set(world.definitions)
     by_hand = world.absences(set_aside=True)
     assert world.begin(by_hand) == set() and by_hand.to_rebuild == []
-    world.definitions |= {n: Definition(n, 2, d.sql, "", d.key, 2, None, 0) for n, d in world.definitions.items()}
+    world.definitions["orders"] = replace(world.definitions["orders"], generation=2)
+    assert world.begin(world.absences()) == {"orders"}
+    world.definitions |= {n: replace(definition, generation=2) for n, definition in world.definitions.items()}
     again.returned(world.definitions)
     assert world.begin(again) == set(world.definitions) and again.to_rebuild == []
 
