@@ -11,6 +11,7 @@ import pytest
 from delta_under_test import DeltaUnderTest
 from files_under_test import FilesUnderTest
 from mariadb_under_test import MariadbUnderTest, Mysql8UnderTest, MysqlUnderTest
+from patience import PATIENCE
 from postgres_under_test import PostgresUnderTest
 from sqlite_under_test import SqliteUnderTest
 from under_test import SourceUnderTest
@@ -49,11 +50,11 @@ def pytest_configure(config: pytest.Config) -> None:
 class Stream:
     """Reads transactions with a bound on time."""
 
-    def __init__(self, source: Source, after: Position, stops: Sequence[Position] = (), seconds: float = 30) -> None:
+    def __init__(self, source: Source, after: Position, stops: Sequence[Position] = ()) -> None:
         self.position = after
         self.seen: list[Transaction] = []
         self._end = False
-        self._deadline = time.monotonic() + seconds
+        self._deadline = time.monotonic() + 2 * PATIENCE
         self._iterator = source.transactions(after, stops, lambda: self._end or time.monotonic() > self._deadline)
 
     def until(self, position: Position) -> list[Transaction]:

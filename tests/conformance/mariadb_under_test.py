@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from patience import eventually
 from under_test import TEXTS, Change, SourceUnderTest, Table
 
 from strobe.algebra.bag import Bag, Row
@@ -146,12 +147,12 @@ class MariadbUnderTest(SourceUnderTest):
     def prune(self) -> None:
         self.server.run("FLUSH BINARY LOGS")
         newest = self.server.rows("SHOW BINARY LOGS")[-1][0]
-        for _ in range(100):  # the server keeps files as long as it may need them to recover
+
+        def purged() -> bool:  # the server keeps files as long as it may need them to recover
             self.server.run(f"PURGE BINARY LOGS TO '{newest}'")
-            if len(self.server.rows("SHOW BINARY LOGS")) == 1:
-                return
-            time.sleep(0.1)
-        raise TimeoutError("the binlog was not purged")
+            return len(self.server.rows("SHOW BINARY LOGS")) == 1
+
+        eventually(purged)
 
     def outage(self) -> None:
         self.server.stop(kill=True)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from patience import PATIENCE
 
 from strobe.algebra.bag import Bag, Row
 from strobe.errors import LostGuarantee, SourceUnavailable, UserError
@@ -85,7 +86,7 @@ def test_a_transaction_comes_out_whole(under_test: SourceUnderTest, both: Source
     assert transaction.changes["orders"] == Bag.of(tuple(ORDERS[0]), [order(1)])
     assert transaction.changes["items"] == Bag(tuple(ITEMS[0]), {(1, "duck"): 2})
     assert transaction.committed_at is not None
-    assert abs(transaction.committed_at.timestamp() - time.time()) < 60
+    assert abs(transaction.committed_at.timestamp() - time.time()) < 600
 
 
 @pytest.mark.needs("several relations")
@@ -95,12 +96,12 @@ def test_no_message_tears_a_transaction(
     """Under a writer whose transactions always change both relations alike, so does every reported message."""
     reading = stream(both, both.now())
     in_background(lambda n: under_test.apply([("orders", None, order(n)), ("items", None, (n, "duck"))]))
-    for _ in range(10):
-        time.sleep(0.03)
+    found = 0
+    while found < 20:
         for transaction in changed(reading.until(both.now())):
             ids = {row[0] for row, _ in transaction.changes["orders"].items()}
             assert ids == {row[0] for row, _ in transaction.changes["items"].items()}
-    assert len(reading.seen) > 1
+            found += len(ids)
     reading.stop()
 
 
@@ -158,7 +159,7 @@ def test_the_stream_stops_when_told(source: Source) -> None:
     """A stream with nothing to report ends soon after it is told to."""
     until = time.monotonic() + 0.2
     assert changed(list(source.transactions(source.now(), [], lambda: time.monotonic() > until))) == []
-    assert time.monotonic() < until + 2
+    assert time.monotonic() < until + PATIENCE
 
 
 @pytest.mark.needs("many transactions")
@@ -178,7 +179,8 @@ def test_an_answer_is_the_state_that_it_has_seen(
             under_test.apply(changes)
 
     in_background(write)
-    for _ in range(15):
+    rounds = 0
+    while (rounds := rounds + 1) <= 15 or len(reading.seen) <= 3:
         reader = source.reader(at_a_position=exact)
         seen = reader.open()
         time.sleep(0.01)
@@ -196,7 +198,6 @@ def test_an_answer_is_the_state_that_it_has_seen(
         assert scanned == asked == total([t for t in upto if seen.saw(t)], "orders", empty())
         assert scanned == total([t for t in reading.seen if seen.saw(t)], "orders", empty())
     reading.stop()
-    assert len(reading.seen) > 3
 
 
 def test_values_are_the_same_from_everywhere(under_test: SourceUnderTest, read: Read) -> None:

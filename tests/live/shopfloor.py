@@ -117,7 +117,7 @@ class Shop:
             for statement in statements:
                 connection.execute(statement)
 
-    def strobe(self, *arguments: str, code: int = 0, failpoint: str = "", timeout: float = 240) -> str:
+    def strobe(self, *arguments: str, code: int = 0, failpoint: str = "", timeout: float = 400) -> str:
         """Run a command to its end; it must end with this exit code."""
         process = self.start(*arguments, failpoint=failpoint)
         try:
@@ -154,7 +154,7 @@ class Shop:
             places = [place for vector in last.positions.values() for place in vector.items()]
             return all(int(position.split(":")[0]) == ends[name] for name, position in places)
 
-        self._await(process, reached, f"commit of everything up to {ends}", 240)
+        self._await(process, reached, f"commit of everything up to {ends}", 400)
         process.kill()
         process.communicate()
 
@@ -184,7 +184,7 @@ class Shop:
             for process in processes:
                 process.send_signal(signal.SIGTERM)
             for process in processes:
-                process.wait(timeout=30)
+                process.wait(timeout=120)
 
     def judge(self) -> dict[str, Verdict]:
         """Every committed state against a recomputation at exactly its positions."""

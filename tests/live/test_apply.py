@@ -75,7 +75,7 @@ def running(shop: Shop, commits: int = 3) -> Iterator[Popen[str]]:
         yield process
     finally:
         process.send_signal(signal.SIGTERM)
-        output, _ = process.communicate(timeout=120)
+        output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
 
 
@@ -84,7 +84,7 @@ def last(shop: Shop) -> Any:
     return look.last_header(warehouse) if look.exists(warehouse / "log") else None
 
 
-def wait_for(shop: Shop, commit: int, patience: float = 120) -> None:
+def wait_for(shop: Shop, commit: int, patience: float = 300) -> None:
     end = time.monotonic() + patience
     while (header := last(shop)) is None or header.number < commit:
         assert time.monotonic() < end, f"there was no commit {commit}"

@@ -40,7 +40,7 @@ def test_killed_at_every_failpoint(tmp_path: Path) -> None:
     with shop.load():
         for name in sorted(NAMES, key=lambda n: not n.startswith("load.")):
             nth = 1 if name.startswith(("load.", "fold.")) else 3
-            seconds = "2" if name.startswith("fold.") else "60"
+            seconds = "2" if name.startswith("fold.") else "300"
             shop.strobe("run", "--for", seconds, code=KILLED, failpoint=f"{name}:{nth}")
     assert judged(shop) > len(NAMES)
 

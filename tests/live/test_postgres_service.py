@@ -119,7 +119,7 @@ def test_only_views_of_a_table_that_cannot_be_followed_stand_still(shop: PgShop)
         assert "TRUNCATE" not in still(service.document)["placed"], "the server keeps no log for it"
         shop.sql("INSERT INTO orders VALUES (12, 2, '{}')")
         for view in ("placed", "pairs"):
-            assert "commit" in mailbox.request(shop.warehouse, {"kind": "rebuild", "view": view}, timeout=120)
+            assert "commit" in mailbox.request(shop.warehouse, {"kind": "rebuild", "view": view}, timeout=300)
         wait_for(lambda: not still(service.document))
         shop.sql("INSERT INTO orders VALUES (13, 1, '{b}')")
         wait_for(lambda: shop.rows("placed") == [(12, []), (13, ["b"])])

@@ -81,7 +81,7 @@ class Shop:
         service = Service(config.load(self.folder), self.notes, set_aside=True)
         service._spark = self.spark
         with coordinator_at_work(service.project, service, self.notes.say):
-            return mailbox.request(self.warehouse, {"kind": kind, **more}, timeout=120)
+            return mailbox.request(self.warehouse, {"kind": kind, **more}, timeout=300)
 
     @contextmanager
     def written(self, source: str, statement: Callable[[int], str]) -> Iterator[None]:
@@ -127,7 +127,7 @@ class Shop:
         return sorted(tuple(row) for row in reader.snapshot(self.spark, self.warehouse).table(view).collect())
 
 
-def wait_for(condition: Callable[[], Any], seconds: float = 90) -> None:
+def wait_for(condition: Callable[[], Any], seconds: float = 180) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not happen in time"

@@ -26,6 +26,7 @@ import pymysql
 import pytest
 from mariadb_server import Server
 from memory_live import MemoryWarehouse, compare, contents
+from patience import PATIENCE, Writing, eventually
 from postgres_server import PostgresServer
 
 from strobe import config
@@ -284,14 +285,18 @@ class World:
 
     # Writing.
 
-    def write(self, source: str, seconds: float, pause: float = 0.02, seed: int = 0) -> None:
-        """Random transactions of one to three statements; a server that is down is tried again."""
-        rng, end = random.Random(f"{source} {seed}"), time.monotonic() + seconds
-        while time.monotonic() < end:
+    def write(self, source: str, writing: Writing | float, pause: float = 0.02, seed: int = 0) -> None:
+        """Random transactions of one to three statements, for some seconds and a few at least; a server that is down is
+        tried again."""
+        if not isinstance(writing, Writing):
+            few = self._n + 10
+            writing = Writing(writing, lambda: self._n > few)
+        rng = random.Random(f"{source} {seed}")
+        while writing.goes_on:
             with contextlib.suppress(psycopg.Error, pymysql.err.Error, OSError):
                 if source == "sales":
                     with psycopg.connect(self.postgres.admin_dsn(self.database), autocommit=True) as server:
-                        self._write(rng, end, pause, source, server.transaction, server.execute)
+                        self._write(rng, writing, pause, source, server.transaction, server.execute)
                 else:
                     with contextlib.closing(self.mariadb.connect(self.billing)) as server, server.cursor() as cursor:
 
@@ -300,25 +305,25 @@ class World:
                             yield
                             server.commit()
 
-                        self._write(rng, end, pause, source, transaction, cursor.execute)
-            time.sleep(0.05)
+                        self._write(rng, writing, pause, source, transaction, cursor.execute)
+            writing.rest(0.05)
 
     def _write(
         self,
         rng: random.Random,
-        end: float,
+        writing: Writing,
         pause: float,
         source: str,
         transaction: Callable[[], contextlib.AbstractContextManager[Any]],
         execute: Callable[[Any], Any],
     ) -> None:
-        while time.monotonic() < end:
+        while writing.goes_on:
             with transaction():
                 for statement in rng.choices(WRITES[source], k=rng.randint(1, 3)):
                     self._n += 1
                     values = {"n": self._n, "order": rng.randint(10, 16), "customer": rng.randint(1, 3)}
                     execute(statement.format(**values).encode())
-            time.sleep(pause * rng.random() * 2)
+            writing.rest(pause * rng.random() * 2)
 
     # Keeping.
 
@@ -337,11 +342,18 @@ class World:
         fault: Callable[[], None] = lambda: None,
         *,
         pause: float = 0.02,
-        limit: float = 60,
+        commits: int = 3,
     ) -> None:
-        """Keep the view while two writers for each source and the fault are at work, and until all is in."""
+        """Keep the view while two writers for each source and the fault are at work, and until all is in, after so many
+        commits at least."""
+        enough = len(self.warehouse.commits) + commits
+
+        def done_enough() -> bool:
+            return not work[-1].is_alive() and len(self.warehouse.commits) >= enough
+
+        writing = Writing(seconds, done_enough, step=0.2)
         writers = [
-            threading.Thread(target=self.write, args=(name, seconds, pause, seed))
+            threading.Thread(target=self.write, args=(name, writing, pause, seed))
             for name in self.assembly.sources
             for seed in range(2)
         ]
@@ -355,9 +367,9 @@ class World:
                 coordinator.fail(error)
 
         work = [*writers, threading.Thread(target=disturb)]
-        for thread in work:
+        for thread in reversed(work):
             thread.start()
-        deadline = time.monotonic() + seconds + limit
+        deadline = time.monotonic() + seconds + 2 * PATIENCE
 
         def done() -> bool:
             if time.monotonic() > deadline:
@@ -368,10 +380,16 @@ class World:
         try:
             coordinator.run(done)
         finally:
+            writing.stop()
             for thread in work:
                 thread.join()
         if failed:
             raise failed[0]
+
+    def more(self, commits: int = 2) -> None:
+        """Wait for further commits: before a fault, so that it comes in the middle of something."""
+        enough = len(self.warehouse.commits) + commits
+        eventually(lambda: len(self.warehouse.commits) >= enough)
 
     def restarted(self) -> Coordinator:
         """A new process, from the last commit."""
@@ -405,10 +423,7 @@ class World:
 
     def rewind(self) -> None:
         """Let the slot begin where everything began, to read it all again."""
-        deadline = time.monotonic() + 20
-        while self.sql("SELECT 1 FROM pg_replication_slots WHERE slot_name = %s AND active", SLOT):
-            assert time.monotonic() < deadline, "somebody still reads the slot"
-            time.sleep(0.02)
+        eventually(lambda: not self.sql("SELECT 1 FROM pg_replication_slots WHERE slot_name = %s AND active", SLOT))
         self.sql("SELECT pg_drop_replication_slot(%s)", SLOT)
         self.sql("SELECT pg_copy_logical_replication_slot('keeper', %s)", SLOT)
 
@@ -475,10 +490,3 @@ def end_connections(world: World, name: str) -> None:
             world.mariadb.run(f"KILL {number}")
         except pymysql.err.OperationalError as error:
             assert error.args[0] == 1094, error  # it has ended by itself
-
-
-def eventually(condition: Callable[[], Any], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pymysql
+from patience import PATIENCE
 from postgres_server import without_server
 
 PASSWORD = "s3cret/pass:word"
@@ -91,7 +92,7 @@ class Server:
         here = [f"--datadir={self.data}", f"--port={self.port}", "--socket=s.sock", "--pid-file=pid"]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen([*self.program(), *here, *options], stdout=log, stderr=log)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE
         while True:
             try:
                 self.connect().close()
@@ -104,7 +105,7 @@ class Server:
     def stop(self, kill: bool = False) -> None:
         if self._process is not None:
             (self._process.kill if kill else self._process.terminate)()
-            self._process.wait(60)
+            self._process.wait(PATIENCE)
             self._process = None
 
     def close(self) -> None:

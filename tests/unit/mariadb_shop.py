@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from patience import PATIENCE
+
 from strobe.algebra.bag import Bag, Row
 from strobe.config import Limits
 from strobe.config import MariadbSource as Config
@@ -61,7 +63,7 @@ def read(
     relevant: Callable[[Transaction], bool] = lambda transaction: bool(transaction.changes),
 ) -> list[Transaction]:
     """The transactions between two positions, those without changes left out."""
-    end, deadline = through or source.now(), time.monotonic() + 30
+    end, deadline = through or source.now(), time.monotonic() + PATIENCE
     found: list[Transaction] = []
     position = after
     stream = source.transactions(after, stops, lambda: end <= position or time.monotonic() > deadline)

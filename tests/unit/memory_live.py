@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
+from patience import PATIENCE, Writing
+
 from strobe import config
 from strobe.algebra.bag import Bag
 from strobe.algebra.relation import Relation
@@ -112,18 +114,17 @@ def contents(assembly: Assembly, source: str) -> tuple[str, Contents]:
     return seen.through.text, found
 
 
-def write(folder: Path, source: str, seconds: float, pause: float = 0.003, first: int = 100, most: int = 3) -> None:
+def write(folder: Path, source: str, writing: Writing, pause: float = 0.003, first: int = 100, most: int = 3) -> None:
     """Random transactions of a few statements."""
-    rng = random.Random(source)
-    connection = sqlite3.connect(folder / f"{source}.db", timeout=20)
-    end, n = time.monotonic() + seconds, first
-    while time.monotonic() < end:
+    rng, n = random.Random(source), first
+    connection = sqlite3.connect(folder / f"{source}.db", timeout=PATIENCE)
+    while writing.goes_on:
         with connection:
             for statement in rng.choices(WRITES[source], k=rng.randint(1, most)):
                 n += 1
                 values = {"n": n, "order": rng.randint(10, 16), "customer": rng.randint(1, 3)}
                 connection.execute(statement, values)
-        time.sleep(pause)
+        writing.rest(pause)
     connection.close()
 
 
@@ -165,10 +166,10 @@ Audits = list[tuple[dict[str, str], Mapping[str, Mapping[str, str]]]]
 
 def audit(coordinator: Coordinator, audits: Audits) -> Iterator[None]:
     """What an audit asks of a coordinator: stand still, and then commit exactly the vector that was read meanwhile."""
-    yield from coordinator.pause(30)
+    yield from coordinator.pause(PATIENCE)
     time.sleep(0.02)
     vector = {name: source.now() for name, source in coordinator.assembly.sources.items()}
-    yield from coordinator.bring_to(vector, 30)
+    yield from coordinator.bring_to(vector, PATIENCE)
     audits.append(({name: p.text for name, p in vector.items()}, coordinator.committer.last.positions))
     coordinator.resume()
 
@@ -181,8 +182,10 @@ def run(
     ahead: str = "",
     audits: Audits | None = None,
     record: Callable[[Message], None] = lambda _: None,
+    enough: Callable[[MemoryWarehouse], bool] = lambda warehouse: len(warehouse.commits) > 5,
 ) -> tuple[MemoryWarehouse, Past, dict[str, Bag]]:
-    """Keep the views while others write; the view `ahead` starts from a later state than the others.
+    """Keep the views while others write, for some seconds and until it is `enough`; the view `ahead` starts from a
+    later state than the others.
 
     With `audits` one comes after the other: the vector that was read, and the positions of the commit made for it.
     """
@@ -190,7 +193,7 @@ def run(
     later = start
     if ahead:
         for name in WRITES:
-            write(folder, name, 0.3, first=10_000)
+            write(folder, name, Writing(0.3), first=10_000)
         later = {name: contents(assembly, name) for name in start}
     views = {name: planned.view for name, planned in assembly.views.items()}
     begins = {name: later if name == ahead else start for name in views}
@@ -199,10 +202,11 @@ def run(
     last = Commit(1, datetime.now(timezone.utc), positions)
     warehouse = MemoryWarehouse(assembly, last, initial, commit_seconds)
     coordinator = Coordinator(assembly, warehouse, last, through_spark=_no_spark, record=record)  # type: ignore[arg-type]  # in memory
-    writers = [threading.Thread(target=write, args=(folder, name, seconds)) for name in WRITES]
+    writing = Writing(seconds, lambda: enough(warehouse))
+    writers = [threading.Thread(target=write, args=(folder, name, writing)) for name in WRITES]
     for writer in writers:
         writer.start()
-    deadline = time.monotonic() + seconds + 60
+    deadline = time.monotonic() + seconds + 2 * PATIENCE
 
     def done() -> bool:
         if time.monotonic() > deadline:
@@ -214,7 +218,10 @@ def run(
         coordinator.end_blocks()
         return coordinator.idle()
 
-    coordinator.run(done)
+    try:
+        coordinator.run(done)
+    finally:
+        writing.stop()
     return warehouse, Past(assembly, start), initial
 
 

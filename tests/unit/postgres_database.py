@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import psycopg
+from patience import PATIENCE, eventually
 from postgres_server import PostgresServer
 
 from strobe.messages import Position, Transaction
@@ -52,12 +53,10 @@ class Database:
         return found
 
 
-def read(
-    source: PostgresSource, after: Position, through: Position | None = None, seconds: float = 20
-) -> list[Transaction]:
+def read(source: PostgresSource, after: Position, through: Position | None = None) -> list[Transaction]:
     """The transactions with changes between two positions."""
     end = through or source.now()
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + PATIENCE
     found: list[Transaction] = []
     for transaction in source.transactions(after, [], lambda: time.monotonic() > deadline):
         found.append(transaction)
@@ -71,18 +70,16 @@ def stalled(db: Database, *statements: str) -> Iterator[None]:
     """While a commit that is in the log waits for a synchronous standby that never answers."""
     db.server.execute(db.name, "ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
     db.server.execute(db.name, "SELECT pg_reload_conf()")
-    while db.server.execute(db.name, "SHOW synchronous_standby_names") != [("nobody",)]:
-        time.sleep(0.01)
+    eventually(lambda: db.server.execute(db.name, "SHOW synchronous_standby_names") == [("nobody",)])
     waiting = threading.Thread(target=db.run, args=statements)
     waiting.start()
     try:
-        while not db.server.execute(db.name, "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"):
-            time.sleep(0.01)
+        eventually(lambda: db.server.execute(db.name, "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"))
         yield
     finally:
         db.server.execute(db.name, "ALTER SYSTEM RESET synchronous_standby_names")
         db.server.execute(db.name, "SELECT pg_reload_conf()")
-        waiting.join(20)
+        waiting.join(PATIENCE)
 
 
 LOCAL = "SET LOCAL synchronous_commit = 'local'"

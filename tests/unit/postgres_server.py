@@ -15,6 +15,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from patience import PATIENCE, eventually
 from psycopg import sql
 
 USER = "postgres"
@@ -92,7 +93,7 @@ class PostgresServer:
             self.execute("postgres", sql.SQL("CREATE ROLE {} LOGIN REPLICATION PASSWORD {}").format(role, password))
 
     def _wait(self) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE
         while True:
             try:
                 psycopg.connect(self.admin_dsn("postgres")).close()
@@ -106,7 +107,7 @@ class PostgresServer:
     def stop(self, mode: str = "fast") -> None:
         if self._server is not None:
             self._run("pg_ctl", "-D", str(self.data), "-m", mode, "-w", "stop")
-            self._server.wait(30)
+            self._server.wait(PATIENCE)
             self._server = None
 
     @property
@@ -118,7 +119,7 @@ class PostgresServer:
     def gone(self) -> None:
         """The server was killed: wait until nothing is left of it."""
         if self._server is not None:
-            self._server.wait(30)
+            self._server.wait(PATIENCE)
             self._server = None
 
     def remove(self) -> None:
@@ -178,10 +179,8 @@ class PostgresServer:
 
     def drop(self, database: str) -> None:
         self.execute("postgres", "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", database)
-        deadline = time.monotonic() + 20
-        while self.execute("postgres", "SELECT 1 FROM pg_replication_slots WHERE database = %s AND active", database):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        active = "SELECT 1 FROM pg_replication_slots WHERE database = %s AND active"
+        eventually(lambda: not self.execute("postgres", active, database))
         self.execute(
             "postgres",
             "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s",

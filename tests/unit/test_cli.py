@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 import typer
+from patience import PATIENCE
 from rich.console import Console
 from rich.live import Live
 
@@ -88,7 +89,7 @@ def test_looking_imports_no_spark(shop: Path, arguments: list[str]) -> None:
     (poison / "pyspark.py").write_text("raise RuntimeError('a command that only looks imported pyspark')")
     environment = {**os.environ, "PYTHONPATH": f"{poison}{os.pathsep}{ROOT / 'src'}"}
     command = [sys.executable, "-m", "strobe", *arguments, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=shop, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=shop, timeout=240)
     assert "pyspark" not in done.stdout + done.stderr
     assert json.loads(done.stdout)["format"] == 1
     assert done.returncode in (0, 2)
@@ -413,13 +414,15 @@ class _Service:
         self.coordinator = object() if ready else None
         self.stopped = threading.Event()
         self.finished = False
+        self.working = threading.Event()
 
     def stop(self) -> None:
         if self.coordinator is not None:
             self.stopped.set()
 
     def run(self) -> None:
-        self.stopped.wait(20)
+        self.working.set()
+        self.stopped.wait(PATIENCE)
         time.sleep(0.3)
         self.finished = True
 
@@ -429,12 +432,18 @@ class _Service:
 def test_signals_stop_a_run(number: int, ready: bool) -> None:
     """At work, the service is stopped and waited for; while it still loads, nothing has to be finished."""
     service = _Service(ready)
-    threading.Timer(0.5, os.kill, (os.getpid(), number)).start()
+
+    def interrupt() -> None:
+        assert service.working.wait(PATIENCE)
+        time.sleep(0.3)
+        os.kill(os.getpid(), number)
+
+    threading.Thread(target=interrupt).start()
     began = time.monotonic()
     told = LogReporter(_hide, Console(file=io.StringIO()))
     assert serve(service, told, service.run)  # type: ignore[arg-type]
     assert service.finished is ready
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < PATIENCE
 
 
 # Documentation.

@@ -6,7 +6,6 @@ import json
 import random
 import shutil
 import threading
-import time
 from collections.abc import Callable
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -19,6 +18,7 @@ import pytest
 from delta_table import FEED, Table, ask, hold, read
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
+from patience import Writing
 
 from strobe import config
 from strobe.algebra.bag import Bag
@@ -133,11 +133,11 @@ def test_writers_that_race(tmp_path: Path) -> None:
     """Overwrites, merges and compactions at once, without a word between them."""
     table = Table(tmp_path, id="bigint", n="int").create()
     table.append((1, 1))
-    end = time.monotonic() + 2
+    writing = Writing(1, lambda: table.delta.version() > 5)
 
     def write(seed: int) -> None:
         rng = random.Random(seed)
-        while time.monotonic() < end:
+        while writing.goes_on:
             try:
                 if rng.random() < 0.3:
                     table.delta.optimize.compact()

@@ -20,6 +20,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from patience import PATIENCE, eventually
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from strobe import config
@@ -194,8 +195,7 @@ def test_archive_knows_every_state(databases: dict[str, Path]) -> None:
         begin = source.now().text
         added = execute(one, "INSERT INTO p (a, b) VALUES (2, 'y')")
         moved = execute(one, "UPDATE p SET a = 5", "INSERT OR REPLACE INTO p VALUES (1, 6, NULL)")
-        while archive.recorders["one"].changes[-1].seq < archive.order("one", moved):
-            time.sleep(0.01)
+        eventually(lambda: archive.recorders["one"].changes[-1].seq >= archive.order("one", moved))
         source.discard(source.now())
         emptied = execute(one, "DELETE FROM p")
     expected = {
@@ -291,14 +291,15 @@ def billing(server: Server) -> Iterator[str]:
     with psycopg.connect(server.dsn, autocommit=True) as connection:
         connection.execute("CREATE DATABASE billing")
         yield make_conninfo(server.dsn, dbname="billing")
-        deadline = time.monotonic() + 20
-        while True:
+
+        def dropped() -> bool:
             try:
                 connection.execute("DROP DATABASE billing WITH (FORCE)")
-                break
             except psycopg.errors.ObjectInUse:  # a slot of a session that is just ending
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
+                return False
+            return True
+
+        eventually(dropped)
 
 
 def payments(dsn: str) -> list[tuple[Any, ...]]:
@@ -320,10 +321,14 @@ def test_the_shop_at_work(tmp_path: Path, billing: str) -> None:
     before = (tmp_path / "drops" / "products.csv").read_bytes()
     with Archive({"sales": tmp_path / "sales.db"}, postgres={"billing": billing}) as archive:
         command = [sys.executable, "-m", "strobe.demo.shop", str(tmp_path), billing]
-        people = [subprocess.Popen([*command, person, "1.5"]) for person in (*shop.PEOPLE, shop.BUYER)]
-        assert [person.wait(timeout=30) for person in people] == [0] * 5
-    assert (tmp_path / "drops" / "products.csv").read_bytes() != before
-    assert all(recorder.changed > 4 for recorder in archive.recorders.values())
+        drop = (tmp_path / "drops" / "products.csv").read_bytes
+
+        def worked() -> bool:
+            people = [subprocess.Popen([*command, person, "1.5"]) for person in (*shop.PEOPLE, shop.BUYER)]
+            assert [person.wait(PATIENCE) for person in people] == [0] * 5
+            return drop() != before and all(recorder.changed > 4 for recorder in archive.recorders.values())
+
+        eventually(worked)
     state = archive.state_at("sales", sales.now().text)
     for table in ("customers", "orders"):
         rows = sqlite3.connect(tmp_path / "sales.db").execute(f"SELECT * FROM {table}").fetchall()
@@ -367,10 +372,8 @@ def test_archive_knows_every_state_of_postgresql(tmp_path: Path, billing: str) -
     assert recorder.passed(positions[0]) == 0 and recorder.passed(positions[3]) == recorder.changed
     with pytest.raises(BrokenInvariant, match="before the recording"):
         archive.state_at("billing", "0/1")
-    deadline = time.monotonic() + 10
     with psycopg.connect(billing, autocommit=True) as connection:  # the server takes a moment after the session's end
-        while connection.execute("SELECT slot_name FROM pg_replication_slots").fetchall():
-            assert time.monotonic() < deadline
+        eventually(lambda: not connection.execute("SELECT slot_name FROM pg_replication_slots").fetchall())
 
 
 def test_archive_waits_until_a_commit_can_be_seen(tmp_path: Path, billing: str) -> None:
@@ -388,18 +391,14 @@ def test_archive_waits_until_a_commit_can_be_seen(tmp_path: Path, billing: str) 
         owner.execute("SELECT pg_reload_conf()")
         writer = threading.Thread(target=write)
         try:
-            while owner.execute("SHOW synchronous_standby_names").fetchall() == [("",)]:
-                time.sleep(0.01)
+            eventually(lambda: owner.execute("SHOW synchronous_standby_names").fetchall() != [("",)])
             writer.start()
-            end = time.monotonic() + 20
-            while not recorder._waiting:
-                assert time.monotonic() < end
-                time.sleep(0.01)
+            eventually(lambda: recorder._waiting)
             assert recorder.changed == 0
         finally:
             owner.execute("ALTER SYSTEM RESET synchronous_standby_names")
             owner.execute("SELECT pg_reload_conf()")
-        writer.join(20)
+        writer.join(PATIENCE)
         ((here,),) = owner.execute("SELECT pg_current_wal_lsn()::text").fetchall()
     found = archive.state_at("billing", here)["payments"]
     assert found == Bag.of(found.attributes, payments(billing))
@@ -446,7 +445,7 @@ def test_the_server_leaves_nothing_behind() -> None:
 def test_the_server_ends_with_the_process_that_started_it() -> None:
     """Even one that is killed outright takes its server along."""
     script = (
-        "from strobe.demo.server import Server; s = Server(); print(s.dsn, flush=True); import time; time.sleep(60)"
+        "from strobe.demo.server import Server; s = Server(); print(s.dsn, flush=True); import time; time.sleep(600)"
     )
     owner = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     assert owner.stdout is not None
@@ -454,10 +453,7 @@ def test_the_server_ends_with_the_process_that_started_it() -> None:
     try:
         assert answers(dsn)
         owner.kill()
-        end = time.monotonic() + 20
-        while answers(dsn):
-            assert time.monotonic() < end
-            time.sleep(0.05)
+        eventually(lambda: not answers(dsn))
     finally:
         owner.kill()
         owner.communicate()

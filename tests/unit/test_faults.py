@@ -19,8 +19,9 @@ from typing import Any
 
 import psycopg
 import pytest
-from faults import Crash, Past, World, end_connections, end_server, eventually, paused
+from faults import Crash, Past, World, end_connections, end_server, paused
 from memory_live import contents
+from patience import PATIENCE, Writing, eventually
 
 import strobe.runtime.committer as committer_module
 import strobe.runtime.coordinator as coordinator_module
@@ -39,11 +40,11 @@ def test_connections_that_are_cut(world: World, reset: bool) -> None:
 
     def fault() -> None:
         for _ in range(5):
-            time.sleep(0.4)
+            world.more()
             for proxy in world.proxies.values():
                 proxy.cut(reset=reset)
 
-    world.keep(world.coordinator(), 2.5, fault)
+    world.keep(world.coordinator(), 1, fault)
     world.judge()
 
 
@@ -52,13 +53,12 @@ def test_a_reset_in_the_middle_of_an_answer(world: World) -> None:
     rng = random.Random(7)
 
     def fault() -> None:
-        for _ in range(25):
+        for times in range(1, 7):
             for proxy in world.proxies.values():
                 proxy.break_after(rng.randint(1, 4000))
-            time.sleep(0.1)
+            eventually(lambda times=times: all(proxy.broken == times for proxy in world.proxies.values()))  # type: ignore[misc]
 
-    world.keep(world.coordinator(), 3, fault)
-    assert all(proxy.broken > 3 for proxy in world.proxies.values())
+    world.keep(world.coordinator(), 2, fault)
     world.judge()
 
 
@@ -66,7 +66,7 @@ def test_connections_that_stall(impatient: None, world: World) -> None:
     """They stay open and carry nothing: they are given up, and made anew until one is of use."""
 
     def fault() -> None:
-        time.sleep(0.5)
+        world.more()
         for proxy in world.proxies.values():
             proxy.stall()
         eventually(lambda: all(isinstance(coordinator.problem(name), SourceUnavailable) for name in world.proxies))
@@ -74,7 +74,7 @@ def test_connections_that_stall(impatient: None, world: World) -> None:
             proxy.go_on()
 
     coordinator = world.coordinator()
-    world.keep(coordinator, 3, fault)
+    world.keep(coordinator, 1, fault)
     world.judge()
 
 
@@ -117,7 +117,7 @@ def test_a_half_done_snapshot_is_repeated(impatient: None, world: World, name: s
         elif how == "paused":
             with paused(world.postgres, world.mariadb):
                 proxy.go_on()
-                assert given_up.wait(60)
+                assert given_up.wait(PATIENCE)
         if how in ("killed", "stopped", "cut", "reset"):
             proxy.cut(reset=how == "reset")
         elif how == "ended":
@@ -135,10 +135,10 @@ def test_a_half_done_snapshot_is_repeated(impatient: None, world: World, name: s
     proxy.go_on()
     if how in ("killed", "stopped"):
         (world.postgres if name == "sales" else world.mariadb).start()
-    writer = threading.Thread(target=world.write, args=(name, 1.0))
+    loaded: dict[str, tuple[str, Contents]] = {}
+    writing = Writing(0.3, lambda: name in loaded)
+    writer = threading.Thread(target=world.write, args=(name, writing))
     writer.start()
-    time.sleep(0.3)
-    loaded = {}
 
     def load() -> bool:
         try:
@@ -163,14 +163,14 @@ def test_servers_that_are_killed_and_restarted(world: World, killed: bool) -> No
     """Both, with -9 or in order, in the middle of everything."""
 
     def fault() -> None:
-        time.sleep(1)
+        world.more()
         for name in world.proxies:
             end_server(world, name, killed=killed)
         time.sleep(0.3)
         world.mariadb.start()
         world.postgres.start()
 
-    world.keep(world.coordinator(), 4, fault)
+    world.keep(world.coordinator(), 1, fault)
     world.judge()
 
 
@@ -178,11 +178,12 @@ def test_servers_that_are_paused(impatient: None, world: World) -> None:
     """Their processes stand still for longer than anybody waits, and go on."""
 
     def fault() -> None:
-        time.sleep(0.5)
+        world.more()
         with paused(world.postgres, world.mariadb):
-            time.sleep(4)
+            eventually(lambda: all(isinstance(coordinator.problem(name), SourceUnavailable) for name in world.proxies))
 
-    world.keep(world.coordinator(), 6, fault)
+    coordinator = world.coordinator()
+    world.keep(coordinator, 1, fault)
     world.judge()
 
 
@@ -191,11 +192,11 @@ def test_streams_that_the_server_ends(world: World) -> None:
 
     def fault() -> None:
         for _ in range(6):
-            time.sleep(0.3)
+            world.more()
             for name in world.proxies:
                 end_connections(world, name)
 
-    world.keep(world.coordinator(), 2.5, fault)
+    world.keep(world.coordinator(), 1, fault)
     world.judge()
 
 
@@ -207,7 +208,7 @@ def test_a_password_that_is_changed(world: World) -> None:
     coordinator = world.coordinator()
 
     def fault() -> None:
-        time.sleep(0.5)
+        world.more()
         try:
             world.sql(f"ALTER ROLE {role} PASSWORD 'another'")
             world.mariadb.run(f"ALTER USER {user} IDENTIFIED BY 'another'")
@@ -224,7 +225,7 @@ def test_a_password_that_is_changed(world: World) -> None:
             world.sql(f"ALTER ROLE {role} PASSWORD '{world.postgres.password}'")
             world.mariadb.run(f"ALTER USER {user} IDENTIFIED VIA mysql_native_password USING '{kept}'")
 
-    world.keep(coordinator, 3, fault)
+    world.keep(coordinator, 1, fault)
     world.judge()
 
 
@@ -239,13 +240,14 @@ def test_restarts_between_the_commit_and_the_confirmation(world: World) -> None:
         coordinator = world.restarted()
 
         def fault(coordinator: Any = coordinator, confirm: bool = turn % 2 == 0) -> None:
-            time.sleep(0.3 + rng.random() / 2)
+            world.more(2)
+            time.sleep(rng.random() / 2)
             if confirm:
                 world.confirm()
             coordinator.fail(Crash())
 
         with pytest.raises(Crash):
-            world.keep(coordinator, 1.2, fault, pause=0.005)
+            world.keep(coordinator, 1, fault, pause=0.005)
     world.keep(world.restarted(), 0.3)
     world.judge(commits=10)
 
@@ -283,7 +285,7 @@ def test_a_burst_of_ten_times_the_load(world: World, monkeypatch: pytest.MonkeyP
     coordinator, sizes, loads = world.coordinator(), [0], dict[str, tuple[str, Contents]]()
 
     def fault() -> None:
-        time.sleep(0.5)
+        world.more()
         burst = [
             threading.Thread(target=world.write, args=(name, 1.5, 0.003, seed))
             for name in world.proxies
@@ -297,7 +299,7 @@ def test_a_burst_of_ten_times_the_load(world: World, monkeypatch: pytest.MonkeyP
             sizes.append(coordinator.merge.size)
             time.sleep(0.01)
 
-    world.keep(coordinator, 2.5, fault, pause=0.03, limit=90)
+    world.keep(coordinator, 2, fault, pause=0.03, commits=50)
     past = world.judge(commits=50)
     assert len(loads) == 2
     for name, (text, state) in loads.items():

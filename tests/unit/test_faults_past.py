@@ -8,13 +8,13 @@ from __future__ import annotations
 import pickle
 import shutil
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-from faults import SLOT, World, end_connections, eventually
+from faults import SLOT, World, end_connections
+from patience import eventually
 
 import strobe.sources.postgres_stream as stream_module
 from strobe.errors import LostGuarantee, SourceUnavailable
@@ -25,7 +25,7 @@ def test_a_slot_that_is_dropped(world: World) -> None:
     """Under a running stream: it stops, and says what to rebuild. So does another start, also with a new slot."""
 
     def fault() -> None:
-        time.sleep(0.5)
+        world.more()
         world.sql("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s", SLOT)
         eventually(lambda: dropped(world))
 
@@ -53,7 +53,7 @@ def test_a_slot_that_is_made_anew_between_two_attempts(world: World) -> None:
     """The coordinator only sees its connection end: what was committed in between is missed for good."""
 
     def fault() -> None:
-        time.sleep(0.5)
+        world.more()
         world.proxies["sales"].stall()
         world.proxies["sales"].cut()
         eventually(lambda: dropped(world))
@@ -84,7 +84,7 @@ def test_a_binlog_that_is_purged(world: World) -> None:
     world.keep(world.coordinator(), 0.3)
 
     def fault() -> None:
-        time.sleep(0.3)
+        world.more()
         world.proxies["billing"].stall()
         world.proxies["billing"].cut()
         end_connections(world, "billing")
@@ -148,10 +148,7 @@ def chowned(folder: Path) -> None:
 
 def grown_past(world: World, name: str, position: Any) -> None:
     """Let others write until the log has the place again."""
-    end = time.monotonic() + 30
-    while server_end(world, name) <= position.order:
-        assert time.monotonic() < end
-        world.write(name, 0.3, 0.001, seed=99)
+    eventually(lambda: server_end(world, name) > position.order or world.write(name, 0.3, 0.001, seed=99))
 
 
 def server_end(world: World, name: str) -> tuple[int, ...]:
@@ -195,7 +192,7 @@ def test_a_server_restored_under_a_running_coordinator(world: World, name: str) 
     asked: list[Any] = []
 
     def fault() -> None:
-        time.sleep(1.5)
+        world.more()
         world.proxies[name].stall()
         world.proxies[name].cut()
         world.write(name, 0.3)

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mariadb_shop import Shop
 from mariadb_shop import read as read_mariadb
-from memory_live import compare, opened, run
+from memory_live import MemoryWarehouse, compare, opened, run
 from postgres_database import Database, read
 from test_coordinator import PROJECT
 
@@ -259,11 +259,15 @@ def test_every_commit_is_a_state_of_the_sources(tmp_path: Path, monkeypatch: pyt
     assembly = opened(tmp_path, PROJECT.replace("consistency: complete", f"consistency: {level}"))
     folders = {source.spill for source in assembly.sources.values()}
     seen: list[Any] = []
+
+    def enough(warehouse: MemoryWarehouse) -> bool:
+        in_files = any(isinstance(m, Transaction) and spilled(m) for m in list(seen))
+        return in_files and len(warehouse.commits) > 1
+
     warehouse, past, states = run(
-        assembly, tmp_path, seconds=2, commit_seconds=0.02, record=lambda m: seen.append(m) or encode(m)
+        assembly, tmp_path, seconds=2, commit_seconds=0.02, record=lambda m: seen.append(m) or encode(m), enough=enough
     )
-    assert any(isinstance(m, Transaction) and spilled(m) for m in seen)
-    assert len(warehouse.commits) > 1
+    assert enough(warehouse)
     assert all(folder and list(folder.iterdir()) == [] for folder in folders)
     compare(assembly, warehouse, past, states)
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import pymysql
 import pytest
 from memory_live import MemoryWarehouse, compare, contents
+from patience import PATIENCE, Writing
 
 from strobe import config
 from strobe.algebra.bag import Bag
@@ -98,12 +99,12 @@ class Past:
         return found
 
 
-def write(server: Server, database: str, source: str, seed: int, seconds: float, pause: float) -> None:
+def write(server: Server, database: str, source: str, seed: int, writing: Writing, pause: float) -> None:
     """Random transactions of one to three statements, some rolled back; deadlocks are the server's to resolve."""
     rng = random.Random(f"{source} {seed}")
-    end, n = time.monotonic() + seconds, seed * 100_000
+    n = seed * 100_000
     with contextlib.closing(server.connect(database, autocommit=False)) as connection:
-        while time.monotonic() < end:
+        while writing.goes_on:
             try:
                 with connection.cursor() as cursor:
                     for statement in rng.choices(WRITES[source], k=rng.randint(1, 3)):
@@ -114,15 +115,14 @@ def write(server: Server, database: str, source: str, seed: int, seconds: float,
             except pymysql.err.Error as error:
                 assert error.args[0] in (1213, 1205, 1020, 1062, 1317), error
                 connection.rollback()
-            time.sleep(rng.random() * pause)
+            writing.rest(rng.random() * pause)
 
 
-def disturb(server: Server, seconds: float) -> None:
+def disturb(server: Server, writing: Writing) -> None:
     """New binlog files, and streams ended by the server."""
-    end = time.monotonic() + seconds
     streams = "SELECT id FROM information_schema.processlist WHERE user = 'strobe' AND command = 'Binlog Dump'"
-    while time.monotonic() < end:
-        time.sleep(0.3)
+    while writing.goes_on:
+        writing.rest(0.3)
         server.run("FLUSH BINARY LOGS")
         for (number,) in server.rows(streams):
             with contextlib.suppress(pymysql.err.Error):
@@ -143,7 +143,7 @@ class Kept:
         """Until nobody writes any more and everything has been committed."""
         for writer in writers:
             writer.start()
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 2 * PATIENCE
 
         def done() -> bool:
             assert time.monotonic() < deadline, "the coordinator did not come to rest"
@@ -204,12 +204,16 @@ def test_every_commit_is_a_state_of_the_databases(
     names = databases(servers, monkeypatch)
     settings = {"sales": "", "billing": ", limits: {connections: 2, statement_timeout: 20s}"}
     made = kept(tmp_path, settings, algorithm, ALGORITHMS[algorithm].level)
+    writing = Writing(3.0, lambda: len(made.warehouse.commits) > 5)
     work = [
-        threading.Thread(target=write, args=(servers[source], names[source], source, seed, 3.0, pause))
+        threading.Thread(target=write, args=(servers[source], names[source], source, seed, writing, pause))
         for source in names
         for seed in range(1, 1 + writers)
     ]
-    made.run([*work, threading.Thread(target=disturb, args=(servers["billing"], 2.5))])
+    try:
+        made.run([*work, threading.Thread(target=disturb, args=(servers["billing"], writing))])
+    finally:
+        writing.stop()
     assert len(made.warehouse.commits) > 5
     made.judge()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import threading
 import time
-from datetime import date, datetime, timedelta, timezone
+from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 from mariadb_server import running
 from mariadb_shop import Shop, find, read, rows_of
+from patience import PATIENCE, eventually
 
 from strobe.algebra.bag import Bag
 from strobe.errors import LostGuarantee, RelationLost, SourceUnavailable
-from strobe.messages import Lookup
+from strobe.messages import Lookup, Position
 from strobe.sources.mariadb_place import rows
 from strobe.sources.mariadb_reader import Search
 
@@ -102,10 +103,8 @@ def test_an_xa_transaction_whose_first_phase_is_gone_stops(shop: Shop) -> None:
     source = shop.source()
     start = source.now()
     newest = shop.server.rows("SHOW BINARY LOGS")[-1][0]
-    deadline = time.monotonic() + 60
-    while len(shop.server.rows("SHOW BINARY LOGS")) > 1:
-        assert time.monotonic() < deadline
-        shop.run(f"PURGE BINARY LOGS TO '{newest}'")
+    shop.run(f"PURGE BINARY LOGS TO '{newest}'")
+    eventually(lambda: len(shop.server.rows("SHOW BINARY LOGS")) == 1 or shop.run(f"PURGE BINARY LOGS TO '{newest}'"))
     shop.run("XA COMMIT 'gone'")
     with pytest.raises(LostGuarantee, match="XA transaction"):
         read(source, start)
@@ -187,11 +186,11 @@ def test_a_stream_goes_on_across_files_and_connections(either: Shop) -> None:
                 "SELECT id FROM information_schema.processlist WHERE user = 'strobe' AND command = 'Binlog Dump'"
             ):
                 either.run(f"KILL {number}")
-    deadline = time.monotonic() + 20
-    while len(found) < 30 and time.monotonic() < deadline:
-        time.sleep(0.05)
-    stop.set()
-    listener.join()
+    try:
+        eventually(lambda: len(found) >= 30)
+    finally:
+        stop.set()
+        listener.join()
     assert found == list(range(30))
     assert [row[0] for t in read(source, start) for row, _ in t.changes["t"].items()] == found
 
@@ -334,8 +333,8 @@ def test_a_slow_question_is_given_up(either: Shop) -> None:
     """By key, after the statement timeout; a scan of a whole table takes as long as it takes."""
     numbers = f"SELECT seq, seq FROM {either.numbers(3000)}"
     either.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)", f"INSERT INTO t {numbers}")
-    source = either.source(statement_timeout="50ms")
-    with pytest.raises(SourceUnavailable, match=r"longer than 0\.05 s"):
+    source = either.source(statement_timeout="500ms")
+    with pytest.raises(SourceUnavailable, match=r"longer than 0\.5 s"):
         reader = source.reader()
         reader.open()
         reader._shared.catalog.table("t")  # type: ignore[attr-defined]
@@ -427,9 +426,9 @@ def test_a_killed_server_loses_and_doubles_nothing(mariadb_template: Path) -> No
 def test_the_stream_waits_no_longer_than_a_moment(shop: Shop) -> None:
     """While nothing happens, being told to stop ends it soon."""
     source = shop.source()
-    until = time.monotonic() + timedelta(seconds=0.3).total_seconds()
+    until = time.monotonic() + 0.3
     list(source.transactions(source.now(), [], lambda: time.monotonic() > until))
-    assert time.monotonic() < until + 1
+    assert time.monotonic() < until + PATIENCE
 
 
 def test_snapshots_among_many_writers_are_prefixes_of_the_log(shop: Shop) -> None:
@@ -450,8 +449,8 @@ def test_snapshots_among_many_writers_are_prefixes_of_the_log(shop: Shop) -> Non
     writers = [threading.Thread(target=write, args=(n,)) for n in range(4)]
     for writer in writers:
         writer.start()
-    seen = []
-    for _ in range(60):
+    seen: list[tuple[Position, Bag]] = []
+    while len({p for p, _ in seen}) <= 30:
         reader = source.reader()
         through = reader.open().through
         time.sleep(0.01)
@@ -460,7 +459,6 @@ def test_snapshots_among_many_writers_are_prefixes_of_the_log(shop: Shop) -> Non
     stop.set()
     for writer in writers:
         writer.join()
-    assert len({p for p, _ in seen}) > 30
     log = read(source, start, stops=[p for p, _ in seen])
     for position, found in seen:
         while log and log[0].position <= position:

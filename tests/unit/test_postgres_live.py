@@ -16,6 +16,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from memory_live import Audits, MemoryWarehouse, audit, compare, contents
+from patience import PATIENCE, Writing
 from postgres_server import PostgresServer
 
 from strobe import config
@@ -88,6 +89,8 @@ class Shop:
     def __init__(self, server: PostgresServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.server, self.folder, self.monkeypatch = server, folder, monkeypatch
         self.databases: dict[str, str] = {}
+        self.whole = 0
+        """How many transactions over both databases have been committed."""
 
     def opened(self, views: str, full: bool) -> Assembly:
         for name, script in TABLES.items():
@@ -102,12 +105,12 @@ class Shop:
                 source.prepare(relations)
         return self.assembly
 
-    def write(self, source: str, number: int, seconds: float) -> None:
+    def write(self, source: str, number: int, writing: Writing) -> None:
         """Random transactions, some rolled back, some asynchronous, some open for a while."""
         rng = random.Random(f"{source} {number}")
         with psycopg.connect(self.server.admin_dsn(self.databases[source]), autocommit=True) as connection:
-            end, n = time.monotonic() + seconds, 100
-            while time.monotonic() < end:
+            n = 100
+            while writing.goes_on:
                 try:
                     with connection.transaction(force_rollback=rng.random() < 0.1):
                         if rng.random() < 0.3:
@@ -119,16 +122,16 @@ class Shop:
                         time.sleep(rng.choice([0, 0, 0, 0.02]))
                 except (psycopg.errors.DeadlockDetected, psycopg.errors.UniqueViolation):
                     pass
-                time.sleep(0.003)
+                writing.rest(0.003)
 
-    def write_both(self, number: int, seconds: float) -> None:
+    def write_both(self, number: int, writing: Writing) -> None:
         """Random transactions over both databases, each part naming the whole; one commits some time after the
         other."""
         rng = random.Random(f"both {number}")
-        end, n = time.monotonic() + seconds, 1000 * (number + 1)
+        n = 1000 * (number + 1)
         dsns = [self.server.admin_dsn(self.databases[name]) for name in ("sales", "billing")]
         with psycopg.connect(dsns[0]) as sales, psycopg.connect(dsns[1]) as billing:
-            while time.monotonic() < end:
+            while writing.goes_on:
                 n += 1
                 order = rng.randint(10, 16)
                 name = f"T{number}-{n}"
@@ -145,7 +148,8 @@ class Shop:
                     connection.execute(NAMED, (name,))
                     connection.commit()
                     time.sleep(rng.choice([0, 0.01, 0.05]))
-                time.sleep(0.1)  # there are moments in which none is on its way
+                self.whole += 1
+                writing.rest(0.1)  # there are moments in which none is on its way
 
     def run(
         self,
@@ -153,9 +157,10 @@ class Shop:
         audits: Audits | None = None,
         together: int = 0,
         middle: Callable[[Coordinator], bool] = lambda _: True,
+        enough: Callable[[MemoryWarehouse], bool] = lambda warehouse: len(warehouse.commits) > 3,
     ) -> tuple[MemoryWarehouse, Past, dict[str, Bag]]:
-        """While `together` writers write to both databases, and others to each; `middle` is called now and then, and
-        says whether that may be the end."""
+        """While `together` writers write to both databases, and others to each, for some seconds and until it is
+        `enough`; `middle` is called now and then, and says whether that may be the end."""
         assembly = self.assembly
         start = {name: contents(assembly, name) for name in assembly.sources if assembly.relations(name)}
         views = {name: planned.view for name, planned in assembly.views.items()}
@@ -165,13 +170,14 @@ class Shop:
         warehouse = MemoryWarehouse(assembly, last, initial, 0.02)
         tied: set[frozenset[str]] = set()
         coordinator = self._coordinator(warehouse, last, tied)
+        writing = Writing(seconds, lambda: enough(warehouse))
         writers = [
-            threading.Thread(target=self.write, args=(name, number, seconds)) for name in start for number in range(2)
+            threading.Thread(target=self.write, args=(name, number, writing)) for name in start for number in range(2)
         ]
-        writers += [threading.Thread(target=self.write_both, args=(number, seconds)) for number in range(together)]
+        writers += [threading.Thread(target=self.write_both, args=(number, writing)) for number in range(together)]
         for writer in writers:
             writer.start()
-        deadline = time.monotonic() + seconds + 60
+        deadline = time.monotonic() + seconds + 2 * PATIENCE
 
         def done() -> bool:
             if time.monotonic() > deadline:
@@ -183,11 +189,14 @@ class Shop:
                 coordinator.start_errand(audit(coordinator, audits))
             return may_end and not any(writer.is_alive() for writer in writers) and coordinator.idle()
 
-        coordinator.run(done)
-        while coordinator.tied:
-            tied.add(coordinator.tied)
-            coordinator = self._coordinator(warehouse, coordinator.committer.last, tied)
+        try:
             coordinator.run(done)
+            while coordinator.tied:
+                tied.add(coordinator.tied)
+                coordinator = self._coordinator(warehouse, coordinator.committer.last, tied)
+                coordinator.run(done)
+        finally:
+            writing.stop()
         self.tied = tied
         return warehouse, Past(assembly, start), initial
 
@@ -295,7 +304,7 @@ def test_audits_come_to_the_vector_that_was_read(shop: Shop) -> None:
     """The coordinator stands still, and then commits exactly the positions that were read meanwhile."""
     assembly = shop.opened(view("v", "sweep", TWO_SOURCES), True)
     audits: Audits = []
-    warehouse, past, states = shop.run(3.0, audits)
+    warehouse, past, states = shop.run(3.0, audits, enough=lambda _: len(audits) > 1)
     assert len(audits) > 1
     for vector, positions in audits:
         assert {name: text.partition("@")[0] for name, text in positions["v"].items()} == vector
@@ -309,7 +318,7 @@ def test_every_commit_has_all_of_a_global_transaction_or_nothing(shop: Shop, alg
     if ALGORITHMS[algorithm].level != "complete":
         views = views.replace("complete", "strong")
     assembly = shop.opened(views, True)
-    warehouse, past, states = shop.run(2.5, together=1)
+    warehouse, past, states = shop.run(2.5, together=1, enough=lambda w: len(w.commits) > 2 and shop.whole > 10)
     sales, billing = past.parts["sales"], past.parts["billing"]
     assert len(warehouse.commits) > 2 and len(sales) > 10 and set(sales) == set(billing)
     for commit in warehouse.commits:
@@ -324,7 +333,7 @@ def test_sources_are_tied_together_by_the_first_transaction_that_spans_them(shop
     """Views that share no source are in groups of their own until then, and no part is shown without the other."""
     views = view("v", "sweep", ONE_SOURCE) + view("w", "sweep", "\n    sql: SELECT p.* FROM billing.payments p\n")
     assembly = shop.opened(views.replace("complete", "strong"), True)
-    warehouse, past, states = shop.run(2.5, together=1)
+    warehouse, past, states = shop.run(2.5, together=1, enough=lambda _: shop.whole > 10)
     assert shop.tied == {frozenset({"sales", "billing"})}
     sales, billing = past.parts["sales"], past.parts["billing"]
     assert len(sales) > 10 and set(sales) == set(billing)
@@ -353,7 +362,7 @@ def test_a_part_that_does_not_come_is_waited_for(shop: Shop) -> None:
             shop.server.execute(shop.databases["billing"], other)
         return len(waits) > 1
 
-    warehouse, _, _ = shop.run(0.0, middle=middle)
+    warehouse, _, _ = shop.run(0.0, middle=middle, enough=lambda _: True)
     assert waits == [{}, {"T": ["billing"]}]
     assert [sorted(commit.changes) for commit in warehouse.commits if commit.changes] == [["v"]]
 
@@ -361,7 +370,7 @@ def test_a_part_that_does_not_come_is_waited_for(shop: Shop) -> None:
 def test_views_wait_only_for_sources_that_they_use(shop: Shop) -> None:
     """A part at a source that no view uses is not waited for."""
     assembly = shop.opened(view("v", "sweep", ONE_SOURCE), True)
-    warehouse, past, states = shop.run(1.0, together=1)
+    warehouse, past, states = shop.run(1.0, together=1, enough=lambda _: shop.whole > 3)
     assert len(past.parts["sales"]) > 3
     compare(assembly, warehouse, past, states)  # type: ignore[arg-type]  # another way to know the past
 

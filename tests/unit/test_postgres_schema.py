@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+from patience import PATIENCE
 from postgres_database import COLUMNS, ORDERS, Database, read
 
 from strobe.algebra.bag import Bag
@@ -137,7 +138,7 @@ def test_what_the_log_does_not_tell_is_noticed(db: Database, statement: str, mon
     db.make(f"{ORDERS}; CREATE SCHEMA aside; CREATE TABLE people (id int PRIMARY KEY)", "orders", "people")
     source = db.open()
     source.focus({"orders": ["id", "customer"], "people": ["id"]})
-    until = time.monotonic() + 20
+    until = time.monotonic() + PATIENCE
     stream = source.transactions(source.now(), [], lambda: time.monotonic() > until)
     db.run("INSERT INTO orders VALUES (1, 1, NULL)")
     assert next(t for t in stream if t.changes)
@@ -162,7 +163,7 @@ def test_a_renamed_table_is_not_taken_for_another(db: Database, monkeypatch: pyt
     monkeypatch.setattr(postgres_definitions, "LOOK_SECONDS", 100)
     source = db.make(ORDERS, "orders")
     source.focus({"orders": ["id"]})
-    until = time.monotonic() + 20
+    until = time.monotonic() + PATIENCE
     stream = source.transactions(source.now(), [], lambda: time.monotonic() > until)
     db.run("INSERT INTO orders VALUES (1, 1, NULL)")
     assert next(t for t in stream if t.changes)
@@ -177,6 +178,6 @@ def test_what_changed_before_the_stream_began_is_noticed(db: Database) -> None:
     source.schemas()
     source.focus({"orders": ["id", "customer"]})
     db.run("ALTER TABLE orders ALTER COLUMN customer TYPE text")
-    until = time.monotonic() + 20
+    until = time.monotonic() + PATIENCE
     with pytest.raises(RelationLost, match="another type"):
         list(source.transactions(source.now(), [], lambda: time.monotonic() > until))

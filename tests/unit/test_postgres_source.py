@@ -9,6 +9,7 @@ from functools import partial
 
 import psycopg
 import pytest
+from patience import PATIENCE, eventually
 from postgres_database import COLUMNS, LOCAL, ORDERS, Database, read, stalled
 
 from strobe.algebra.bag import Bag
@@ -126,10 +127,7 @@ def test_the_slot_is_confirmed_only_up_to_what_is_durable(db: Database) -> None:
     time.sleep(0.4)
     assert source.position(db.slot()[0]) == before
     source.discard(read_to)
-    deadline = time.monotonic() + 10
-    while source.position(db.slot()[0]) < read_to:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    eventually(lambda: read_to <= source.position(db.slot()[0]))
     assert source.position(db.slot()[0]) == read_to
     stream.close()
     source.verify(read_to)
@@ -177,10 +175,7 @@ def test_a_quiet_table_on_a_busy_server_moves_on(db: Database) -> None:
     moved = next(t for t in stream if end <= t.position)
     assert not moved.changes
     source.discard(moved.position)
-    deadline = time.monotonic() + 10
-    while source.position(db.slot()[0]) < end:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    eventually(lambda: end <= source.position(db.slot()[0]))
     stream.close()
 
 
@@ -213,7 +208,7 @@ def test_beyond_its_limit_a_slot_is_given_up(db: Database, rebuild: bool, monkey
     assert next(t for t in stream if t.changes)
     db.run("INSERT INTO other SELECT repeat('x', 100) FROM generate_series(1, 20000)")
     with pytest.raises(LostGuarantee, match=r"more than slot.limit \(1.907 MB\)") as error:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE
         for _ in stream:
             assert time.monotonic() < deadline
     stream.close()
@@ -262,14 +257,16 @@ def test_log_that_the_server_took_away(db: Database) -> None:
 def test_a_stream_survives_a_consumer_that_takes_its_time(db: Database) -> None:
     """Keep-alives are answered while nobody takes transactions."""
     source = db.make(ORDERS, "orders")
-    db.server.execute("postgres", f"ALTER ROLE {db.server.role} SET wal_sender_timeout = '1s'")
+    db.server.execute("postgres", f"ALTER ROLE {db.server.role} SET wal_sender_timeout = '4s'")
     try:
         stream = source.transactions(source.now(), [], lambda: False)
         db.run("INSERT INTO orders VALUES (0, 1, '')")
         next(t for t in stream if t.changes)
         for n in range(1, 400):
             db.server.execute(db.name, "INSERT INTO orders VALUES (%s, 1, '')", n)
-        time.sleep(2)
+        ((last,),) = db.server.execute(db.name, "SELECT now() + interval '0.5 s'")
+        answered = "SELECT 1 FROM pg_stat_replication WHERE usename = %s AND reply_time > %s"
+        eventually(lambda: db.server.execute(db.name, answered, db.server.role, last))
         assert [next(t for t in stream if t.changes).changes["orders"].keys(["id"]) for _ in range(1, 400)]
         stream.close()
     finally:

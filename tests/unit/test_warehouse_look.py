@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
@@ -68,18 +68,21 @@ def give_format(table: Path, format_: str) -> None:
 
 
 def test_the_log_is_read_by_its_newest_files_only(tmp_path: Path) -> None:
-    """Header, history and times come from the few files that matter, quickly though the log is long."""
+    """Header, history and times come from the few files that matter; the others need not even be there."""
     append(tmp_path, *range(1, 5000))
     for number in range(5000, 5060):
         append(tmp_path, number)
-    begin = time.perf_counter()
+    old = [path for path in (tmp_path / "log").rglob("*.parquet") if pq.read_metadata(path).num_rows > 1000]
+    for path in old:
+        path.rename(path.with_suffix(".away"))
     last = look.last_header(tmp_path)
     past = look.history(tmp_path, 3)
-    took = time.perf_counter() - begin
+    for path in old:
+        path.with_suffix(".away").rename(path)
     assert last is not None and last.number == 5059 and last.positions == {"v": {"s": "5059"}}
     assert last.as_of == {"v": {"s": START + timedelta(seconds=5059)}} and last.generations == {"v": 1}
     assert [p.header.number for p in past] == [5059, 5058, 5057] and past[0].changed == ("v",)
-    assert took < 2, f"{took:.2f} s"
+    assert old
     log = look.open_log(Layout(tmp_path))
     at = look.header_at(log, START + timedelta(seconds=4321.5))
     assert at is not None and at.number == 4321
