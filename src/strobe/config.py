@@ -122,9 +122,10 @@ class Slot(_Model):
     """How much log a server may keep for Strobe."""
 
     warn: Size = Field(default=2**30, json_schema_extra={"default": "1GB"}, description="`strobe status` warns beyond.")
-    limit: Size | None = Field(default=None, description="The source is given up beyond.")
-    beyond: Literal["stop", "drop"] = Field(
-        default="stop", description="Beyond the limit: stop, and keep the log; or drop the slot too, and let it go."
+    limit: Size | None = Field(default=None, description="What the server is not made to keep beyond.")
+    beyond: Literal["stop", "rebuild"] = Field(
+        default="stop",
+        description="Beyond the limit: stop, and keep the log; or let it go, and rebuild the views that needed it.",
     )
 
 

@@ -46,15 +46,26 @@ class LostGuarantee(UserError):
     code = "lost_guarantee"
 
 
-class RelationLost(LostGuarantee):
-    """The same for the views that use some relations of a source; the others can be kept."""
+class SourceLost(LostGuarantee):
+    """The same for the views that use a source; the others can be kept."""
+
+    def __init__(
+        self, message: str, *, source: str = "", rebuild: bool = False, where: str = "", fix: str = ""
+    ) -> None:
+        """With `rebuild` the views are to be rebuilt without anybody's asking. An error that comes from another process
+        is made of its message alone, and then given the rest."""
+        super().__init__(message, where=where, fix=fix)
+        self.source = source
+        self.rebuild = rebuild
+
+
+class RelationLost(SourceLost):
+    """The same for the views that use some relations of a source."""
 
     def __init__(
         self, message: str, *, source: str = "", relations: Collection[str] = (), where: str = "", fix: str = ""
     ) -> None:
-        """An error that comes from another process is made of its message alone, and then given the rest."""
-        super().__init__(message, where=where, fix=fix)
-        self.source = source
+        super().__init__(message, source=source, where=where, fix=fix)
         self.relations = frozenset(relations)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from postgres_server import PostgresServer
 from pyspark.sql import SparkSession
@@ -16,9 +17,9 @@ from strobe.errors import LostGuarantee
 from strobe.runtime import mailbox
 from strobe.runtime.assembly import assemble
 from strobe.runtime.audit import audit
-from strobe.sources import postgres_definitions
+from strobe.sources import postgres_definitions, postgres_slot
 
-pytestmark = [pytest.mark.spark, pytest.mark.live, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.live]
 
 TABLES = """
     CREATE TABLE customers (id int PRIMARY KEY, name text);
@@ -39,19 +40,31 @@ views:
 """
 
 
+LIMITED = PROJECT.replace('"${SALES_DSN}"', '"${SALES_DSN}", slot: {limit: 3MB, beyond: rebuild}').replace(
+    "views:",
+    "  billing: {type: sqlite, path: billing.db}\nviews:\n  paid: {sql: 'SELECT id, cents FROM billing.payments'}",
+)
+
+
 class PgShop(Shop):
     def __init__(
-        self, server: PostgresServer, folder: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+        self,
+        server: PostgresServer,
+        folder: Path,
+        spark: SparkSession,
+        monkeypatch: pytest.MonkeyPatch,
+        yml: str = PROJECT,
     ) -> None:
         self.server, self.database = server, server.database(TABLES)
         monkeypatch.setenv("SALES_DSN", server.dsn(self.database))
-        super().__init__(folder, spark, PROJECT)
+        super().__init__(folder, spark, yml)
 
     def prepare(self) -> None:
         assembly = assemble(config.load(self.folder))
         for name, source in assembly.sources.items():
             relations = [relation.name for relation in assembly.relations(name)]
-            self.server.publish(self.database, source.prepare_script(relations))
+            if name == "sales":
+                self.server.publish(self.database, source.prepare_script(relations))
             source.prepare(relations)
         assembly.close()
 
@@ -87,6 +100,7 @@ def audited(shop: PgShop) -> None:
     assert audit(config.load(shop.folder), ["people"])["verdict"] == "valid"
 
 
+@pytest.mark.slow
 def test_only_views_of_a_table_that_cannot_be_followed_stand_still(shop: PgShop) -> None:
     """TRUNCATE: the others go on, also after a new start; no log is kept for views that stand still; a rebuild
     brings them back in."""
@@ -112,6 +126,7 @@ def test_only_views_of_a_table_that_cannot_be_followed_stand_still(shop: PgShop)
         wait_for(lambda: shop.rows("pairs") == [(12, 2, "Bob"), (13, 1, "Ada")])
 
 
+@pytest.mark.slow
 def test_a_dropped_table_stops_its_views_only(shop: PgShop) -> None:
     """Though the log does not tell; and when the service starts anew without the table, too."""
     with shop.running() as service:
@@ -126,8 +141,54 @@ def test_a_dropped_table_stops_its_views_only(shop: PgShop) -> None:
         audited(shop)
 
 
+@pytest.mark.slow
 def test_when_no_view_is_left_the_run_ends(shop: PgShop) -> None:
     """With the reason, and what to do."""
     with pytest.raises(LostGuarantee, match="TRUNCATE"), shop.running() as service:
         shop.sql("TRUNCATE orders, customers")
         wait_for(lambda: service.coordinator is None)
+
+
+def test_beyond_the_limit_of_its_log_the_views_are_rebuilt(
+    postgres: PostgresServer, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody leaves a transaction open: the log is let go, views of other sources go on, and the source's own are
+    rebuilt by themselves as soon as that is possible, though Strobe is started anew in between and strobe.yml was
+    edited."""
+    monkeypatch.setattr(postgres_slot, "LOOK_SECONDS", 0.1)
+    shop = PgShop(postgres, tmp_path, spark, monkeypatch, LIMITED)
+    kept = (
+        "SELECT count(*) FROM pg_replication_slots WHERE database = %s AND pg_current_wal_lsn() - restart_lsn > 3000000"
+    )
+    try:
+        with psycopg.connect(postgres.dsn(shop.database), autocommit=False) as forgotten:
+            with shop.running() as service:
+                wait_for(lambda: service.document.get("sources"))
+                forgotten.execute("SELECT pg_current_xact_id()")
+                shop.sql(
+                    "CREATE TABLE other (a text)",
+                    "INSERT INTO other SELECT repeat('x', 1000) FROM generate_series(1, 5000)",
+                )
+                wait_for(lambda: set(still(service.document)) == {"people", "placed", "pairs"})
+                assert "rebuilt by themselves" in still(service.document)["pairs"]
+                shop.write("billing", "INSERT INTO payments VALUES (77, 10, 7)")
+                wait_for(lambda: (77, 7) in shop.rows("paid"))
+                wait_for(lambda: postgres.execute("postgres", kept, shop.database) == [(0,)])
+            (tmp_path / "strobe.yml").write_text(LIMITED.replace("c.id AS c, c.name FROM", "c.name FROM"))
+            shop.sql("INSERT INTO orders VALUES (11, 1, '{meanwhile}')")
+            with shop.running() as service:
+                wait_for(lambda: set(still(service.document)) == {"people", "placed", "pairs"})
+                shop.write("billing", "INSERT INTO payments VALUES (78, 10, 7)")
+                wait_for(lambda: (78, 7) in shop.rows("paid"))
+                assert shop.rows("placed") == [(10, None)]
+                forgotten.rollback()
+                wait_for(lambda: not still(service.document), 180)
+                shop.sql("UPDATE customers SET name = 'Bea'")
+                wait_for(lambda: shop.rows("pairs") == [(10, 1, "Bea"), (11, 1, "Bea")])
+                assert shop.rows("placed") == [(10, None), (11, ["meanwhile"])]
+        assert any("applied at commit" in said and said.count(", ") == 2 for said in shop.notes.said), (
+            "all in one commit"
+        )
+        assert audit(config.load(shop.folder), ())["verdict"] == "valid"
+    finally:
+        postgres.drop(shop.database)

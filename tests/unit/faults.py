@@ -494,6 +494,20 @@ def end_server(world: World, name: str, *, killed: bool) -> None:
         world.postgres.stop()
 
 
+@contextlib.contextmanager
+def other_passwords(world: World) -> Iterator[None]:
+    """Both servers let Strobe in no more; whoever is in stays."""
+    role, user = world.postgres.role, "strobe@'127.0.0.1'"
+    ((kept,),) = world.mariadb.rows("SELECT authentication_string FROM mysql.user WHERE user = 'strobe'")
+    try:
+        world.sql(f"ALTER ROLE {role} PASSWORD 'another'")
+        world.mariadb.run(f"ALTER USER {user} IDENTIFIED BY 'another'")
+        yield
+    finally:
+        world.sql(f"ALTER ROLE {role} PASSWORD '{world.postgres.password}'")
+        world.mariadb.run(f"ALTER USER {user} IDENTIFIED VIA mysql_native_password USING '{kept}'")
+
+
 def end_connections(world: World, name: str) -> None:
     """`pg_terminate_backend` or `KILL`, for whatever Strobe has open."""
     if name == "sales":

@@ -53,10 +53,10 @@ views:
 def test_how_much_log_a_slot_may_keep(project: Path) -> None:
     """Sizes are PostgreSQL's, by powers of 1024."""
     asked = MINIMAL.replace(
-        SOURCE, "  depot: {type: postgres, dsn: host=h, slot: {warn: 512MB, limit: 2GB, beyond: drop}}"
+        SOURCE, "  depot: {type: postgres, dsn: host=h, slot: {warn: 512MB, limit: 2GB, beyond: rebuild}}"
     )
     slot = load(project, asked).sources["depot"].slot  # type: ignore[union-attr]
-    assert (slot.warn, slot.limit, slot.beyond) == (512 * 2**20, 2 * 2**30, "drop")
+    assert (slot.warn, slot.limit, slot.beyond) == (512 * 2**20, 2 * 2**30, "rebuild")
     silent = MINIMAL.replace(SOURCE, "  depot: {type: postgres, dsn: host=h}")
     slot = load(project, silent).sources["depot"].slot  # type: ignore[union-attr]
     assert (slot.warn, slot.limit, slot.beyond) == (2**30, None, "stop")

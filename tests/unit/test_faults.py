@@ -11,7 +11,7 @@ import random
 import re
 import threading
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing
 from datetime import datetime, timedelta, timezone
 from itertools import product
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from faults import Crash, Past, World, end_connections, end_server, paused
+from faults import Crash, Past, World, end_connections, end_server, other_passwords, paused
 from memory_live import contents
 from patience import PATIENCE, Writing, eventually
 
@@ -84,7 +84,7 @@ def test_connections_that_stall(impatient: None, world: World) -> None:
 @pytest.mark.parametrize(
     ("name", "how"),
     [
-        *product(["sales", "billing"], ["cut", "stalled", "killed", "paused", "ended"]),
+        *product(["sales", "billing"], ["cut", "stalled", "killed", "paused", "ended", "refused"]),
         *(
             pytest.param(name, how, marks=pytest.mark.slow)
             for name, how in product(["sales", "billing"], ["reset", "stopped"])
@@ -106,10 +106,12 @@ def test_a_half_done_snapshot_is_repeated(impatient: None, world: World, name: s
     reader = source.reader(at_a_position=True)
     reader.open()
     proxy.break_after(50_000, stall=True)
-    given_up = threading.Event()
+    given_up, refused = threading.Event(), ExitStack()
 
     def fault() -> None:
         eventually(lambda: proxy.stalled)
+        if how == "refused":
+            refused.enter_context(other_passwords(world))
         if how in ("killed", "stopped"):
             end_server(world, name, killed=how == "killed")
         elif how == "ended":
@@ -118,7 +120,7 @@ def test_a_half_done_snapshot_is_repeated(impatient: None, world: World, name: s
             with paused(world.postgres, world.mariadb):
                 proxy.go_on()
                 assert given_up.wait(PATIENCE)
-        if how in ("killed", "stopped", "cut", "reset"):
+        if how in ("killed", "stopped", "cut", "reset", "refused"):
             proxy.cut(reset=how == "reset")
         elif how == "ended":
             proxy.go_on()
@@ -133,6 +135,10 @@ def test_a_half_done_snapshot_is_repeated(impatient: None, world: World, name: s
         disturbing.join()
     reader.close()
     proxy.go_on()
+    with refused:
+        if how == "refused":
+            with pytest.raises(AccessRefused):
+                contents(world.assembly, name)
     if how in ("killed", "stopped"):
         (world.postgres if name == "sales" else world.mariadb).start()
     writing = Writing(PATIENCE)
@@ -194,15 +200,11 @@ def test_streams_that_the_server_ends(world: World) -> None:
 def test_a_password_that_is_changed(world: World) -> None:
     """The view stands still and the problem says what to do, without the secret; with the old password back it goes
     on."""
-    role, user = world.postgres.role, "strobe@'127.0.0.1'"
-    ((kept,),) = world.mariadb.rows("SELECT authentication_string FROM mysql.user WHERE user = 'strobe'")
     coordinator = world.coordinator()
 
     def fault() -> None:
         world.more()
-        try:
-            world.sql(f"ALTER ROLE {role} PASSWORD 'another'")
-            world.mariadb.run(f"ALTER USER {user} IDENTIFIED BY 'another'")
+        with other_passwords(world):
             for proxy in world.proxies.values():
                 proxy.cut()
             for name in world.proxies:
@@ -210,11 +212,6 @@ def test_a_password_that_is_changed(world: World) -> None:
                 problem = str(coordinator.problem(name))
                 assert f"source {name}" in problem and "right user and password" in problem
                 assert "least-privilege" not in problem and "s3cret" not in problem
-                with pytest.raises(AccessRefused):  # a load would say the same, and end
-                    contents(world.assembly, name)
-        finally:
-            world.sql(f"ALTER ROLE {role} PASSWORD '{world.postgres.password}'")
-            world.mariadb.run(f"ALTER USER {user} IDENTIFIED VIA mysql_native_password USING '{kept}'")
 
     world.keep(coordinator, 1, fault)
     world.judge()

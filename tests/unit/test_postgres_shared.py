@@ -13,7 +13,7 @@ import pytest
 from postgres_database import Database, read
 
 from strobe.algebra.bag import Bag
-from strobe.errors import SourceUnavailable
+from strobe.errors import AccessRefused, SourceUnavailable
 from strobe.messages import Position
 from strobe.sources import postgres_shared
 from strobe.sources.base import Reader, Shared
@@ -112,6 +112,20 @@ def test_a_snapshot_that_ended_is_not_read(made: Database) -> None:
         )
         with pytest.raises(SourceUnavailable, match="gone"):
             shared.reader.open()
+
+
+def test_a_password_that_is_changed_in_the_middle(made: Database) -> None:
+    """Whoever comes after that is not let in, and is told so: the load fails as a whole."""
+    role, password = made.server.role, made.server.password
+    with made.source.reader().shared(NAMES, 2) as shared:
+        assert shared is not None and len(portions(shared, "plain")) == 2000
+        made.server.execute(made.name, f"ALTER ROLE {role} PASSWORD 'another'")
+        try:
+            with pytest.raises(AccessRefused, match="password") as error:
+                portions(shared, "parted")
+        finally:
+            made.server.execute(made.name, f"ALTER ROLE {role} PASSWORD '{password}'")
+    assert password not in str(error.value) and "right user and password" in error.value.fix
 
 
 def test_nobody_writes_a_table_anew_meanwhile(made: Database) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import threading
 import time
+from functools import partial
 
 import psycopg
 import pytest
@@ -12,7 +13,7 @@ from patience import PATIENCE, eventually
 from postgres_database import COLUMNS, LOCAL, ORDERS, Database, read, stalled
 
 from strobe.algebra.bag import Bag
-from strobe.errors import LostGuarantee, SourceUnavailable
+from strobe.errors import LostGuarantee, SourceLost, SourceUnavailable
 from strobe.messages import SeenByXid
 from strobe.sources import postgres_slot
 from strobe.sources.postgres_place import Keep
@@ -196,12 +197,12 @@ def test_the_log_that_is_kept_is_told_with_its_reason(db: Database) -> None:
     warned.close()
 
 
-@pytest.mark.parametrize("drop", [False, True])
-def test_beyond_its_limit_a_slot_is_given_up(db: Database, drop: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stream ends with the way out; where it is asked for, the slot is dropped, so that the log can go."""
+@pytest.mark.parametrize("rebuild", [False, True])
+def test_beyond_its_limit_a_slot_is_given_up(db: Database, rebuild: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stream ends with the way out; where the views are to be rebuilt, a new slot can take the old one's place."""
     monkeypatch.setattr(postgres_slot, "LOOK_SECONDS", 0.1)
     db.make(f"{ORDERS}; CREATE TABLE other (a text)", "orders")
-    source = db.open(keep=Keep(limit=2_000_000, drop=drop))
+    source = db.open(keep=Keep(limit=2_000_000, rebuild=rebuild))
     stream = source.transactions(source.now(), [], lambda: False)
     db.run("INSERT INTO orders VALUES (1, 1, NULL)")
     assert next(t for t in stream if t.changes)
@@ -210,10 +211,47 @@ def test_beyond_its_limit_a_slot_is_given_up(db: Database, drop: bool, monkeypat
         deadline = time.monotonic() + PATIENCE
         for _ in stream:
             assert time.monotonic() < deadline
-    assert ("dropped" in error.value.message) is drop and "strobe rebuild" in error.value.fix
-    slots = db.server.execute(db.name, "SELECT slot_name FROM pg_replication_slots WHERE database = current_database()")
-    assert len(slots) == (0 if drop else 1)
+    stream.close()
+    assert isinstance(error.value, SourceLost) is rebuild
+    if rebuild:
+        stood = source.now()
+        db.run("INSERT INTO orders VALUES (2, 1, NULL)")
+        source.renew(["orders"])
+        source.guard()
+        with pytest.raises(LostGuarantee, match="made anew"):
+            source.verify(stood)
+        begun = db.server.execute(db.name, "SELECT confirmed_flush_lsn FROM pg_replication_slots")
+        source.renew(["orders"])
+        assert db.server.execute(db.name, "SELECT confirmed_flush_lsn FROM pg_replication_slots") == begun
+    else:
+        assert "strobe rebuild" in error.value.fix and "slot.limit" in error.value.fix
     source.close()
+
+
+def test_log_that_the_server_took_away(db: Database) -> None:
+    """max_slot_wal_keep_size: it is noticed, and where views are to be rebuilt a new slot takes the old one's place."""
+    db.make(ORDERS, "orders")
+    source = db.open(keep=Keep(rebuild=True))
+    start = source.now()
+    admin = partial(db.server.execute, db.name)
+    admin("ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'")
+    try:
+        admin("SELECT pg_reload_conf()")
+        deadline = time.monotonic() + 120
+        while admin("SELECT wal_status FROM pg_replication_slots WHERE slot_name = 'strobe_test_shop'") != [("lost",)]:
+            db.run("INSERT INTO orders VALUES (1, 1, NULL)", "DELETE FROM orders", "SELECT pg_switch_wal()")
+            admin("CHECKPOINT")
+            assert time.monotonic() < deadline
+        for noticed in (lambda: source.verify(start), lambda: next(source.transactions(start, [], lambda: False))):
+            with pytest.raises(SourceLost) as error:
+                noticed()
+            assert error.value.rebuild and error.value.source == "shop"
+        source.renew(["orders"])
+        source.verify(source.now())
+    finally:
+        admin("ALTER SYSTEM RESET max_slot_wal_keep_size")
+        admin("SELECT pg_reload_conf()")
+        source.close()
 
 
 def test_a_stream_survives_a_consumer_that_takes_its_time(db: Database) -> None:

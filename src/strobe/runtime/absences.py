@@ -1,21 +1,24 @@
 """Views that cannot be kept at the moment, so that the others go on without them.
 
 A view is *aside* if it cannot be compiled any more when the run starts (a column is gone), stands *still* when one of
-its relations cannot be followed any more, until it is rebuilt, and waits while one of its sources is down (*detached*).
+its relations or sources cannot be followed any more, until it is rebuilt, and waits while one of its sources is down:
+*detached* if that was noticed when its views had been compiled, *unreached* if before.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from strobe.errors import LostGuarantee, RelationLost, SourceUnavailable, StrobeError, UserError
-from strobe.runtime.assembly import Assembly, as_applied
+from strobe.errors import LostGuarantee, RelationLost, SourceLost, SourceUnavailable, StrobeError, UserError
+from strobe.runtime.assembly import Assembly, as_applied, source_names
 from strobe.runtime.coordinator import Coordinator
 from strobe.sources.base import Source
+from strobe.warehouse import notes
 from strobe.warehouse.header import Commit, Definition
+from strobe.warehouse.layout import Layout
 
 DETACH = 10.0
 """Seconds for which a source may be down before the views that do not need it go on without the others."""
@@ -25,15 +28,20 @@ RETRY = 2.0
 
 
 class Absences:
-    def __init__(self, say: Callable[[str], None], *, set_aside: bool) -> None:
-        """With `set_aside`, it is no reason to end that no view is left."""
+    def __init__(self, layout: Layout, say: Callable[[str], None], *, set_aside: bool) -> None:
+        """With `set_aside`, it is no reason to end that no view is left, and none is rebuilt without being asked."""
+        self._layout = layout
         self._say = say
         self._set_aside = set_aside
+        self._applied: Mapping[str, Definition] = {}
         self.aside: dict[str, UserError] = {}
         self.still: dict[str, LostGuarantee] = {}
         """Until they are rebuilt."""
         self.detached: set[str] = set()
-        """Sources that are down, whose views stand still."""
+        self._unreached: dict[str, set[str]] = {}
+        """Views, and which of their sources."""
+        self.to_rebuild: list[str] = []
+        """Those that are rebuilt without being asked."""
         self.regroup: set[str] | None = None
         """What will be detached when the loop begins anew, because sources came or went or were tied together."""
         self.together: set[frozenset[str]] = set()
@@ -46,34 +54,69 @@ class Absences:
         """By view, why it stands still."""
         return {**self.aside, **self.still}
 
+    @property
+    def down(self) -> set[str]:
+        """Sources that are down, whose views stand still."""
+        return self.detached.union(*self._unreached.values())
+
+    @property
+    def given_up(self) -> set[str]:
+        """Views for which no log need be kept. Where a source was lost as a whole it may not be theirs."""
+        return {name for name, error in self.still.items() if isinstance(error, RelationLost)}
+
+    def ready(self, views: Sequence[str]) -> list[str]:
+        """Those of the views that can be loaded at the moment."""
+        return [n for n in views if n not in self.aside and not source_names(self._applied[n].sql) & self.down]
+
+    def _note(self, views: Mapping[str, int]) -> list[str]:
+        """Views that are to be rebuilt, with those of an earlier run."""
+        if views:
+            notes.add(self._layout, notes.REBUILD, views)
+        noted = notes.read(self._layout, notes.REBUILD)
+        found = [name for name, definition in self._applied.items() if noted.get(name) == definition.generation]
+        self.to_rebuild = [] if self._set_aside else found
+        return found
+
     def as_applied(self, assembly: Assembly, definitions: Mapping[str, Definition], last: Commit) -> Assembly:
         """The views as they were last loaded, without those that cannot be kept."""
+        self._applied = definitions
+        for name in self._note({}):
+            self.still.setdefault(name, LostGuarantee("log that it needed was let go", fix="It is rebuilt by itself."))
         applied = {name: definition.sql for name, definition in definitions.items()}
-        self.aside = {}
-        try:
-            if not self._set_aside:
+        self.aside, self._unreached = {}, {}
+        if not self._set_aside:
+            with suppress(UserError, SourceUnavailable):  # a column is gone, a table, a server: of some views
                 return as_applied(assembly, applied, self._say)
-        except UserError:  # a column is gone, a table: of some views
-            if all(self._cannot_be_kept(assembly, name, sql, last) for name, sql in applied.items()):
-                raise
-        self.aside = {n: e for n, q in applied.items() if (e := self._cannot_be_kept(assembly, n, q, last))}
-        for name, error in self.aside.items():
+        found = {n: error for n, q in applied.items() if (error := self._cannot_be_kept(assembly, n, q, last))}
+        if found.keys() == applied.keys() and not self._set_aside:
+            error = next(iter(found.values()))
+            raise UserError(error.message, where=error.where, fix=error.fix) from error
+        for name, error in found.items():
             self._say(f"view {name} stands still: {error}")
-        return as_applied(assembly, {n: q for n, q in applied.items() if n not in self.aside}, self._say)
+            if isinstance(error, SourceUnavailable):
+                used = source_names(applied[name])
+                self._unreached[name] = {s for s in used if not _reachable(assembly.sources[s])} or used
+            else:
+                self.aside[name] = error
+        return as_applied(assembly, {n: q for n, q in applied.items() if n not in found}, self._say)
 
-    def _cannot_be_kept(self, assembly: Assembly, name: str, sql: str, last: Commit) -> UserError | None:
+    def _cannot_be_kept(
+        self, assembly: Assembly, name: str, sql: str, last: Commit
+    ) -> UserError | SourceUnavailable | None:
         try:
             alone = as_applied(assembly, {name: sql}, lambda _: None)
             for source in alone.views[name].view.sources if self._set_aside else ():
                 with suppress(SourceUnavailable):
                     verify_source(alone.sources[source], last, [name])
-        except UserError as error:
+        except (UserError, SourceUnavailable) as error:
             return error
         return None
 
     def returned(self, views: Collection[str]) -> None:
         """These were loaded anew, or are gone."""
         self.still = {name: error for name, error in self.still.items() if name not in views}
+        if not self.still:
+            notes.clear(self._layout, notes.REBUILD)
 
     def present(self, assembly: Assembly, last: Commit) -> Assembly:
         """The views that can be kept from the last commit on."""
@@ -81,8 +124,8 @@ class Absences:
             present = self._present(assembly)
             try:
                 unreachable = self._verify(present, last)
-            except RelationLost as error:
-                self.stand_still(present, error)
+            except SourceLost as error:
+                self.stand_still(present, last, error)
                 continue
             if not unreachable and not present.views.keys() & self.still.keys():
                 return present
@@ -97,14 +140,26 @@ class Absences:
             self._say(f"waiting for {', '.join(sorted(self.detached))}: {', '.join(waiting)} stand still")
         return replace(assembly, views=views)
 
-    def stand_still(self, assembly: Assembly, error: RelationLost) -> None:
-        """Let views go on without those that use a relation which cannot be followed any more."""
-        lost = {(error.source, name) for name in error.relations}
-        using = {n for n, p in assembly.views.items() if lost & {(r.source, r.name) for r in p.view.relations}}
-        if not using or (using == set(assembly.views) and not self._set_aside):
+    def stand_still(self, assembly: Assembly, last: Commit, error: SourceLost) -> None:
+        """Let views go on without those that use a relation or source which cannot be followed any more."""
+        if isinstance(error, RelationLost):
+            lost = {(error.source, name) for name in error.relations}
+            using = {n for n, p in assembly.views.items() if lost & {(r.source, r.name) for r in p.view.relations}}
+        else:
+            using = {name for name, vector in last.positions.items() if error.source in vector}
+        if not using:
             raise error
-        self.still |= dict.fromkeys(using, error)
-        self._say(f"{', '.join(sorted(using))} stand still: {error}")
+        self._put_still(dict.fromkeys(using, error))
+
+    def _put_still(self, lost: Mapping[str, SourceLost]) -> None:
+        """Raises the reason if no view is left that can be kept, now or when its source is back."""
+        noted = self._note({name: self._applied[name].generation for name, error in lost.items() if error.rebuild})
+        self.still |= lost
+        left = self._applied.keys() - self.still.keys() - self.aside.keys()
+        if lost and not left and not noted and not self._set_aside:
+            raise next(iter(lost.values()))
+        for error in {*lost.values()}:
+            self._say(f"{', '.join(sorted(n for n in lost if lost[n] is error))} stand still: {error}")
 
     def mind(self, coordinator: Coordinator) -> None:
         """Let views go on without those whose source is down, and take these in again when it is back."""
@@ -114,9 +169,9 @@ class Absences:
         lost = {name for name, since in self._down_since.items() if now - since > DETACH}
         if any(not lost & set(planned.view.sources) for planned in coordinator.assembly.views.values()) and lost:
             self.regroup = self.detached | lost
-        elif self.detached and now >= self._next_try:
+        elif self.down and now >= self._next_try:
             self._next_try = now + RETRY
-            back = {name for name in self.detached if _reachable(coordinator.assembly.sources[name])}
+            back = {name for name in self.down if _reachable(coordinator.assembly.sources[name])}
             self.regroup = self.detached - back if back else None
 
     def tie(self, sources: frozenset[str]) -> None:
@@ -135,35 +190,33 @@ class Absences:
         for name in {s for planned in assembly.views.values() for s in planned.view.sources}:
             users = [view for view, planned in assembly.views.items() if name in planned.view.sources]
             try:
-                left_behind = verify_source(assembly.sources[name], last, users)
-                for view, error in left_behind.items():
-                    self._say(f"view {view} stands still: {error}")
-                self.still |= left_behind
+                self._put_still(verify_source(assembly.sources[name], last, users))
             except SourceUnavailable as error:
                 self._say(str(error))
                 unreachable.add(name)
         return unreachable
 
 
-def verify_source(source: Source, last: Commit, users: list[str]) -> dict[str, LostGuarantee]:
-    """Returns the views that the source's log does not reach back to any more, and why; raises it if these are all."""
+def verify_source(source: Source, last: Commit, users: list[str]) -> dict[str, SourceLost]:
+    """Returns the views that the source's log does not reach back to any more, and why; raises what all have lost."""
     identity, known = source.identity(), last.identity.get(source.name)
     if known is not None and identity != known:
-        raise LostGuarantee(
+        raise SourceLost(
             f"this is another database than before (it was {known}, it is {identity})",
+            source=source.name,
             where=f"source {source.name}",
             fix=f"Put the old one back, or rebuild the views that use it: {', '.join(users)}.",
         )
     stand: dict[str, list[str]] = {}
     for view in users:
         stand.setdefault(last.positions[view][source.name], []).append(view)
-    lost: dict[str, LostGuarantee] = {}
+    lost: dict[str, SourceLost] = {}
     for text, views in stand.items():
         try:
             source.verify(source.position(text))
         except RelationLost:
             raise
-        except LostGuarantee as error:
+        except SourceLost as error:
             lost |= dict.fromkeys(views, error)
     if lost.keys() == set(users):
         raise lost[users[0]]

@@ -92,17 +92,27 @@ def open_sources(project: Project, spark: Callable[[], SparkSession] = no_spark)
 
 def schemas(sources: Mapping[str, Source], names: set[str]) -> dict[str, RelationSchema]:
     """What the named sources offer; a source that cannot be reached is the user's to mend before anything starts."""
-    found: dict[str, RelationSchema] = {}
-    for name in sorted(names & set(sources)):
-        try:
-            found |= {schema.id: schema for schema in sources[name].schemas()}
-        except SourceUnavailable as error:
-            raise UserError(error.message, where=error.where or f"source {name}", fix=error.fix) from error
-    return found
+    try:
+        return _offered(sources, names)
+    except SourceUnavailable as error:
+        raise UserError(error.message, where=error.where, fix=error.fix) from error
+
+
+def _offered(sources: Mapping[str, Source], names: set[str]) -> dict[str, RelationSchema]:
+    return {schema.id: schema for name in sorted(names & set(sources)) for schema in sources[name].schemas()}
 
 
 def source_names(sql: str) -> set[str]:
     return {relation.split(".", 1)[0] for relation in referenced_relations(sql)}
+
+
+def relations_of(queries: Iterable[str]) -> dict[str, list[str]]:
+    """The relations that some queries use, by source."""
+    found: dict[str, list[str]] = {}
+    for relation in sorted({relation for sql in queries for relation in referenced_relations(sql)}):
+        source, _, name = relation.partition(".")
+        found.setdefault(source, []).append(name)
+    return found
 
 
 def plan_view(
@@ -207,12 +217,12 @@ def assemble(project: Project, spark: Callable[[], SparkSession] = no_spark) -> 
 def as_applied(assembly: Assembly, definitions: Mapping[str, str], say: Callable[[str], None]) -> Assembly:
     """The views as they were last loaded (`definitions` is their SQL); what strobe.yml says otherwise is only told.
 
-    Sources whose relations are known are not asked again: they may be down.
+    Sources whose relations are known are not asked again; `SourceUnavailable` if another is down.
     """
     project = assembly.project
     used = {s for sql in definitions.values() for s in source_names(sql)}
     known = {relation.source for relation in assembly.schemas.values()}
-    relations = {**assembly.schemas, **schemas(assembly.sources, used - known)}
+    relations = {**assembly.schemas, **_offered(assembly.sources, used - known)}
     views = {}
     for name, sql in definitions.items():
         config = project.views.get(name)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from strobe.auditor.compare import differences
 from strobe.config import Project
-from strobe.errors import NotNow, UserError
+from strobe.errors import NotNow, SourceUnavailable, UserError
 from strobe.runtime import edits, mailbox
 from strobe.runtime.assembly import Assembly, as_applied
 from strobe.runtime.errands import FREEZE
@@ -79,7 +79,7 @@ def _as_applied(assembly: Assembly, applied: Mapping[str, str]) -> tuple[Assembl
     for name, sql in applied.items():
         try:
             as_applied(assembly, {name: sql}, lambda _: None)
-        except UserError as error:
+        except (UserError, SourceUnavailable) as error:
             verdicts[name] = _unknown(f"it stands still: {error.message}")
     return as_applied(assembly, {n: q for n, q in applied.items() if n not in verdicts}, lambda _: None), verdicts
 

@@ -10,9 +10,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 
-from strobe.errors import SourceUnavailable, UserError
+from strobe.errors import LostGuarantee, SourceUnavailable, StrobeError, UserError
+from strobe.messages import Position
 from strobe.runtime.coordinator import Coordinator
+from strobe.sources.base import Source
 from strobe.warehouse.warehouse import Warehouse
 
 FOLD_EVERY = 60.0
@@ -60,6 +63,9 @@ class Caretaker(threading.Thread):
                 if now - self._maintained_at >= MAINTAIN_EVERY and not self.logs_needed():
                     self._warehouse.maintain()
                     self._maintained_at = time.monotonic()
+            except LostGuarantee as error:  # more log is kept than may be
+                self._coordinator.fail(error)
+                return
             except (SourceUnavailable, UserError) as error:
                 self._say(f"put off: {error}")
                 self._folded_at = self._maintained_at = time.monotonic()
@@ -88,11 +94,13 @@ class Caretaker(threading.Thread):
         if self.logs_needed():
             return
         last = self._coordinator.committer.last
-        for name in self._coordinator.vector:
-            source = self._coordinator.assembly.sources[name]
-            kept = (vector for view, vector in last.positions.items() if view not in self.given_up)
-            places = [source.position(vector[name]) for vector in kept if name in vector]
+        for name, source in self._coordinator.assembly.sources.items():
+            users = [view for view, vector in last.positions.items() if name in vector]
+            places = [source.position(last.positions[view][name]) for view in users if view not in self.given_up]
             needed = min(places, key=lambda position: position.order, default=None)
+            if users and name not in self._coordinator.vector:  # nobody reads it
+                source.guard()
+                needed = None if places else _end(source)
             if needed is not None and self._discarded.get(name) != needed.text:
                 source.discard(needed)
                 self._discarded[name] = needed.text
@@ -108,3 +116,10 @@ class Caretaker(threading.Thread):
 
     def stop(self) -> None:
         self._ended.set()
+
+
+def _end(source: Source) -> Position | None:
+    """Where a log ends that is kept for nobody; None if that cannot be found out."""
+    with suppress(StrobeError):
+        return source.now()
+    return None

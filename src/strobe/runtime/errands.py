@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from strobe.runtime.coordinator import BRING, PAUSE, Coordinator, Errand
 from strobe.runtime.joining import Joining
 
 EDITS = ("rebuild", "apply")
+REBUILD_EVERY = 30.0
+"""Seconds between the beginnings of attempts to rebuild views unasked."""
 FREEZE = 60.0
 """Seconds for which a coordinator stands still for an auditor that has gone silent."""
 
@@ -23,7 +26,7 @@ class Errands:
     def __init__(self, warehouse: Path, joining: Joining, coordinator: Coordinator) -> None:
         self._warehouse = warehouse
         self._joining, self._coordinator = joining, coordinator
-        self._next_look = 0.0
+        self._next_look = self._next_rebuild = 0.0
         self._open: str | None = None
         self._document: dict[str, Any] = {}
         self._brought: dict[str, Any] | None = None
@@ -36,6 +39,12 @@ class Errands:
         self._next_look = now + 0.1
         for number, document in mailbox.requests(self._warehouse):
             self._take(number, document)
+
+    def rebuild(self, views: Sequence[str], ready: Sequence[str]) -> None:
+        """Unasked: log that these views needed is let go, and those that can be are loaded anew."""
+        if views and not self._coordinator.errand_open and time.monotonic() >= self._next_rebuild:
+            self._coordinator.start_errand(self._joining.rebuild_lost(self._coordinator, views, ready))
+            self._next_rebuild = time.monotonic() + REBUILD_EVERY
 
     def put_back(self) -> None:
         """The coordinator starts anew without some views: an edit that was under way is begun anew with it."""

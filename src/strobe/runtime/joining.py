@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
 from strobe import config
 from strobe.config import Project
-from strobe.errors import NotNow, SourceUnavailable, StrobeError, UserError
+from strobe.errors import LostGuarantee, NotNow, SourceLost, SourceUnavailable, StrobeError, UserError
 from strobe.runtime import edits, mailbox
 from strobe.runtime.aside import aside
-from strobe.runtime.assembly import Assembly, assemble, preflight
+from strobe.runtime.assembly import Assembly, as_applied, assemble, open_sources, preflight, relations_of
 from strobe.runtime.beside import Arrivals, Beside
 from strobe.runtime.coordinator import BRING, PAUSE, Coordinator, Errand
 from strobe.runtime.edits import Edit
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 ROUNDS = 5
 """How often views that are about to join come to where the others are, before they join however far behind they are."""
 
+ATTEMPTS = 3
+"""To rebuild views within the limit of log that a source may keep."""
+
 CLOSE_BEHIND = 3.0
 """Seconds of catching up that the others can wait for."""
 
@@ -44,7 +47,7 @@ CLOSE_BEHIND = 3.0
 class Change:
     """An edit that is being applied: who asked for it, the project as it is to be, and the views that are to join."""
 
-    request: str
+    request: str | None
     edit: Edit
     assembly: Assembly
     drop_tables: bool = False
@@ -71,6 +74,8 @@ class Joining:
         self._project, self._spark, self._reporter = project, spark, reporter
         self.change: Change | None = None
         self._giving_up = threading.Lock()
+        self._lost_again = 0
+        """Attempts to rebuild views in whose course log was let go again."""
 
     @property
     def near(self) -> bool:
@@ -102,27 +107,46 @@ class Joining:
 
     def rebuild(self, coordinator: Coordinator, request: str, view: str) -> Errand:
         """Load one view anew, as strobe.yml defines it now."""
-        return self._change(coordinator, request, lambda fresh, there: edits.rebuilt(fresh, there, view))
+        wanted = partial(edits.rebuilt, view=view)
+        return self._change(coordinator, request, self._assembled, wanted)
 
     def apply(self, coordinator: Coordinator, request: str, drop_tables: bool) -> Errand:
         """Make the views those of strobe.yml."""
-        return self._change(coordinator, request, edits.edit, drop_tables)
+        return self._change(coordinator, request, self._assembled, edits.edit, drop_tables)
+
+    def rebuild_lost(self, coordinator: Coordinator, views: Sequence[str], ready: Sequence[str]) -> Errand:
+        """Let go of what is left of the log that these views needed; load those anew, as they are, that can be."""
+        definitions = coordinator.warehouse.definitions
+        try:
+            for source, relations in relations_of(definitions[name].sql for name in views).items():
+                if source not in coordinator.vector:
+                    yield from aside(partial(coordinator.assembly.sources[source].renew, relations), "renew")
+            if ready:
+                applied = {name: definitions[name].sql for name in ready}
+                edit = Edit(rebuild=tuple(ready), keep=tuple(name for name in definitions if name not in ready))
+                assembled = partial(self._as_applied, coordinator.assembly.project, applied)
+                yield from self._change(coordinator, None, assembled, lambda *_: edit)
+        except (UserError, NotNow, SourceUnavailable) as error:
+            coordinator.resume()
+            self._reporter.say(f"{', '.join(views)} could not be rebuilt yet: {error}")
+            self._lost_again += isinstance(error, SourceLost)
+            if self._lost_again == ATTEMPTS:
+                fix = "Raise slot.limit: it was reached again, each time, before the views had been loaded."
+                coordinator.fail(LostGuarantee(error.message, where=error.where, fix=fix))
 
     def _change(
         self,
         coordinator: Coordinator,
-        request: str,
+        request: str | None,
+        assembled: Callable[[], Assembly],
         wanted: Callable[[Assembly, Mapping[str, Definition]], Edit],
         drop_tables: bool = False,
     ) -> Errand:
         """Load views beside the others while these go on, bring all to one vector, and join them there."""
         warehouse = coordinator.warehouse
-        fresh = yield from aside(self._assembled, "apply")
-        try:
+        fresh = yield from aside(assembled, "apply")
+        with _closed_if_refused(fresh):
             change = Change(request, wanted(fresh, warehouse.definitions), fresh, drop_tables)
-        except StrobeError:
-            fresh.close()
-            raise
         if change.edit.nothing:
             self._answer(change, coordinator.committer.last)
             fresh.close()
@@ -150,12 +174,18 @@ class Joining:
         """The project as strobe.yml has it now, if nothing is wrong with it."""
         try:
             fresh = assemble(config.load(self._project.directory), self._spark)
-            with ExitStack() as unless_refused:
-                unless_refused.callback(fresh.close)
+            with _closed_if_refused(fresh):
                 preflight(fresh)
-                unless_refused.pop_all()
         except SourceUnavailable as error:
             raise _refusal(error) from error
+        return fresh
+
+    def _as_applied(self, project: Project, applied: Mapping[str, str]) -> Assembly:
+        """Some views as they were last applied, with sources of their own."""
+        fresh = Assembly(project, open_sources(project, self._spark), {}, {})
+        with _closed_if_refused(fresh):
+            fresh = as_applied(fresh, applied, lambda _: None)
+            preflight(fresh)
         return fresh
 
     def _load_beside(self, coordinator: Coordinator, change: Change) -> Errand:
@@ -201,7 +231,7 @@ class Joining:
         for source, number in rows.items():
             self._reporter.loading(source, number)
         read = ", ".join(f"{number:,} rows of {source}" for source, number in rows.items())
-        mailbox.tell(self._project.warehouse, change.request, f"read {read}")
+        self._mail(change, f"read {read}")
 
     @staticmethod
     def _catch_up(coordinator: Coordinator, own: Beside) -> Errand:
@@ -236,6 +266,7 @@ class Joining:
             self._fail(change, error)
             return None
         else:
+            self._lost_again = 0
             self._reporter.say(f"applied at commit {commit.number}: {edit}")
             self._answer(change, commit)
             return commit
@@ -268,16 +299,33 @@ class Joining:
         """Tell whoever asked, unless they know already."""
         if not change.answered:
             self._reporter.say(str(error))
-            mailbox.reply(self._project.warehouse, change.request, error.document())
+            self._reply(change, error.document())
         change.answered = True
 
     def _answer(self, change: Change, last: Commit) -> None:
         change.answered = True
-        mailbox.reply(self._project.warehouse, change.request, {"commit": last.number, **change.edit.document()})
+        self._reply(change, {"commit": last.number, **change.edit.document()})
 
     def _tell(self, change: Change, text: str) -> None:
         self._reporter.say(text)
-        mailbox.tell(self._project.warehouse, change.request, text)
+        self._mail(change, text)
+
+    def _mail(self, change: Change, text: str) -> None:
+        if change.request is not None:
+            mailbox.tell(self._project.warehouse, change.request, text)
+
+    def _reply(self, change: Change, document: mailbox.Document) -> None:
+        if change.request is not None:
+            mailbox.reply(self._project.warehouse, change.request, document)
+
+
+@contextmanager
+def _closed_if_refused(assembly: Assembly) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        assembly.close()
+        raise
 
 
 def _refusal(error: SourceUnavailable) -> UserError:

@@ -23,7 +23,7 @@ from strobe.errors import (
     CommitUnknown,
     Fenced,
     NotNow,
-    RelationLost,
+    SourceLost,
     SparkLost,
     UserError,
 )
@@ -73,10 +73,10 @@ class Service:
         """With `set_aside`, views that cannot be kept (their source was replaced, a column is gone) stand still instead
         of ending the run: for whoever wants to load or drop views."""
         self.project = project
-        self._absent = Absences(reporter.say, set_aside=set_aside)
         self._reporter = reporter
         self._record = record
         self._layout = Layout(project.warehouse)
+        self._absent = Absences(self._layout, reporter.say, set_aside=set_aside)
         self._staging = project.warehouse / "staging"
         self._staged: list[staging.Staged] = []
         self._lock = CoordinatorLock(self._layout.control)
@@ -278,13 +278,13 @@ class Service:
         caretaker = Caretaker(coordinator, warehouse, self._reporter.say)
         caretaker.logs_needed = lambda: self._joining.change is not None
         caretaker.hurry = lambda: self._joining.near
-        caretaker.given_up = self._absent.still
+        caretaker.given_up = self._absent.given_up
         if warehouse.unpublished:
             caretaker.fold_soon()
         errands = Errands(self.project.warehouse, self._joining, coordinator)
         quiet = _Quiet(coordinator)
         self._document, self._next_document = (
-            status.document(coordinator, self._absent.detached, self._absent.problems),
+            status.document(coordinator, self._absent.down, self._absent.problems),
             0.0,
         )
         self._heartbeat()
@@ -295,7 +295,7 @@ class Service:
             errands.look()
             self._unstage(coordinator)
             if time.monotonic() >= self._next_document:
-                self._document = status.document(coordinator, self._absent.detached, self._absent.problems)
+                self._document = status.document(coordinator, self._absent.down, self._absent.problems)
                 self._next_document = time.monotonic() + BEAT
                 self._absent.mind(coordinator)
             if self._stop.is_set() or (self._deadline is not None and time.monotonic() >= self._deadline):
@@ -306,7 +306,10 @@ class Service:
                 self._absent.tie(coordinator.tied)
             if self._absent.regroup is not None:
                 return True
-            return until_idle and not self._absent.detached and quiet.for_a_moment()
+            to_rebuild = self._absent.to_rebuild
+            errands.rebuild(to_rebuild, self._absent.ready(to_rebuild))
+            waited_for = self._absent.down or to_rebuild
+            return until_idle and not waited_for and quiet.for_a_moment()
 
         try:
             caretaker.start()
@@ -317,8 +320,8 @@ class Service:
             if self._absent.regroup is None and not self._joining.ready:
                 self._reporter.say(f"stopping at commit {coordinator.committer.last.number}")
                 caretaker.finish()
-        except RelationLost as error:
-            self._absent.stand_still(assembly, error)
+        except SourceLost as error:
+            self._absent.stand_still(assembly, coordinator.committer.last, error)
             self._absent.regroup = set(self._absent.detached)
             errands.put_back()
             if not self._joining.ready:
@@ -328,7 +331,7 @@ class Service:
             errands.abandon()
             self._joining.abandon()
             self.coordinator = None
-            self._document = status.document(coordinator, self._absent.detached, self._absent.problems)
+            self._document = status.document(coordinator, self._absent.down, self._absent.problems)
         return coordinator.committer.last
 
     def _beat(self) -> None:

@@ -37,7 +37,7 @@ def open_source(
             object_name(project, name),
             config.limits.connections,
             config.limits.statement_timeout.total_seconds(),
-            Keep(config.slot.warn, config.slot.limit, config.slot.beyond == "drop"),
+            Keep(config.slot.warn, config.slot.limit, config.slot.beyond == "rebuild"),
         )
         return PostgresSource(place)
     if config.type == "mariadb":

@@ -182,6 +182,13 @@ class Source(ABC):
         """How much log the source keeps until it may be discarded; None where it keeps none for Strobe."""
         return None
 
+    def guard(self) -> None:  # noqa: B027  # optional: most sources have no limit
+        """Raise `LostGuarantee` if more log is kept than may be. Looks now and then, however often it is called."""
+
+    def renew(self, relations: Sequence[str]) -> None:  # noqa: B027  # optional, like `guard`
+        """Let log go if more is kept than may be, and begin a new one: for views that use these relations and are
+        rebuilt because of `guard`."""
+
     @abstractmethod
     def discard(self, through: Position) -> None:
         """Every view has durably passed this position: log before it may go. Best effort, soon and without blocking."""

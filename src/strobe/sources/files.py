@@ -32,7 +32,7 @@ from deltalake import DeltaTable
 from strobe.algebra.bag import Bag, Row
 from strobe.algebra.schema import Column, RelationSchema
 from strobe.dataplane.arrow import arrow_schema, canonical_ddl, ddl_type, fitting, from_arrow
-from strobe.errors import BrokenInvariant, LostGuarantee, SourceUnavailable, UserError
+from strobe.errors import BrokenInvariant, SourceLost, SourceUnavailable, UserError
 from strobe.messages import Lookup, Position, Seen, Transaction
 from strobe.sources.base import Finding, Reader, Source
 from strobe.sources.file_drops import Drop, columns_of, copy_whole
@@ -244,9 +244,10 @@ class FilesSource(Source):
         if not all(file.exists() for file in files):
             raise self._lost(position)
 
-    def _lost(self, position: Position) -> LostGuarantee:
+    def _lost(self, position: Position) -> SourceLost:
         message = f"version {position} of the staged drops is no longer there"
-        return LostGuarantee(message, where=f"{self.name}: {self._table}", fix="rebuild the views that use this source")
+        fix = "Rebuild the views that use this source: `strobe rebuild VIEW`."
+        return SourceLost(message, source=self.name, where=f"{self.name}: {self._table}", fix=fix)
 
     def _staged(self) -> bool:
         return DeltaTable.is_deltatable(str(self._table))

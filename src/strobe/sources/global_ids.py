@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 
-from strobe.errors import LostGuarantee
+from strobe.errors import SourceLost
 from strobe.messages import GlobalTransaction
 
 
@@ -44,10 +44,11 @@ def _from_json(text: str) -> tuple[str, list[str]]:
     return identifier, names
 
 
-def _unreadable(text: str, source: str, why: str) -> LostGuarantee:
+def _unreadable(text: str, source: str, why: str) -> SourceLost:
     shown = text if len(text) <= 100 else f"{text[:100]}…"
-    return LostGuarantee(
+    return SourceLost(
         f"the name of a global transaction in the log cannot be used: {shown!r}: {why}",
+        source=source,
         where=f"source {source}",
         fix="Let the application write `ID SOURCE,SOURCE,…`, and rebuild the views that use this source.",
     )

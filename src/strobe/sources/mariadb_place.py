@@ -20,7 +20,7 @@ from pymysql.constants import CLIENT
 from pymysql.converters import encoders
 from pymysql.cursors import Cursor, SSCursor
 
-from strobe.errors import AccessRefused, LostGuarantee, RelationLost, SourceUnavailable, UserError
+from strobe.errors import AccessRefused, RelationLost, SourceLost, SourceUnavailable, UserError
 
 CONNECT_SECONDS = 10
 SILENCE_SECONDS = 10.0
@@ -196,10 +196,9 @@ class Place:
             return UserError(text, where=self.where, fix="See `strobe check`.")
         return SourceUnavailable(text, where=self.where)
 
-    def lost(self, message: str) -> LostGuarantee:
-        return LostGuarantee(
-            message, where=self.where, fix="Rebuild the views that use this source: `strobe rebuild VIEW`."
-        )
+    def lost(self, message: str) -> SourceLost:
+        fix = "Rebuild the views that use this source: `strobe rebuild VIEW`."
+        return SourceLost(message, source=self.source, where=self.where, fix=fix)
 
     def table_lost(self, message: str, table: str, fix: str = "") -> RelationLost:
         """Views that use this table can no longer be kept; others can."""

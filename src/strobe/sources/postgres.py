@@ -31,7 +31,7 @@ from strobe.sources.postgres_mark import parse, passes, position_at
 from strobe.sources.postgres_pgoutput import lsn_text, parse_lsn, widen
 from strobe.sources.postgres_place import STARTED, Connection, Place, Pool, identifier, literal
 from strobe.sources.postgres_reader import PostgresReader, Snapshot, end_of_log, parts_before
-from strobe.sources.postgres_slot import Guard, kept
+from strobe.sources.postgres_slot import Guard, kept, let_go
 from strobe.sources.postgres_stream import Arrived, Slots, Stream, Watched, copy_slot
 from strobe.sources.postgres_values import PgType
 
@@ -45,6 +45,7 @@ class PostgresSource(Source):
         self._place = place
         self._pool = Pool(place)
         self._slots = Slots()
+        self._guard = Guard(self._pool)
         self._durable = 0
         self._history = ""
         """Which server's, and which of its timelines, as first seen."""
@@ -144,6 +145,13 @@ class PostgresSource(Source):
                 )
             time.sleep(0.1)
 
+    def guard(self) -> None:
+        self._guard.look()
+
+    def renew(self, relations: Sequence[str]) -> None:
+        let_go(self._place)
+        self.prepare(relations)
+
     def undo(self) -> list[str]:
         taken = []
         with self._place.errors(), self._place.connect(timeout=PREPARE_SECONDS) as connection:
@@ -206,7 +214,7 @@ class PostgresSource(Source):
         """A slot would silently start further on, and the log of a restored server may pass the same places."""
         place = self._place
         if slot.wal_status == "lost":
-            raise place.lost("the server has taken away log that the slot needed")
+            raise place.lost("the server has taken away log that the slot needed", rebuild=place.keep.rebuild)
         if position.order[0] < slot.confirmed:
             confirmed = lsn_text(slot.confirmed)
             raise place.lost(
@@ -228,7 +236,7 @@ class PostgresSource(Source):
         with self._pool.session() as connection:
             watched = self._watched(connection)
         visible = Visible(self._pool)
-        guard, definitions = Guard(self._pool), Definitions(self._pool, watched)
+        definitions = Definitions(self._pool, watched)
 
         def check(slot: str, started: str) -> None:
             self._check_stream(after, slot, started)
@@ -242,7 +250,7 @@ class PostgresSource(Source):
             lambda: self._durable,
             self._slots,
             check,
-            guard.look,
+            self.guard,
             self.spill,
         ) as stream:
             reported = after.order[0]

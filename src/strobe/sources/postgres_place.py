@@ -20,7 +20,7 @@ from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq.abc import PGresult
 
-from strobe.errors import AccessRefused, LostGuarantee, RelationLost, SourceUnavailable, StrobeError, UserError
+from strobe.errors import AccessRefused, RelationLost, SourceLost, SourceUnavailable, StrobeError, UserError
 
 T = TypeVar("T")
 
@@ -87,8 +87,8 @@ class Keep:
 
     warn: int = 2**30
     limit: int | None = None
-    drop: bool = False
-    """Whether the slot is dropped beyond the limit, so that the log can go."""
+    rebuild: bool = False
+    """Whether, beyond the limit, the log is let go and the views are rebuilt."""
 
 
 @dataclass(frozen=True)
@@ -175,9 +175,11 @@ class Place:
         password = self._given().get("password")
         return text.replace(str(password), "***") if password else text
 
-    def lost(self, message: str) -> LostGuarantee:
+    def lost(self, message: str, *, rebuild: bool = False) -> SourceLost:
+        """With `rebuild`, log was or will be let go, and the views that needed it are rebuilt by themselves."""
         fix = "Rebuild the views that use this source: `strobe rebuild VIEW`."
-        return LostGuarantee(message, where=self.where, fix=fix)
+        fix = "The views that use this source are rebuilt by themselves." if rebuild else fix
+        return SourceLost(message, source=self.source, rebuild=rebuild, where=self.where, fix=fix)
 
     def table_lost(self, message: str, *tables: str, fix: str = "") -> RelationLost:
         """Views that use these tables can no longer be kept."""

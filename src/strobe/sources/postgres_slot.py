@@ -1,4 +1,4 @@
-"""How much log the server keeps for the slot: what is said about it, and when the source is given up.
+"""How much log the server keeps for the slot: what is said about it, and when it is kept no longer.
 
 The log is kept from the beginning of the oldest transaction that was open at the slot's position. So it grows while
 views wait or Strobe is down, and also while somebody leaves a transaction open, however far the views have come.
@@ -7,7 +7,6 @@ views wait or Strobe is down, and also while somebody leaves a transaction open,
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 import psycopg
 
@@ -44,14 +43,14 @@ def _shown(size: float) -> str:
 
 
 class Guard:
-    """Looks now and then whether the server keeps more than the limit, and gives the source up if so."""
+    """Looks now and then whether the server keeps more than the limit."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool, self._place = pool, pool.place
         self._next = 0.0
 
-    def look(self, let_go: Callable[[], None] = lambda: None) -> None:
-        """`let_go` ends whatever holds the slot, before it is dropped."""
+    def look(self) -> None:
+        """Raise if it does: `SourceLost` if the views are to be rebuilt, else what ends the run."""
         limit = self._place.keep.limit
         if limit is None or time.monotonic() < self._next:
             return
@@ -62,22 +61,7 @@ class Guard:
         except StrobeError:
             return  # another time
         if slot is not None and slot.retained > limit:
-            if self._place.keep.drop:
-                let_go()
-                self._drop()
             raise self._beyond(slot, limit)
-
-    def _drop(self) -> None:
-        """The connection that read it may need a moment to end."""
-        with self._place.errors(), self._place.connect() as connection:
-            for attempt in range(50):
-                try:
-                    rows(connection, "SELECT pg_drop_replication_slot(%s)::text", self._place.name)
-                    return
-                except psycopg.errors.ObjectInUse:
-                    if attempt == 49:
-                        raise
-                    time.sleep(0.1)
 
     def _beyond(self, slot: Slot, limit: int) -> LostGuarantee:
         place = self._place
@@ -85,8 +69,25 @@ class Guard:
             f"the server keeps {_shown(slot.retained)} of log for the slot {place.name}, more than slot.limit "
             f"({_shown(limit)}): {_because(place, slot)}"
         )
-        rebuild = f"`strobe prepare {place.source}`, and `strobe rebuild` the views that use this source."
-        if place.keep.drop:
-            return LostGuarantee(f"{message}; the slot was dropped", where=place.where, fix=f"Run {rebuild}")
-        free = f"free the log by `strobe prepare --undo {place.source}`, then {rebuild}"
-        return LostGuarantee(message, where=place.where, fix=f"Raise slot.limit and run again; or {free}")
+        if place.keep.rebuild:
+            return place.lost(f"{message}; it is let go", rebuild=True)
+        free = f"`strobe prepare --undo {place.source}`, then `strobe prepare {place.source}`"
+        fix = f"Raise slot.limit and run again; or free the log by {free}, and `strobe rebuild` the views that use it."
+        return LostGuarantee(message, where=place.where, fix=fix)
+
+
+def let_go(place: Place) -> None:
+    """Drop a slot that is lost or keeps more than the limit. Whoever read it may need a moment to end."""
+    limit = place.keep.limit
+    with place.errors(), place.connect() as connection:
+        slot = read_slot(connection, place.name)
+        if slot is None or (slot.wal_status != "lost" and (limit is None or slot.retained <= limit)):
+            return
+        for attempt in range(50):
+            try:
+                rows(connection, "SELECT pg_drop_replication_slot(%s)::text", place.name)
+                return
+            except psycopg.errors.ObjectInUse:
+                if attempt == 49:
+                    raise
+                time.sleep(0.1)

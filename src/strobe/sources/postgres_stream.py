@@ -25,7 +25,7 @@ from psycopg.pq import ExecStatus
 from strobe.algebra.bag import Bag, Row
 from strobe.algebra.relation import Relation
 from strobe.dataplane.arrow import canonical_ddl
-from strobe.errors import BrokenInvariant, RelationLost, SourceUnavailable, StrobeError, UserError
+from strobe.errors import BrokenInvariant, RelationLost, SourceLost, SourceUnavailable, StrobeError, UserError
 from strobe.messages import GlobalTransaction, Position
 from strobe.sources import postgres_pgoutput as pgoutput
 from strobe.sources.global_ids import global_transaction
@@ -122,11 +122,11 @@ class Stream(threading.Thread):
         durable: Callable[[], int],
         slots: Slots,
         check: Callable[[str, str], None],
-        guard: Callable[[Callable[[], None]], None],
+        guard: Callable[[], None],
         spill: Path | None = None,
     ) -> None:
         """`watched` is by the tables' ids; `durable` says up to where the log is no longer needed; `guard` is called
-        with what ends the connection, often, and may raise; large transactions go into files in `spill`.
+        often, and may raise; large transactions go into files in `spill`.
 
         `check` is called as soon as the slot is held, when nobody else can move it on any more, with the slot's name
         and when the server was started that it is on."""
@@ -225,7 +225,7 @@ class Stream(threading.Thread):
         if isinstance(error, psycopg.errors.UndefinedObject):
             return self._place.lost(f"the slot {self._place.name} is gone")
         if isinstance(error, psycopg.errors.ObjectNotInPrerequisiteState):
-            return self._place.lost(f"the slot {self._place.name} cannot be read any more: {error}")
+            return self._gone(f"the slot {self._place.name} cannot be read any more: {error}")
         return error
 
     def _read(self, connection: Connection) -> None:
@@ -251,12 +251,16 @@ class Stream(threading.Thread):
             if select.select([pgconn.socket], [], [], wait)[0]:
                 pgconn.consume_input()
 
+    def _gone(self, message: str) -> SourceLost:
+        """The server did not keep the log."""
+        return self._place.lost(message, rebuild=self._place.keep.rebuild)
+
     def _ended(self, connection: Connection) -> BaseException:
         result = connection.pgconn.get_result()
         if result is not None and result.status == ExecStatus.FATAL_ERROR:
             error = psycopg.errors.error_from_result(result)
             if isinstance(error, (psycopg.errors.UndefinedObject, psycopg.errors.UndefinedFile)):
-                return self._place.lost(f"the log cannot be read any more: {error}")
+                return self._gone(f"the log cannot be read any more: {error}")
             return error
         return SourceUnavailable("the server ended the change stream", where=self._place.where)
 
@@ -334,7 +338,7 @@ class Stream(threading.Thread):
         self._told = (self._received, self._confirmed())
         self._told_at = time.monotonic()
         if self._own:
-            self._guard(connection.close)
+            self._guard()
         pgconn = connection.pgconn
         silent = self._told_at > self._heard_at + FEEDBACK_SECONDS
         pgconn.put_copy_data(pgoutput.feedback(*self._told, datetime.now(timezone.utc), reply=silent))

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote as quote_url
 
 from strobe.algebra.bag import Row
-from strobe.errors import LostGuarantee, SourceUnavailable, UserError
+from strobe.errors import SourceLost, SourceUnavailable, UserError
 from strobe.messages import Lookup, Position, Seen
 from strobe.sources.base import Reader
 from strobe.sources.sqlite_tables import Table, quote, read_table
@@ -65,10 +65,9 @@ class Place:
             "the database is not prepared", where=f"source {self.source}", fix=f"Run `strobe prepare {self.source}`."
         )
 
-    def lost(self, message: str) -> LostGuarantee:
-        return LostGuarantee(
-            message, where=f"source {self.source}", fix="Rebuild the views that use this source: `strobe rebuild VIEW`."
-        )
+    def lost(self, message: str) -> SourceLost:
+        fix = "Rebuild the views that use this source: `strobe rebuild VIEW`."
+        return SourceLost(message, source=self.source, where=f"source {self.source}", fix=fix)
 
 
 class Rows:

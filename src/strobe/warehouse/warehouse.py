@@ -30,7 +30,7 @@ from strobe.dataplane.relation import SparkRelation
 from strobe.dataplane.session import in_background, own_session
 from strobe.errors import BrokenInvariant, CommitUnknown, Fenced, NotNow, UserError
 from strobe.messages import Lookup
-from strobe.warehouse import copies, emptying, fence, folding, log, look, reader, retention, tables, views
+from strobe.warehouse import copies, fence, folding, log, look, notes, reader, retention, tables, views
 from strobe.warehouse.folding import Hook
 from strobe.warehouse.header import Commit, Definition, Header, Published
 from strobe.warehouse.layout import (
@@ -270,7 +270,8 @@ class Warehouse:
             rows += [_definition(item, commit.number) for item in loaded]
             tables.write_definitions(self.layout, rows)
             if empty:
-                emptying.note(self.layout, {n: d.generation for n, d in self.definitions.items() if n in dropped})
+                leaving = {n: d.generation for n, d in self.definitions.items() if n in dropped}
+                notes.add(self.layout, notes.EMPTY, leaving)
             self._add_fields(loaded)
             self._at("load.definitions")
             generations = {n: d.generation for n, d in self.definitions.items() if n not in dropped}
@@ -317,7 +318,7 @@ class Warehouse:
 
         The tables stay, and with them the versions that past commits name; their files go when nothing needs them.
         """
-        if not emptying.read(self.layout):
+        if not notes.read(self.layout, notes.EMPTY):
             return
         with (
             self._folding,
@@ -325,12 +326,12 @@ class Warehouse:
             self._guarded("tables of views that have left could not be emptied"),
         ):
             fence.ensure_ours(self.layout, self._epoch)
-            wanted = emptying.read(self.layout)
+            wanted = notes.read(self.layout, notes.EMPTY)
             gone = [d for d in self._definitions if d.to_commit is not None and wanted.get(d.view) == d.generation]
             folding.settle(self._background, self.layout, gone, self._at)
             for definition in gone:
                 views.empty(self._background, self.layout, definition)
-            emptying.done(self.layout)
+            notes.clear(self.layout, notes.EMPTY)
 
     def _next_generation(self, view: str) -> int:
         defined = [d.generation for d in self._definitions if d.view == view]

@@ -1,0 +1,94 @@
+"""How far sources are told that they may discard their logs, and who looks at a log that nobody reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from strobe.errors import SourceLost, SourceUnavailable
+from strobe.messages import Position
+from strobe.runtime import caretaker as module
+from strobe.runtime.caretaker import Caretaker
+from strobe.warehouse.header import Commit
+
+POSITIONS = {"a": {"read": "5", "waiting": "2"}, "b": {"read": "3"}, "c": {"read": "1", "lost": "4"}}
+"""`a` waits for its source `waiting`, `b` is kept, `c` has been given up."""
+
+
+@dataclass
+class FakeSource:
+    """A log that ends at 9, and what was asked of it."""
+
+    end: Position | None = field(default_factory=lambda: Position("9", (9,)))
+    too_much: bool = False
+    discarded: list[str] = field(default_factory=list)
+    guarded: int = 0
+
+    def position(self, text: str) -> Position:
+        return Position(text, (int(text),))
+
+    def now(self) -> Position:
+        if self.end is None:
+            raise SourceUnavailable("it is down")
+        return self.end
+
+    def discard(self, through: Position) -> None:
+        self.discarded.append(through.text)
+
+    def guard(self) -> None:
+        self.guarded += 1
+        if self.too_much:
+            raise SourceLost("it keeps too much")
+
+
+def made(sources: dict[str, FakeSource], failed: list[BaseException]) -> Caretaker:
+    last = Commit(1, datetime.now(timezone.utc), POSITIONS)
+    coordinator: Any = SimpleNamespace(
+        committer=SimpleNamespace(last=last),
+        assembly=SimpleNamespace(sources=sources),
+        vector={"read": Position("5", (5,))},
+        fail=failed.append,
+    )
+    caretaker = Caretaker(coordinator, SimpleNamespace(empty=lambda: None), lambda _: None)  # type: ignore[arg-type]
+    caretaker.given_up = {"c"}
+    return caretaker
+
+
+def test_logs_are_discarded_as_far_as_nobody_needs_them() -> None:
+    """Of a source that is read, up to the view that is last; of one that nobody will read, all; of one whose view only
+    waits, nothing, and it is looked at whether it keeps too much."""
+    sources = {name: FakeSource() for name in ("read", "waiting", "lost", "unused")}
+    caretaker = made(sources, [])
+    caretaker._discard()
+    assert {name: source.discarded for name, source in sources.items()} == {
+        "read": ["3"],
+        "waiting": [],
+        "lost": ["9"],
+        "unused": [],
+    }
+    assert {name: source.guarded for name, source in sources.items()} == {
+        "read": 0,
+        "waiting": 1,
+        "lost": 1,
+        "unused": 0,
+    }
+    sources["lost"].end = None
+    caretaker._discard()
+    assert sources["lost"].discarded == ["9"] and sources["read"].discarded == ["3"], "said once"
+    caretaker.logs_needed = lambda: True
+    caretaker._discard()
+    assert sources["waiting"].guarded == 2, "views that are about to join need all of it"
+
+
+def test_too_much_log_that_nobody_reads_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the coordinator, which ends with it or lets the views be rebuilt."""
+    monkeypatch.setattr(module, "DISCARD_EVERY", 0.0)
+    failed: list[BaseException] = []
+    caretaker = made({"read": FakeSource(), "waiting": FakeSource(too_much=True)}, failed)
+    caretaker.start()
+    caretaker.join(60)
+    assert [str(error) for error in failed] == ["it keeps too much"]
