@@ -26,15 +26,20 @@ def test_the_demo(spark: SparkSession, tmp_path: Path) -> None:
     """Strobe passes through no wrong state, the naive maintainer does, the audit agrees, nothing is left running."""
     before = set(threading.enumerate())
     folders = set(Path(tempfile.gettempdir()).glob("strobe-demo-*"))
-    shown = io.StringIO()
-    code = demo.run(8, tmp_path / "demo", Console(file=shown, width=150))
-    text = shown.getvalue()
-    assert code == 0, text
-    for view in ("open_orders", "paid_orders"):
-        strobe, naive = re.findall(r"([\d,]+) states, ([\d,]+) wrong", next(x for x in text.splitlines() if view in x))
-        assert strobe[1] == "0" and int(strobe[0].replace(",", "")) > 5
-        assert naive[0] == strobe[0]
-    assert re.search(r"[1-9][\d,]* wrong", text)
+    for seconds in (8, 90):  # the longer one only where a machine is so slow that little happens in the other
+        shown = io.StringIO()
+        code = demo.run(seconds, tmp_path / f"demo{seconds}", Console(file=shown, width=150))
+        text = shown.getvalue()
+        assert code == 0, text
+        counts = [re.findall(r"([\d,]+) states, ([\d,]+) wrong", line) for line in text.splitlines()]
+        strobe, naive = zip(*filter(None, counts), strict=True)
+        assert len(strobe) == 2 and [wrong for _, wrong in strobe] == ["0", "0"]
+        assert [states for states, _ in naive] == [states for states, _ in strobe]
+        enough = min(int(states.replace(",", "")) for states, _ in strobe) > 5
+        if enough and any(wrong != "0" for _, wrong in naive):
+            break
+    else:
+        pytest.fail(text)
     assert "The naive" in text and "valid" in text
     left = {thread.name for thread in set(threading.enumerate()) - before}
     assert not left & {"coordinator", "committer", "caretaker", "archive-sales", "archive-billing"}
