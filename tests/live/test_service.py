@@ -22,7 +22,7 @@ from strobe import config
 from strobe.auditor.replay import states
 from strobe.demo.history import Archive
 from strobe.demo.oracle import check_every_state
-from strobe.errors import UserError
+from strobe.errors import LostGuarantee, UserError
 from strobe.runtime import absences, mailbox
 from strobe.runtime.assembly import assemble
 from strobe.runtime.audit import coordinator_at_work
@@ -244,7 +244,8 @@ def test_a_restored_source_stops_its_views_and_rebuilds_help(tmp_path: Path, spa
     before = look.last_header(shop.warehouse)
     assert before is not None
     shop.write("sales", "INSERT INTO orders VALUES (30, 1, 'goes on')")
-    shop.service().run(until_idle=True)
+    with pytest.raises(LostGuarantee, match=r"(?s)billing: paid, sums stand still: .*rebuild"):
+        shop.service().run(until_idle=True)
     assert any(re.search(r"(?s)^paid, sums stand still: .*billing.*rebuild", said) for said in shop.notes.said)
     assert (30, "goes on") in shop.rows("orders")
     after = look.last_header(shop.warehouse)
@@ -255,7 +256,8 @@ def test_a_restored_source_stops_its_views_and_rebuilds_help(tmp_path: Path, spa
     assert shop.rows("paid") == [(10, 500), (11, 2), (12, 700)]
     assert (60, 2) in shop.rows("sums")
     shop.write("billing", "INSERT INTO payments VALUES (62, 12, 7)")
-    shop.service().run(until_idle=True)
+    with pytest.raises(LostGuarantee, match="sums stand still"):
+        shop.service().run(until_idle=True)
     assert (12, 7) in shop.rows("paid")
     assert any(said.startswith("sums stand still") for said in shop.notes.said)
     assert (60, 2) in shop.rows("sums")

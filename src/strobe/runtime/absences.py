@@ -54,6 +54,12 @@ class Absences:
         """By view, why it stands still."""
         return {**self.aside, **self.still}
 
+    def complain(self) -> None:
+        """Raise if views stand still until somebody does something."""
+        for first in self.problems.values():
+            names = ", ".join(sorted(self.problems))
+            raise LostGuarantee(f"{names} stand still: {first.message}", where=first.where, fix=first.fix)
+
     @property
     def down(self) -> set[str]:
         """Sources that are down, whose views stand still."""

@@ -116,7 +116,8 @@ class Service:
         seconds: float | None = None,
         take_over: bool = False,
     ) -> None:
-        """Keep the views as they were last applied; the first run applies them."""
+        """Keep the views as they were last applied; the first run applies them. With `until_idle`, raises in the end if
+        some stand still."""
         assembly = self.assembled()
         try:
             tables.check_before_use(self._layout, self.project.name)
@@ -128,6 +129,8 @@ class Service:
                 while not self._kept(assembly, until_idle, seconds, take_over):
                     assembly.close()
                     assembly = self.assembled()
+                if until_idle:
+                    self._absent.complain()
             except Fenced:
                 raise
             except BaseException:
