@@ -476,12 +476,14 @@ def paused(postgres: PostgresServer, mariadb: Server) -> Iterator[None]:
     """Both servers stand still, and keep their connections."""
     processes = [*server_processes(postgres), mariadb.process]
     for process in processes:
-        os.kill(process, signal.SIGSTOP)
+        with contextlib.suppress(ProcessLookupError):  # a session that has just ended
+            os.kill(process, signal.SIGSTOP)
     try:
         yield
     finally:
         for process in (*processes, postgres.process):  # the last one stops by itself when what it has started stops
-            os.kill(process, signal.SIGCONT)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGCONT)
 
 
 def end_server(world: World, name: str, *, killed: bool) -> None:
