@@ -11,7 +11,7 @@ PATIENCE = 120.0
 """Seconds after which what has not happened is not going to."""
 
 STEP = 2.0
-"""Seconds between two writes when there have been many: enough for every algorithm to come to rest."""
+"""Seconds between two writes when there have been many, enough for every algorithm to come to rest; at first less."""
 
 
 def eventually(condition: Callable[[], Any], seconds: float = PATIENCE, pause: float = 0.02) -> None:
@@ -41,7 +41,8 @@ class Writing:
     def rest(self, seconds: float) -> None:
         """What a writer does between two transactions."""
         late = time.monotonic() - self._end
-        until = time.monotonic() + (seconds if late < 0 else self._step - late % self._step)
+        step = self._step / 8 if late < 10 else self._step
+        until = time.monotonic() + (seconds if late < 0 else step - late % step)
         self._stopped.wait(seconds)
         while self.goes_on and (left := until - time.monotonic()) > 0:
             self._stopped.wait(min(left, 0.1))

@@ -57,7 +57,7 @@ def project(folder: Path, level: str = "complete") -> Assembly:
 def test_every_commit_is_a_state_of_the_sources(tmp_path: Path, level: str, commit_seconds: float, ahead: str) -> None:
     """Real threads, real databases, real interleavings: each commit equals a recomputation at its positions."""
     assembly = project(tmp_path, level)
-    warehouse, past, states = run(assembly, tmp_path, seconds=2, commit_seconds=commit_seconds, ahead=ahead)
+    warehouse, past, states = run(assembly, tmp_path, seconds=1.2, commit_seconds=commit_seconds, ahead=ahead)
     assert len(warehouse.commits) > 5
     compare(assembly, warehouse, past, states)
 
@@ -73,7 +73,7 @@ def test_audits_under_load_get_exactly_their_vector(tmp_path: Path, level: str) 
     """One audit after the other while everybody writes: each gets a commit at the vector that it read, nobody waits."""
     assembly, audits = project(tmp_path, level), Audits()
     warehouse, past, states = run(
-        assembly, tmp_path, seconds=3, commit_seconds=0.02, audits=audits, enough=lambda _: len(audits) > 3
+        assembly, tmp_path, seconds=1.5, commit_seconds=0.02, audits=audits, enough=lambda _: len(audits) > 3
     )
     assert len(audits) > 3
     for vector, positions in audits:
@@ -97,7 +97,7 @@ def test_audits_of_several_groups_and_blocks(tmp_path: Path, order: str, pace: s
     views = {"one": "sales.orders", "other": "billing.payments", "third": "sales.customers"}
     assembly, audits = opened(tmp_path, _each_with_itself(views, f"order: {order}\n", pace)), Audits()
     warehouse, past, states = run(
-        assembly, tmp_path, seconds=3, commit_seconds=0.02, audits=audits, enough=lambda _: len(audits) > 3
+        assembly, tmp_path, seconds=1.5, commit_seconds=0.02, audits=audits, enough=lambda _: len(audits) > 3
     )
     assert len(audits) > 3
     for vector, positions in audits:
@@ -112,7 +112,7 @@ def test_a_block_that_is_larger_than_the_table_ends(tmp_path: Path, monkeypatch:
     text = PROJECT.replace("consistency: complete", "every: 20")
     assembly = opened(tmp_path, text)
     warehouse, past, states = run(
-        assembly, tmp_path, seconds=2, commit_seconds=0.02, enough=lambda w: len(w.commits) > 2, step=0.1
+        assembly, tmp_path, seconds=1, commit_seconds=0.02, enough=lambda w: len(w.commits) > 2, step=0.1
     )
     assert len(warehouse.commits) > 2
     compare(assembly, warehouse, past, states)
@@ -122,7 +122,7 @@ def test_a_full_table_does_not_stand_still(tmp_path: Path, monkeypatch: pytest.M
     """The bound on the view-update table never keeps back what an answer waits for: else neither would ever move."""
     monkeypatch.setattr(coordinator_module, "TABLE_ROWS", 3)
     assembly = project(tmp_path, "strong")
-    warehouse, past, states = run(assembly, tmp_path, seconds=2, commit_seconds=0.05)
+    warehouse, past, states = run(assembly, tmp_path, seconds=1.2, commit_seconds=0.05)
     compare(assembly, warehouse, past, states)
 
 
@@ -234,7 +234,7 @@ def test_complete_n_shows_exactly_every_nth_state(tmp_path: Path) -> None:
             arrived.append(message)
 
     warehouse, past, states = run(
-        assembly, tmp_path, seconds=2, commit_seconds=0.02, record=record, enough=lambda w: len(w.commits) > 10
+        assembly, tmp_path, seconds=1, commit_seconds=0.02, record=record, enough=lambda w: len(w.commits) > 10
     )
     vector: dict[str, str] = {}
     wanted, count = [], 0

@@ -117,7 +117,7 @@ def test_every_commit_is_a_state_of_the_tables(tmp_path: Path, algorithm: str) -
     coordinator = Coordinator(assembly, warehouse, last, through_spark=None)  # type: ignore[arg-type]  # in memory
     pause = 0.1 if algorithm == "sweep" else 0.6  # the others put what comes at once into one commit
     seeds = (1,) if keyed else (1, 2)
-    writing = Writing(3.0, lambda: sum(bool(commit.changes) for commit in warehouse.commits) > 5)
+    writing = Writing(2.0, lambda: sum(bool(commit.changes) for commit in warehouse.commits) > 5)
     work = [threading.Thread(target=write, args=(tmp_path / name, n, writing, pause)) for name in TABLES for n in seeds]
     for thread in work:
         thread.start()

@@ -265,7 +265,7 @@ def test_every_commit_is_a_state_of_the_sources(tmp_path: Path, monkeypatch: pyt
         return in_files and len(warehouse.commits) > 1
 
     warehouse, past, states = run(
-        assembly, tmp_path, seconds=2, commit_seconds=0.02, record=lambda m: seen.append(m) or encode(m), enough=enough
+        assembly, tmp_path, seconds=1, commit_seconds=0.02, record=lambda m: seen.append(m) or encode(m), enough=enough
     )
     assert enough(warehouse)
     assert all(folder and list(folder.iterdir()) == [] for folder in folders)

@@ -60,7 +60,9 @@ def view(name: str, algorithm: str, sql: str, more: str = "") -> str:
 def test_every_commit_is_a_state_of_the_sources(tmp_path: Path, algorithm: str, more: str) -> None:
     sql = ONE_SOURCE if one_source in ALGORITHMS[algorithm].lacks else TWO_SOURCES
     assembly = project(tmp_path, view("v", algorithm, sql, more))
-    warehouse, past, states = run(assembly, tmp_path, seconds=1.5, commit_seconds=0.02)
+    warehouse, past, states = run(
+        assembly, tmp_path, seconds=0.7, commit_seconds=0.02, enough=lambda w: len(w.commits) > 3
+    )
     assert len(warehouse.commits) > 3
     compare(assembly, warehouse, past, states)
 
@@ -71,7 +73,7 @@ def test_views_of_different_algorithms_share_their_commits(tmp_path: Path) -> No
     views = "".join(view(f"v{i}", name, TWO_SOURCES) for i, name in enumerate(names)).replace("complete", "strong")
     views += view("v9", "eca", ONE_SOURCE)
     assembly = project(tmp_path, views)
-    warehouse, past, states = run(assembly, tmp_path, seconds=2, commit_seconds=0.05)
+    warehouse, past, states = run(assembly, tmp_path, seconds=1.2, commit_seconds=0.05)
     assert len(warehouse.commits) > 3
     compare(assembly, warehouse, past, states)
 

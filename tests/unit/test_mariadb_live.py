@@ -204,7 +204,7 @@ def test_every_commit_is_a_state_of_the_databases(
     names = databases(servers, monkeypatch)
     settings = {"sales": "", "billing": ", limits: {connections: 2, statement_timeout: 20s}"}
     made = kept(tmp_path, settings, algorithm, ALGORITHMS[algorithm].level)
-    writing = Writing(3.0, lambda: len(made.warehouse.commits) > 5)
+    writing = Writing(2.0, lambda: len(made.warehouse.commits) > 5)
     work = [
         threading.Thread(target=write, args=(servers[source], names[source], source, seed, writing, pause))
         for source in names

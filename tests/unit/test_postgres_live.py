@@ -286,7 +286,7 @@ def test_every_commit_is_a_state_of_the_sources(shop: Shop, algorithm: str, sql:
     assembly = shop.opened(view("v", algorithm, sql), full)
     if algorithm == "auto":
         assert assembly.views["v"].algorithm.name == "g-strobe"
-    warehouse, past, states = shop.run(2.0)
+    warehouse, past, states = shop.run(1.2)
     assert len(warehouse.commits) > 3
     compare(assembly, warehouse, past, states)  # type: ignore[arg-type]  # another way to know the past
 
@@ -295,7 +295,7 @@ def test_views_of_different_algorithms_share_their_commits(shop: Shop) -> None:
     names = ("sweep", "nested-sweep", "t-strobe")
     views = "".join(view(f"v{i}", name, TWO_SOURCES) for i, name in enumerate(names)).replace("complete", "strong")
     assembly = shop.opened(views, True)
-    warehouse, past, states = shop.run(2.0)
+    warehouse, past, states = shop.run(1.2)
     assert len(warehouse.commits) > 3
     compare(assembly, warehouse, past, states)  # type: ignore[arg-type]  # another way to know the past
 
@@ -304,7 +304,7 @@ def test_audits_come_to_the_vector_that_was_read(shop: Shop) -> None:
     """The coordinator stands still, and then commits exactly the positions that were read meanwhile."""
     assembly = shop.opened(view("v", "sweep", TWO_SOURCES), True)
     audits: Audits = []
-    warehouse, past, states = shop.run(3.0, audits, enough=lambda _: len(audits) > 1)
+    warehouse, past, states = shop.run(1.5, audits, enough=lambda _: len(audits) > 1)
     assert len(audits) > 1
     for vector, positions in audits:
         assert {name: text.partition("@")[0] for name, text in positions["v"].items()} == vector
@@ -318,7 +318,7 @@ def test_every_commit_has_all_of_a_global_transaction_or_nothing(shop: Shop, alg
     if ALGORITHMS[algorithm].level != "complete":
         views = views.replace("complete", "strong")
     assembly = shop.opened(views, True)
-    warehouse, past, states = shop.run(2.5, together=1, enough=lambda w: len(w.commits) > 2 and shop.whole > 10)
+    warehouse, past, states = shop.run(2.0, together=1, enough=lambda w: len(w.commits) > 2 and shop.whole > 10)
     sales, billing = past.parts["sales"], past.parts["billing"]
     assert len(warehouse.commits) > 2 and len(sales) > 10 and set(sales) == set(billing)
     for commit in warehouse.commits:
@@ -333,7 +333,7 @@ def test_sources_are_tied_together_by_the_first_transaction_that_spans_them(shop
     """Views that share no source are in groups of their own until then, and no part is shown without the other."""
     views = view("v", "sweep", ONE_SOURCE) + view("w", "sweep", "\n    sql: SELECT p.* FROM billing.payments p\n")
     assembly = shop.opened(views.replace("complete", "strong"), True)
-    warehouse, past, states = shop.run(2.5, together=1, enough=lambda _: shop.whole > 10)
+    warehouse, past, states = shop.run(2.0, together=1, enough=lambda _: shop.whole > 10)
     assert shop.tied == {frozenset({"sales", "billing"})}
     sales, billing = past.parts["sales"], past.parts["billing"]
     assert len(sales) > 10 and set(sales) == set(billing)
