@@ -200,6 +200,10 @@ def test_a_view_is_rebuilt_unasked_only_from_what_it_was_loaded_from(world: Worl
     assert set(other.ready) == {"orders", "people", "both"}
     sources, last = world.assembly.sources, world.last
     assert other.unfit(sources, last, other.ready) == {}
+    world.positions["both"] |= {"sales": "999:1"}
+    assert other.unfit(sources, world.last, other.ready) == {}, "that much was let go"
+    world.positions["both"] |= {"billing": "999:1"}
+    assert other.unfit(sources, world.last, other.ready).keys() == {"both"}
     world.identity["billing"] = "another"
     unfit = other.unfit(sources, world.last, other.ready)
     assert unfit.keys() == {"both"}
