@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from dataclasses import replace
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,11 +14,13 @@ import pytest
 from memory_live import opened
 from patience import eventually
 
-from strobe.errors import LostGuarantee, RelationLost, SourceLost, SourceUnavailable, UserError
+from strobe.errors import LostGuarantee, NotNow, RelationLost, SourceLost, SourceUnavailable, StrobeError, UserError
 from strobe.runtime import absences as module
 from strobe.runtime import edits
 from strobe.runtime.absences import Absences
 from strobe.runtime.assembly import Assembly
+from strobe.runtime.edits import Edit
+from strobe.runtime.joining import Joining
 from strobe.warehouse.header import Commit, Definition
 from strobe.warehouse.layout import Layout
 
@@ -89,6 +92,33 @@ class World:
             eventually(absences._look.done)
             absences.mind(coordinator)
         return absences.regroup
+
+    def rebuilt(self, absences: Absences, monkeypatch: pytest.MonkeyPatch, error: StrobeError | None) -> list[Edit]:
+        """What is loaded anew unasked, three times; loading `people` ends with this error."""
+        edits, renewed = list[Edit](), list[str]()
+
+        def change(_self: object, _coordinator: object, _request: object, _assembled: object, wanted: Any) -> Any:
+            edits.append(wanted())
+            if error is not None and "people" in edits[-1].rebuild:
+                raise error
+            yield
+
+        monkeypatch.setattr(Joining, "_change", change)
+        for name, source in self.assembly.sources.items():
+            monkeypatch.setattr(source, "renew", partial(renewed.append, name))
+        joining = Joining(self.assembly.project, None, SimpleNamespace(say=self.said.append))  # type: ignore[arg-type]
+        coordinator: Any = SimpleNamespace(
+            assembly=self.assembly,
+            committer=SimpleNamespace(last=self.last),
+            vector={"billing": None},
+            warehouse=SimpleNamespace(definitions=self.definitions),
+            resume=lambda: None,
+        )
+        for _ in range(3):
+            for _ in joining.rebuild_lost(coordinator, absences):
+                pass
+        assert set(renewed) == {"sales"}, "what is read for others is left alone"
+        return edits
 
 
 @pytest.fixture
@@ -277,3 +307,29 @@ def test_a_source_that_does_not_say_what_it_offers(world: World, monkeypatch: py
     assert len(asked) == 1
     monkeypatch.setattr(module, "RETRY", 0.0)
     assert world.mind(absences) is None
+
+
+def test_rebuilding_unasked(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All views that can be, in one edit, and again if that fails; but not for ever if the limit is the reason."""
+    absences = world.absences()
+    world.begin(absences)
+    absences.stand_still(lost("sales", rebuild=True))
+    (edit, *again) = world.rebuilt(absences, monkeypatch, None)
+    assert (set(edit.rebuild), edit.keep, edit.add, edit.drop) == ({"orders", "people", "both"}, ("paid",), (), ())
+    assert again == [edit, edit]
+    assert len(world.rebuilt(absences, monkeypatch, NotNow("interrupted"))) == 3
+    assert "could not be rebuilt yet: interrupted" in world.said[-1]
+    with pytest.raises(LostGuarantee, match="its log is gone") as error:
+        world.rebuilt(absences, monkeypatch, lost("sales", rebuild=True))
+    assert "Raise slot.limit" in error.value.fix
+
+
+def test_a_view_that_is_lost_while_it_is_rebuilt(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for somebody, and is not tried again; the others are."""
+    absences = world.absences()
+    world.begin(absences)
+    absences.stand_still(lost("sales", rebuild=True))
+    gone = RelationLost("a table is gone", source="sales", relations=["customers"])
+    loaded = [set(edit.rebuild) for edit in world.rebuilt(absences, monkeypatch, gone)]
+    assert loaded == [{"orders", "people", "both"}, {"orders", "both"}, {"orders", "both"}]
+    assert absences.still["people"] is gone

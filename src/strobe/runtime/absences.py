@@ -11,7 +11,7 @@ noted in the warehouse before.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -163,13 +163,14 @@ class Absences:
 
     # Views that stand still.
 
-    def stand_still(self, error: SourceLost) -> None:
-        """Let views go on without those that use a relation or source which cannot be followed any more."""
+    def stand_still(self, error: SourceLost, among: Collection[str] | None = None) -> None:
+        """Let views go on without those, of all or of some, that use what cannot be followed any more."""
         if isinstance(error, RelationLost):
             lost = {(error.source, name) for name in error.relations}
             using = {n for n, view in self._compiled.items() if lost & {(r.source, r.name) for r in view.relations}}
         else:
             using = {name for name, d in self._applied.items() if error.source in source_names(d.sql)}
+        using &= set(using if among is None else among)
         if not using:
             raise error
         self.put_still(dict.fromkeys(using, error))

@@ -132,7 +132,7 @@ class Joining:
             coordinator.resume()
             self._reporter.say(f"{', '.join(absent.to_rebuild)} could not be rebuilt yet: {error}")
             if isinstance(error, SourceLost) and not error.rebuild:
-                absent.stand_still(error)
+                absent.stand_still(error, absent.ready)
             self._lost_again += isinstance(error, SourceLost) and error.rebuild
             if self._lost_again == ATTEMPTS:
                 fix = "Raise slot.limit: it was reached again, each time, before the views had been loaded."
