@@ -33,9 +33,9 @@ from strobe import config
 from strobe.algebra.bag import Bag
 from strobe.errors import SourceUnavailable
 from strobe.messages import Position
-from strobe.runtime.absences import verify_source
 from strobe.runtime.assembly import Assembly, assemble
 from strobe.runtime.coordinator import Coordinator
+from strobe.runtime.verifying import verify_source
 from strobe.simulator.world import Contents, evaluate
 from strobe.warehouse.header import Commit
 

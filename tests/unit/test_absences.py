@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import sqlite3
 from dataclasses import replace
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from memory_live import opened
+from patience import eventually
 
-from strobe.errors import LostGuarantee, RelationLost, SourceLost, UserError
+from strobe.errors import LostGuarantee, NotNow, RelationLost, SourceLost, SourceUnavailable, StrobeError, UserError
+from strobe.runtime import absences as module
+from strobe.runtime import edits
 from strobe.runtime.absences import Absences
 from strobe.runtime.assembly import Assembly
+from strobe.runtime.edits import Edit
+from strobe.runtime.joining import Joining
 from strobe.warehouse.header import Commit, Definition
 from strobe.warehouse.layout import Layout
 
@@ -27,28 +36,89 @@ views:
   paid: {sql: "SELECT id, cents FROM billing.payments"}
   both: {sql: "SELECT o.id, p.id AS p, p.cents FROM sales.orders o JOIN billing.payments p ON p.order_id = o.id"}
 """
+CACHED = PROJECT.replace('ON p.order_id = o.id"}', 'ON p.order_id = o.id", cache: [sales.orders]}')
 
 
 class World:
     """The views of a project, as they were loaded."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, project: str = PROJECT) -> None:
         self.folder, self.said = folder, list[str]()
-        self.assembly = opened(folder, PROJECT)
+        self.assembly = opened(folder, project)
         now = {name: source.now().text for name, source in self.assembly.sources.items()}
-        identity = {name: source.identity() for name, source in self.assembly.sources.items()}
+        self.identity = {name: source.identity() for name, source in self.assembly.sources.items()}
         views = {name: planned.view for name, planned in self.assembly.views.items()}
-        positions = {name: {s: now[s] for s in view.sources} for name, view in views.items()}
-        self.last = Commit(1, datetime.now(timezone.utc), positions, {}, identity)
+        self.positions = {name: {s: now[s] for s in view.sources} for name, view in views.items()}
         self.definitions = {n: Definition(n, 1, view.sql, "", view.key, 1, None, 0) for n, view in views.items()}
+
+    @property
+    def last(self) -> Commit:
+        return Commit(1, datetime.now(timezone.utc), self.positions, {}, self.identity)
+
+    @property
+    def unasked(self) -> Assembly:
+        """As at a start with nothing known of the sources."""
+        return Assembly(self.assembly.project, self.assembly.sources, {}, {})
 
     def absences(self, *, set_aside: bool = False) -> Absences:
         return Absences(Layout(self.folder / "warehouse"), self.said.append, set_aside=set_aside)
 
+    def present(self, absences: Absences, assembly: Assembly | None = None) -> Assembly:
+        return absences.present(absences.as_applied(assembly or self.assembly, self.definitions), self.last)
+
     def begin(self, absences: Absences, assembly: Assembly | None = None) -> set[str]:
         """The views that are kept."""
-        found = absences.as_applied(assembly or self.assembly, self.definitions, self.last)
-        return set(absences.present(found, self.last).views)
+        return set(self.present(absences, assembly).views)
+
+    def loaded_anew(self, *views: str) -> None:
+        anew = {n: replace(self.definitions[n], generation=2) for n in views}
+        self.definitions = {**self.definitions, **anew}
+
+    def unprepare(self, name: str) -> None:
+        """Another database in its place, which Strobe does not know."""
+        (self.folder / f"{name}.db").unlink()
+        with sqlite3.connect(self.folder / f"{name}.db") as connection:
+            connection.execute("CREATE TABLE payments (id INTEGER PRIMARY KEY, order_id INTEGER, cents INTEGER)")
+        connection.close()
+
+    def mind(self, absences: Absences) -> set[str] | None:
+        """What a running loop would be told, when it has been looked once."""
+        absences.regroup = None
+        coordinator: Any = SimpleNamespace(
+            monitors={}, assembly=replace(self.assembly, views={}), committer=SimpleNamespace(last=self.last)
+        )
+        absences.mind(coordinator)
+        if absences._look is not None:
+            eventually(absences._look.done)
+            absences.mind(coordinator)
+        return absences.regroup
+
+    def rebuilt(self, absences: Absences, monkeypatch: pytest.MonkeyPatch, error: StrobeError | None) -> list[Edit]:
+        """What is loaded anew unasked, three times; loading `people` ends with this error."""
+        edits, renewed = list[Edit](), list[str]()
+
+        def change(_self: object, _coordinator: object, _request: object, _assembled: object, wanted: Any) -> Any:
+            edits.append(wanted())
+            if error is not None and "people" in edits[-1].rebuild:
+                raise error
+            yield
+
+        monkeypatch.setattr(Joining, "_change", change)
+        for name, source in self.assembly.sources.items():
+            monkeypatch.setattr(source, "renew", partial(renewed.append, name))
+        joining = Joining(self.assembly.project, None, SimpleNamespace(say=self.said.append))  # type: ignore[arg-type]
+        coordinator: Any = SimpleNamespace(
+            assembly=self.assembly,
+            committer=SimpleNamespace(last=self.last),
+            vector={"billing": None},
+            warehouse=SimpleNamespace(definitions=self.definitions),
+            resume=lambda: None,
+        )
+        for _ in range(3):
+            for _ in joining.rebuild_lost(coordinator, absences):
+                pass
+        assert set(renewed) == {"sales"}, "what is read for others is left alone"
+        return edits
 
 
 @pytest.fixture
@@ -61,30 +131,63 @@ def lost(source: str, *, rebuild: bool = False) -> SourceLost:
 
 
 def test_views_of_a_lost_source_stand_still(world: World) -> None:
-    """And no others, until none is left: then the reason is raised."""
+    """And no others, until none is left: then the reason is raised. Once loaded anew they are kept again."""
     absences = world.absences()
     assert world.begin(absences) == set(world.definitions)
-    absences.stand_still(world.assembly, world.last, lost("billing"))
+    absences.stand_still(lost("billing"))
     assert world.begin(absences) == {"orders", "people"}
     assert absences.given_up == set(), "whose log it is nobody knows"
-    absences.stand_still(world.assembly, world.last, RelationLost("gone", source="sales", relations=["orders"]))
+    absences.stand_still(RelationLost("gone", source="sales", relations=["orders"]))
     assert world.begin(absences) == {"people"} and "orders" in absences.given_up
+    with pytest.raises(LostGuarantee, match="both, orders, paid stand still"):
+        absences.complain()
     with pytest.raises(LostGuarantee, match="its log is gone"):
-        absences.stand_still(world.assembly, world.last, lost("sales"))
-    absences.returned(["both", "paid"])
+        absences.stand_still(lost("sales"))
+    world.loaded_anew("both", "paid")
     assert world.begin(absences) == {"both", "paid"}
 
 
 def test_another_database_is_noticed_at_the_start(world: World) -> None:
     """By its identity; views of other sources are kept."""
-    world.last.identity["billing"] = "another"  # type: ignore[index]
+    world.identity["billing"] = "another"
     absences = world.absences()
     assert world.begin(absences) == {"orders", "people"}
     assert "another database" in str(absences.problems["paid"])
-    world.last.identity["sales"] = "another"  # type: ignore[index]
+    world.identity["sales"] = "another"
     with pytest.raises(LostGuarantee, match="another database"):
         world.begin(world.absences())
     assert world.begin(world.absences(set_aside=True)) == set()
+
+
+def test_a_source_that_is_not_prepared_any_more_stops_its_views_only(world: World) -> None:
+    """At a start, and when one comes back so that was down."""
+    absences = world.absences()
+    world.unprepare("billing")
+    assert world.begin(absences) == {"orders", "people"}
+    assert "strobe prepare billing" in absences.problems["paid"].fix
+    other = world.absences()
+    other.detached = {"billing"}
+    assert world.mind(other) == set()
+
+
+def test_what_cannot_be_read_of_a_position_stops_its_views_only(world: World) -> None:
+    """Another kind of database under the old name."""
+    for view in ("paid", "both"):
+        world.positions[view]["billing"] = "16/B374D848"
+    assert world.begin(world.absences()) == {"orders", "people"}
+
+
+def test_a_source_that_was_lost_by_mistake_is_found_again(world: World) -> None:
+    """The old one is back: its views are kept again, without a new start."""
+    known, world.identity["billing"] = world.identity["billing"], "another"
+    absences = world.absences()
+    assert world.begin(absences) == {"orders", "people"}
+    assert world.mind(absences) is None
+    world.identity["billing"] = known
+    absences._next_look = absences._next_verify = 0.0
+    assert world.mind(absences) == set() and not absences.still
+    assert absences._verify_every == 2 * module.VERIFY, "it will be believed less soon"
+    assert world.begin(absences) == set(world.definitions)
 
 
 def test_views_to_be_rebuilt_are_remembered(world: World) -> None:
@@ -92,33 +195,141 @@ def test_views_to_be_rebuilt_are_remembered(world: World) -> None:
     another one. Whoever rebuilds views by hand is left alone."""
     absences = world.absences()
     world.begin(absences)
-    absences.stand_still(world.assembly, world.last, lost("sales", rebuild=True))
-    assert set(absences.to_rebuild) == {"orders", "people", "both"}
-    absences.stand_still(world.assembly, world.last, lost("billing", rebuild=True))
+    absences.stand_still(lost("sales", rebuild=True))
+    assert set(absences.to_rebuild) == set(absences.ready) == {"orders", "people", "both"}
+    absences.stand_still(lost("billing", rebuild=True))
     again = world.absences()
     assert world.begin(again) == set(), "nothing is left, and yet no reason to end"
     assert set(again.to_rebuild) == set(again.still) == set(world.definitions)
+    assert again.to_renew == {"sales", "billing"}
     by_hand = world.absences(set_aside=True)
     assert world.begin(by_hand) == set() and by_hand.to_rebuild == []
-    world.definitions["orders"] = replace(world.definitions["orders"], generation=2)
+    world.loaded_anew("orders")
     assert world.begin(world.absences()) == {"orders"}
-    world.definitions |= {n: replace(definition, generation=2) for n, definition in world.definitions.items()}
-    again.returned(world.definitions)
-    assert world.begin(again) == set(world.definitions) and again.to_rebuild == []
+    world.loaded_anew(*world.definitions)
+    assert world.begin(again) == set(world.definitions), "also if nobody told it that they joined"
+    assert again.to_rebuild == [] and not list((world.folder / "warehouse" / "_strobe").glob("rebuild*"))
+
+
+def test_a_view_that_lost_more_is_not_rebuilt_unasked(world: World) -> None:
+    """Somebody has to decide about one of its sources, whichever was lost first, and whoever finds it out when."""
+    absences = world.absences()
+    world.begin(absences)
+    absences.stand_still(lost("billing"))
+    absences.stand_still(lost("sales", rebuild=True))
+    assert set(absences.ready) == {"orders", "people"} and not absences.still["both"].rebuild
+
+
+def test_a_view_is_rebuilt_unasked_only_from_what_it_was_loaded_from(world: World) -> None:
+    """Its other sources are verified, and the one that let its log go must be the same."""
+    absences = world.absences()
+    world.begin(absences)
+    absences.stand_still(lost("sales", rebuild=True))
+    other = world.absences()
+    world.begin(other)
+    assert set(other.ready) == {"orders", "people", "both"}
+    sources, last = world.assembly.sources, world.last
+    assert other.unfit(sources, last, other.ready) == {}
+    world.positions["both"] |= {"sales": "999:1"}
+    assert other.unfit(sources, world.last, other.ready) == {}, "that much was let go"
+    world.positions["both"] |= {"billing": "999:1"}
+    assert other.unfit(sources, world.last, other.ready).keys() == {"both"}
+    world.identity["billing"] = "another"
+    unfit = other.unfit(sources, world.last, other.ready)
+    assert unfit.keys() == {"both"}
+    other.put_still(unfit)
+    assert set(other.ready) == {"orders", "people"}
+    world.identity["sales"] = "another"
+    assert other.unfit(sources, world.last, other.ready).keys() == {"orders", "people"}
+
+
+def test_a_view_to_be_rebuilt_that_cannot_be(world: World) -> None:
+    """What it uses is gone, or its source from strobe.yml: it says so, and nobody waits for it."""
+    absences = world.absences()
+    world.begin(absences)
+    absences.stand_still(lost("billing", rebuild=True))
+    world.definitions["paid"] = replace(world.definitions["paid"], sql="SELECT id, nope FROM billing.payments")
+    again = world.absences()
+    world.begin(again)
+    assert again.ready == ["both"] and "nope" in str(again.problems["paid"])
+    without = replace(world.unasked, sources={"sales": world.assembly.sources["sales"]})
+    last = world.absences()
+    assert world.begin(last, without) == {"orders", "people"} and last.ready == []
+
+
+def test_a_copy_that_stands_still_is_not_used(tmp_path: Path) -> None:
+    """Only a view was loaded anew of a source that was lost: it asks the source. Loading it anew loads the copy too."""
+    world = World(tmp_path, CACHED)
+    absences, copy = world.absences(), "copy__sales__orders"
+    copied = {o.relation.id: o.copied for o in world.present(absences).views["both"].view.occurrences}
+    assert copied == {"sales.orders": True, "billing.payments": False}
+    absences.stand_still(lost("sales"))
+    kept = world.begin(absences)
+    edit = edits.rebuilt(world.assembly, world.definitions, "both", kept)
+    assert (edit.add, edit.rebuild) == ((), (copy, "both"))
+    world.loaded_anew("both")
+    view = world.present(absences).views["both"].view
+    assert not any(o.copied for o in view.occurrences)
+    assert edits.rebuilt(world.assembly, world.definitions, "both", [copy, "both"]).rebuild == ("both",)
 
 
 def test_a_source_that_is_down_at_the_start_is_waited_for(world: World) -> None:
     """Its views are taken in when it is back; until then they cannot be rebuilt either. Without any source there is
     nothing to begin with."""
-    nothing_known = Assembly(world.assembly.project, world.assembly.sources, {}, {})
     (world.folder / "billing.db").rename(world.folder / "away.db")
     absences = world.absences()
-    assert world.begin(absences, nothing_known) == {"orders", "people"}
-    assert (absences.down, absences.problems) == ({"billing"}, {})
-    assert absences.ready(["orders", "both"]) == ["orders"]
+    assert world.begin(absences, world.unasked) == {"orders", "people"}
+    assert (absences.down, absences.problems, world.mind(absences)) == ({"billing"}, {}, None)
+    absences.stand_still(lost("sales", rebuild=True))
+    assert set(absences.to_rebuild) == {"orders", "people", "both"} and set(absences.ready) == {"orders", "people"}
     (world.folder / "sales.db").rename(world.folder / "gone.db")
     with pytest.raises(UserError, match="there is no file"):
-        world.begin(world.absences(), nothing_known)
+        world.begin(world.absences(), world.unasked)
     (world.folder / "gone.db").rename(world.folder / "sales.db")
     (world.folder / "away.db").rename(world.folder / "billing.db")
-    assert world.begin(absences, nothing_known) == set(world.definitions) and not absences.down
+    absences._next_look = 0.0
+    assert world.mind(absences) == set()
+    world.loaded_anew("orders", "people", "both")
+    assert world.begin(absences, world.unasked) == set(world.definitions) and not absences.down
+
+
+def test_a_source_that_does_not_say_what_it_offers(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though it answers otherwise: it is asked once, not for every view, and again later."""
+    asked = list[str]()
+
+    def schemas() -> None:
+        asked.append("billing")
+        raise SourceUnavailable("a statement took longer")
+
+    monkeypatch.setattr(world.assembly.sources["billing"], "schemas", schemas)
+    absences = world.absences()
+    assert world.begin(absences, world.unasked) == {"orders", "people"} and absences.down == {"billing"}
+    assert len(asked) == 1
+    monkeypatch.setattr(module, "RETRY", 0.0)
+    assert world.mind(absences) is None
+
+
+def test_rebuilding_unasked(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All views that can be, in one edit, and again if that fails; but not for ever if the limit is the reason."""
+    absences = world.absences()
+    world.begin(absences)
+    absences.stand_still(lost("sales", rebuild=True))
+    (edit, *again) = world.rebuilt(absences, monkeypatch, None)
+    assert (set(edit.rebuild), edit.keep, edit.add, edit.drop) == ({"orders", "people", "both"}, ("paid",), (), ())
+    assert again == [edit, edit]
+    assert len(world.rebuilt(absences, monkeypatch, NotNow("interrupted"))) == 3
+    assert "could not be rebuilt yet: interrupted" in world.said[-1]
+    with pytest.raises(LostGuarantee, match="its log is gone") as error:
+        world.rebuilt(absences, monkeypatch, lost("sales", rebuild=True))
+    assert "Raise slot.limit" in error.value.fix
+
+
+def test_a_view_that_is_lost_while_it_is_rebuilt(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for somebody, and is not tried again; the others are."""
+    absences = world.absences()
+    world.begin(absences)
+    absences.stand_still(lost("sales", rebuild=True))
+    gone = RelationLost("a table is gone", source="sales", relations=["customers"])
+    loaded = [set(edit.rebuild) for edit in world.rebuilt(absences, monkeypatch, gone)]
+    assert loaded == [{"orders", "people", "both"}, {"orders", "both"}, {"orders", "both"}]
+    assert absences.still["people"] is gone

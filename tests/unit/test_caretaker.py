@@ -9,14 +9,19 @@ from typing import Any
 
 import pytest
 
-from strobe.errors import SourceLost, SourceUnavailable
-from strobe.messages import Position
+from strobe.errors import SourceLost, SourceUnavailable, UserError
+from strobe.messages import Position, Seen
 from strobe.runtime import caretaker as module
 from strobe.runtime.caretaker import Caretaker
 from strobe.warehouse.header import Commit
 
-POSITIONS = {"a": {"read": "5", "waiting": "2"}, "b": {"read": "3"}, "c": {"read": "1", "lost": "4"}}
-"""`a` waits for its source `waiting`, `b` is kept, `c` has been given up."""
+POSITIONS = {
+    "a": {"read": "5", "waiting": "2"},
+    "b": {"read": "3"},
+    "c": {"read": "1", "lost": "4"},
+    "d": {"read": "0", "other": "16/B"},
+}
+"""`a` waits for its source `waiting`, `b` is kept, `c` has been given up, `d` stands still: `other` is another."""
 
 
 @dataclass
@@ -24,17 +29,29 @@ class FakeSource:
     """A log that ends at 9, and what was asked of it."""
 
     end: Position | None = field(default_factory=lambda: Position("9", (9,)))
+    """Up to where everything is visible."""
     too_much: bool = False
     discarded: list[str] = field(default_factory=list)
     guarded: int = 0
 
     def position(self, text: str) -> Position:
+        if not text.isdigit():
+            raise UserError("no position")
         return Position(text, (int(text),))
 
     def now(self) -> Position:
+        raise AssertionError("what is in the log may not be visible yet")
+
+    def reader(self, *, at_a_position: bool) -> FakeSource:
+        assert at_a_position
+        return self
+
+    def open(self) -> Seen:
         if self.end is None:
             raise SourceUnavailable("it is down")
-        return self.end
+        return Seen(self.end)
+
+    def close(self) -> None: ...
 
     def discard(self, through: Position) -> None:
         self.discarded.append(through.text)
@@ -54,29 +71,32 @@ def made(sources: dict[str, FakeSource], failed: list[BaseException]) -> Caretak
         fail=failed.append,
     )
     caretaker = Caretaker(coordinator, SimpleNamespace(empty=lambda: None), lambda _: None)  # type: ignore[arg-type]
-    caretaker.given_up = {"c"}
+    caretaker.still, caretaker.given_up = {"c", "d"}, {"c"}
     return caretaker
 
 
 def test_logs_are_discarded_as_far_as_nobody_needs_them() -> None:
-    """Of a source that is read, up to the view that is last; of one that nobody will read, all; of one whose view only
-    waits, nothing, and it is looked at whether it keeps too much."""
-    sources = {name: FakeSource() for name in ("read", "waiting", "lost", "unused")}
+    """Of a source that is read, up to the view that is last of those that are kept; of one that nobody will read, all
+    that can be seen; of one whose view waits, or may have been lost by mistake, nothing."""
+    sources = {name: FakeSource() for name in ("read", "waiting", "lost", "other", "unused")}
     caretaker = made(sources, [])
     caretaker._discard()
     assert {name: source.discarded for name, source in sources.items()} == {
         "read": ["3"],
         "waiting": [],
         "lost": ["9"],
+        "other": [],
         "unused": [],
     }
     assert {name: source.guarded for name, source in sources.items()} == {
-        "read": 0,
+        "read": 1,
         "waiting": 1,
         "lost": 1,
+        "other": 1,
         "unused": 0,
     }
     sources["lost"].end = None
+    caretaker._next_end.clear()
     caretaker._discard()
     assert sources["lost"].discarded == ["9"] and sources["read"].discarded == ["3"], "said once"
     caretaker.logs_needed = lambda: True

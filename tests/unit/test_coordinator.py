@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from datetime import datetime, timezone
@@ -14,6 +15,7 @@ import pytest
 from memory_live import Audits, MemoryWarehouse, compare, contents, opened, run
 from patience import PATIENCE, Writing, eventually
 
+from strobe.errors import CommitUnknown, SourceLost
 from strobe.managers.base import Inbound, Outbound
 from strobe.managers.sweep import Sweep
 from strobe.messages import Cut, GlobalTransaction, Message, Position, Rel, Transaction
@@ -247,3 +249,26 @@ def test_complete_n_shows_exactly_every_nth_state(tmp_path: Path) -> None:
         assert any(place.items() <= commit.positions["paid"].items() for place in rest), commit.positions
     assert len(warehouse.commits) > len(wanted) / 2 > 5
     compare(assembly, warehouse, past, states)
+
+
+def test_an_unknown_append_is_told_though_a_source_is_lost_first(tmp_path: Path) -> None:
+    """Which of the two matters more: what was lost would be found again, the commits might be counted twice."""
+    assembly = project(tmp_path)
+    positions = {n: {s: assembly.sources[s].now().text for s in p.view.sources} for n, p in assembly.views.items()}
+    last = Commit(1, datetime.now(timezone.utc), positions)
+    told = threading.Event()
+
+    class Failing(MemoryWarehouse):
+        def append(self, commits: Sequence[Commit]) -> None:
+            coordinator.fail(SourceLost("its log is gone", source="billing"))
+            told.set()
+            eventually(lambda: coordinator.committer._stopping)
+            raise CommitUnknown("the append may have happened")
+
+    warehouse = Failing(assembly, last, {}, 0)
+    coordinator = Coordinator(assembly, warehouse, last, through_spark=memory_live._no_spark)  # type: ignore[arg-type]  # in memory
+    with closing(sqlite3.connect(tmp_path / "sales.db")) as connection, connection:
+        connection.execute("INSERT INTO orders VALUES (50, 1, 'x')")
+    with pytest.raises(CommitUnknown):
+        coordinator.run()
+    assert told.is_set()

@@ -94,10 +94,10 @@ def test_a_rebuild_leaves_other_edits_alone(folder: Path) -> None:
     write(folder, f'  orders: {{sql: "{ORDERS} WHERE o.id > 1"}}\n  paid: {{sql: "{PAID}", cache: [sales.orders]}}\n')
     assembly = assemble(config.load(folder))
     there = applied(orders=ORDERS, paid=PAID, gone=ORDERS)
-    found = edits.rebuilt(assembly, there, "paid")
+    found = edits.rebuilt(assembly, there, "paid", there)
     assert found == edits.Edit(("copy__sales__orders",), ("paid",), (), ("orders", "gone"))
     with pytest.raises(UserError, match="no view 'nothing'"):
-        edits.rebuilt(assembly, there, "nothing")
+        edits.rebuilt(assembly, there, "nothing", there)
 
 
 def test_the_document(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

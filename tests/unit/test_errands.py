@@ -44,3 +44,19 @@ def test_whoever_asks_while_views_join_is_answered(tmp_path: Path) -> None:
     errands.abandon()
     (reply,) = tmp_path.rglob("*.reply.json")
     assert "interrupted" in reply.read_text()
+
+
+def test_rebuilding_unasked_leaves_room_for_others(tmp_path: Path) -> None:
+    """However long an attempt takes, the next one does not begin at once."""
+    errands = list[Any]()
+    coordinator = SimpleNamespace(errand_open=False, start_errand=errands.append)
+    joining = SimpleNamespace(rebuild_lost=lambda *_: iter(()))
+    taken = Errands(tmp_path, joining, coordinator)  # type: ignore[arg-type]
+    absent: Any = SimpleNamespace(to_rebuild=["v"])
+    taken.rebuild(SimpleNamespace(to_rebuild=[]))  # type: ignore[arg-type]
+    assert not errands
+    taken.rebuild(absent)
+    (first,) = errands
+    assert list(first) == []
+    taken.rebuild(absent)
+    assert errands == [first]

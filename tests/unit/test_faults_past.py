@@ -18,7 +18,7 @@ from patience import PATIENCE, eventually
 
 import strobe.sources.postgres_stream as stream_module
 from strobe.errors import LostGuarantee, SourceUnavailable
-from strobe.runtime.absences import verify_source
+from strobe.runtime.verifying import verify_source
 
 
 def test_a_slot_that_is_dropped(world: World) -> None:

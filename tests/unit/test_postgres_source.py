@@ -15,6 +15,7 @@ from postgres_database import COLUMNS, LOCAL, ORDERS, Database, read, stalled
 from strobe.algebra.bag import Bag
 from strobe.errors import LostGuarantee, SourceLost, SourceUnavailable
 from strobe.messages import SeenByXid
+from strobe.runtime.caretaker import end_of
 from strobe.sources import postgres_slot
 from strobe.sources.postgres_place import Keep
 
@@ -216,15 +217,18 @@ def test_beyond_its_limit_a_slot_is_given_up(db: Database, rebuild: bool, monkey
     if rebuild:
         stood = source.now()
         db.run("INSERT INTO orders VALUES (2, 1, NULL)")
-        source.renew(["orders"])
+        source.renew()
         source.guard()
         with pytest.raises(LostGuarantee, match="made anew"):
             source.verify(stood)
         begun = db.server.execute(db.name, "SELECT confirmed_flush_lsn FROM pg_replication_slots")
-        source.renew(["orders"])
+        source.renew()
         assert db.server.execute(db.name, "SELECT confirmed_flush_lsn FROM pg_replication_slots") == begun
     else:
         assert "strobe rebuild" in error.value.fix and "slot.limit" in error.value.fix
+        begun = db.server.execute(db.name, "SELECT confirmed_flush_lsn FROM pg_replication_slots")
+        source.renew()
+        assert db.server.execute(db.name, "SELECT confirmed_flush_lsn FROM pg_replication_slots") == begun, "not asked"
     source.close()
 
 
@@ -246,12 +250,43 @@ def test_log_that_the_server_took_away(db: Database) -> None:
             with pytest.raises(SourceLost) as error:
                 noticed()
             assert error.value.rebuild and error.value.source == "shop"
-        source.renew(["orders"])
+        source.renew()
         source.verify(source.now())
     finally:
         admin("ALTER SYSTEM RESET max_slot_wal_keep_size")
         admin("SELECT pg_reload_conf()")
         source.close()
+
+
+def test_a_publication_that_is_dropped_is_not_log_that_was_let_go(db: Database) -> None:
+    """Views are not rebuilt unasked because of it."""
+    db.make(ORDERS, "orders")
+    source = db.open(keep=Keep(rebuild=True))
+    stream = source.transactions(source.now(), [], lambda: False)
+    db.run("INSERT INTO orders VALUES (1, 1, NULL)")
+    assert next(t for t in stream if t.changes)
+    db.run("DROP PUBLICATION strobe_test_shop", "INSERT INTO orders VALUES (2, 1, NULL)")
+    with pytest.raises(SourceLost) as error:
+        list(stream)
+    assert not error.value.rebuild
+    source.close()
+
+
+def test_log_that_nobody_needs_is_not_let_go_before_it_is_visible(db: Database) -> None:
+    """Else a load that comes then would neither find it nor be told of it: a transaction in the log that waits for its
+    standby."""
+    source = db.make(ORDERS, "orders")
+    with stalled(db, "INSERT INTO orders VALUES (1, 1, 'T1')"):
+        end = end_of(source)
+        assert end is None or end < source.now()
+        if end is not None:
+            source.discard(end)
+        reader = source.reader(at_a_position=True)
+        seen = reader.open()
+        loaded = list(reader.scan("orders", ["note"]))
+        reader.close()
+    later = [t for t in read(source, seen.through) if t.changes]
+    assert (loaded, len(later)) == ([], 1)
 
 
 def test_a_stream_survives_a_consumer_that_takes_its_time(db: Database) -> None:

@@ -3,7 +3,7 @@ written."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -92,27 +92,21 @@ def open_sources(project: Project, spark: Callable[[], SparkSession] = no_spark)
 
 def schemas(sources: Mapping[str, Source], names: set[str]) -> dict[str, RelationSchema]:
     """What the named sources offer; a source that cannot be reached is the user's to mend before anything starts."""
-    try:
-        return _offered(sources, names)
-    except SourceUnavailable as error:
-        raise UserError(error.message, where=error.where, fix=error.fix) from error
+    found: dict[str, RelationSchema] = {}
+    for name in sorted(names & set(sources)):
+        try:
+            found |= schemas_of(sources[name])
+        except SourceUnavailable as error:
+            raise UserError(error.message, where=error.where or f"source {name}", fix=error.fix) from error
+    return found
 
 
-def _offered(sources: Mapping[str, Source], names: set[str]) -> dict[str, RelationSchema]:
-    return {schema.id: schema for name in sorted(names & set(sources)) for schema in sources[name].schemas()}
+def schemas_of(source: Source) -> dict[str, RelationSchema]:
+    return {schema.id: schema for schema in source.schemas()}
 
 
 def source_names(sql: str) -> set[str]:
     return {relation.split(".", 1)[0] for relation in referenced_relations(sql)}
-
-
-def relations_of(queries: Iterable[str]) -> dict[str, list[str]]:
-    """The relations that some queries use, by source."""
-    found: dict[str, list[str]] = {}
-    for relation in sorted({relation for sql in queries for relation in referenced_relations(sql)}):
-        source, _, name = relation.partition(".")
-        found.setdefault(source, []).append(name)
-    return found
 
 
 def plan_view(
@@ -217,12 +211,12 @@ def assemble(project: Project, spark: Callable[[], SparkSession] = no_spark) -> 
 def as_applied(assembly: Assembly, definitions: Mapping[str, str], say: Callable[[str], None]) -> Assembly:
     """The views as they were last loaded (`definitions` is their SQL); what strobe.yml says otherwise is only told.
 
-    Sources whose relations are known are not asked again; `SourceUnavailable` if another is down.
+    Sources whose relations are known are not asked again: they may be down.
     """
     project = assembly.project
     used = {s for sql in definitions.values() for s in source_names(sql)}
     known = {relation.source for relation in assembly.schemas.values()}
-    relations = {**assembly.schemas, **_offered(assembly.sources, used - known)}
+    relations = {**assembly.schemas, **schemas(assembly.sources, used - known)}
     views = {}
     for name, sql in definitions.items():
         config = project.views.get(name)
@@ -234,16 +228,16 @@ def as_applied(assembly: Assembly, definitions: Mapping[str, str], say: Callable
     for name in assembly.views:
         if name not in definitions:
             say(f"view {name} is new: `strobe apply` loads it")
-    views = {name: replace(planned, view=_as_loaded(planned.view, definitions)) for name, planned in views.items()}
+    views = {name: replace(planned, view=as_loaded(planned.view, definitions)) for name, planned in views.items()}
     return replace(assembly, views=raise_levels(views), schemas=relations)
 
 
-def _as_loaded(view: View, definitions: Mapping[str, str]) -> View:
-    """The view with the source asked for relations of which there is no copy yet."""
+def as_loaded(view: View, there: Collection[str]) -> View:
+    """The view with the source asked for relations of which no copy is there."""
     return replace(
         view,
         occurrences=tuple(
-            replace(o, copied=o.copied and copy_of(o.source, o.relation.name) in definitions) for o in view.occurrences
+            replace(o, copied=o.copied and copy_of(o.source, o.relation.name) in there) for o in view.occurrences
         ),
     )
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from strobe.auditor.compare import differences
 from strobe.config import Project
-from strobe.errors import NotNow, SourceUnavailable, UserError
+from strobe.errors import NotNow, UserError
 from strobe.runtime import edits, mailbox
 from strobe.runtime.assembly import Assembly, as_applied
 from strobe.runtime.errands import FREEZE
@@ -42,7 +42,7 @@ class _Silent:
 
 def audit(project: Project, names: Sequence[str], say: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
     """The verdict over these views (all, if none are named), as the public JSON document."""
-    service = Service(project, _Silent())
+    service = Service(project, _Silent(), set_aside=True)
     assembly = service.assembled()
     verdicts: dict[str, dict[str, Any]] = {}
     if applied := edits.applied(project.warehouse):
@@ -79,7 +79,7 @@ def _as_applied(assembly: Assembly, applied: Mapping[str, str]) -> tuple[Assembl
     for name, sql in applied.items():
         try:
             as_applied(assembly, {name: sql}, lambda _: None)
-        except (UserError, SourceUnavailable) as error:
+        except UserError as error:
             verdicts[name] = _unknown(f"it stands still: {error.message}")
     return as_applied(assembly, {n: q for n, q in applied.items() if n not in verdicts}, lambda _: None), verdicts
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
 from strobe.errors import LostGuarantee, SourceUnavailable, StrobeError, UserError
@@ -38,12 +38,15 @@ class Caretaker(threading.Thread):
         self._fold_took = 0.0
         self._folded_at = self._maintained_at = self._discarded_at = time.monotonic()
         self._discarded: dict[str, str] = {}
+        self._next_end: dict[str, float] = {}
         self.logs_needed: Callable[[], bool] = lambda: False
         """Whether views that will join read the sources from earlier on: nothing is discarded or rewritten."""
         self.hurry: Callable[[], bool] = lambda: False
         """Whether nothing that takes long is to be begun."""
+        self.still: Collection[str] = ()
+        """Views that stand still until they are rebuilt: a source that is read for others keeps no log for them."""
         self.given_up: Collection[str] = ()
-        """Views that stand still until they are rebuilt: no log is kept for them."""
+        """Those of them for which nobody's log need be kept."""
 
     def fold_soon(self) -> None:
         """There is something to publish that no later commit stands for."""
@@ -93,18 +96,28 @@ class Caretaker(threading.Thread):
         """Durable positions only: what is not in the log yet may have to be read again."""
         if self.logs_needed():
             return
+        self._discarded_at = time.monotonic()
         last = self._coordinator.committer.last
         for name, source in self._coordinator.assembly.sources.items():
             users = [view for view, vector in last.positions.items() if name in vector]
-            places = [source.position(last.positions[view][name]) for view in users if view not in self.given_up]
-            needed = min(places, key=lambda position: position.order, default=None)
-            if users and name not in self._coordinator.vector:  # nobody reads it
+            if users:
                 source.guard()
-                needed = None if places else _end(source)
-            if needed is not None and self._discarded.get(name) != needed.text:
-                source.discard(needed)
-                self._discarded[name] = needed.text
-        self._discarded_at = time.monotonic()
+                needed = self._needed(name, source, users)
+                if needed is not None and self._discarded.get(name) != needed.text:
+                    source.discard(needed)
+                    self._discarded[name] = needed.text
+
+    def _needed(self, name: str, source: Source, users: Sequence[str]) -> Position | None:
+        """Up to where its log may go; None if that is not known."""
+        read = name in self._coordinator.vector
+        absent = self.still if read else self.given_up
+        texts = [self._coordinator.committer.last.positions[view][name] for view in users if view not in absent]
+        if texts and read:
+            return min((source.position(text) for text in texts), key=lambda position: position.order)
+        if not texts and time.monotonic() >= self._next_end.get(name, 0.0):
+            self._next_end[name] = time.monotonic() + MAINTAIN_EVERY / 10
+            return end_of(source)
+        return None
 
     def finish(self) -> None:
         """At a clean stop: fold everything that has been committed."""
@@ -118,8 +131,13 @@ class Caretaker(threading.Thread):
         self._ended.set()
 
 
-def _end(source: Source) -> Position | None:
-    """Where a log ends that is kept for nobody; None if that cannot be found out."""
+def end_of(source: Source) -> Position | None:
+    """Up to where everything in a log that is kept for nobody can be seen by whoever loads views anew; None if that
+    cannot be found out."""
     with suppress(StrobeError):
-        return source.now()
+        reader = source.reader(at_a_position=True)
+        try:
+            return reader.open().through
+        finally:
+            reader.close()
     return None

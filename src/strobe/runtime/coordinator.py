@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from strobe.algebra.relation import Relation
-from strobe.errors import BrokenInvariant, NotNow, StrobeError
+from strobe.errors import BrokenInvariant, CommitUnknown, NotNow, SourceLost, StrobeError
 from strobe.integrator.integrator import Integrator
 from strobe.managers.base import Outbound
 from strobe.managers.inbox import Inbox
@@ -239,6 +239,8 @@ class Coordinator:
             self.committer.stop(everything=sys.exc_info()[0] is None)
             self.committer.join()
             self.in_flight.end()
+            if isinstance(sys.exc_info()[1], SourceLost):  # which would be found again; an unknown append would not
+                self._raise_failures(CommitUnknown)
         self._raise_failures()
 
     def _turn(self) -> None:
@@ -291,12 +293,12 @@ class Coordinator:
                 return tied
         return frozenset()
 
-    def _raise_failures(self) -> None:
+    def _raise_failures(self, kind: type[BaseException] = BaseException) -> None:
         while not self._events.empty():
             event = self._events.get_nowait()
             if isinstance(event, Transaction):
                 remove_files(event.changes, event.gone)
-            if isinstance(event, Failure):
+            if isinstance(event, Failure) and isinstance(event.error, kind):
                 raise event.error
 
     def _route(self, transaction: Transaction) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -66,14 +66,18 @@ def _differs(view: View, definition: Definition) -> bool:
     return view.sql.strip() != definition.sql.strip() or tuple(view.key) != tuple(definition.key)
 
 
-def rebuilt(assembly: Assembly, applied: Mapping[str, Definition], view: str) -> Edit:
-    """Load one view anew, with the copies that it needs; all others stay as they were last applied."""
+def rebuilt(assembly: Assembly, applied: Mapping[str, Definition], view: str, kept: Collection[str]) -> Edit:
+    """Load one view anew, with the copies that it needs and nobody keeps; all others stay as they were last applied."""
     if view not in assembly.views:
         known = ", ".join(assembly.views)
         raise UserError(f"there is no view {view!r}", where="strobe.yml", fix=f"It has {known}.")
     needed = [copy_of(o.source, o.relation.name) for o in assembly.views[view].view.occurrences if o.copied]
-    new = dict.fromkeys(name for name in (*needed, view) if name not in applied)
-    return Edit(tuple(new), (view,) if view in applied else (), (), tuple(n for n in applied if n != view))
+    load = dict.fromkeys((*(name for name in needed if name not in kept), view))
+    return Edit(
+        add=tuple(name for name in load if name not in applied),
+        rebuild=tuple(name for name in load if name in applied),
+        keep=tuple(name for name in applied if name not in load),
+    )
 
 
 def applied(warehouse: Path) -> dict[str, Definition]:

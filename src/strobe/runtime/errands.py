@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from strobe.errors import NotNow, SourceUnavailable, UserError
 from strobe.runtime import mailbox
+from strobe.runtime.absences import Absences
 from strobe.runtime.aside import aside
 from strobe.runtime.coordinator import BRING, PAUSE, Coordinator, Errand
 from strobe.runtime.joining import Joining
 
 EDITS = ("rebuild", "apply")
 REBUILD_EVERY = 30.0
-"""Seconds between the beginnings of attempts to rebuild views unasked."""
+"""Seconds between two attempts to rebuild views unasked."""
 FREEZE = 60.0
 """Seconds for which a coordinator stands still for an auditor that has gone silent."""
 
@@ -40,11 +40,14 @@ class Errands:
         for number, document in mailbox.requests(self._warehouse):
             self._take(number, document)
 
-    def rebuild(self, views: Sequence[str], ready: Sequence[str]) -> None:
-        """Unasked: log that these views needed is let go, and those that can be are loaded anew."""
-        if views and not self._coordinator.errand_open and time.monotonic() >= self._next_rebuild:
-            self._coordinator.start_errand(self._joining.rebuild_lost(self._coordinator, views, ready))
-            self._next_rebuild = time.monotonic() + REBUILD_EVERY
+    def rebuild(self, absent: Absences) -> None:
+        """Unasked: views that needed log which is let go."""
+        if absent.to_rebuild and not self._coordinator.errand_open and time.monotonic() >= self._next_rebuild:
+            self._coordinator.start_errand(self._rebuild(absent))
+
+    def _rebuild(self, absent: Absences) -> Errand:
+        yield from self._joining.rebuild_lost(self._coordinator, absent)
+        self._next_rebuild = time.monotonic() + REBUILD_EVERY
 
     def put_back(self) -> None:
         """The coordinator starts anew without some views: an edit that was under way is begun anew with it."""

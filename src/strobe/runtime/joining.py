@@ -19,8 +19,9 @@ from strobe import config
 from strobe.config import Project
 from strobe.errors import LostGuarantee, NotNow, SourceLost, SourceUnavailable, StrobeError, UserError
 from strobe.runtime import edits, mailbox
+from strobe.runtime.absences import Absences
 from strobe.runtime.aside import aside
-from strobe.runtime.assembly import Assembly, as_applied, assemble, open_sources, preflight, relations_of
+from strobe.runtime.assembly import Assembly, as_applied, assemble, open_sources, preflight
 from strobe.runtime.beside import Arrivals, Beside
 from strobe.runtime.coordinator import BRING, PAUSE, Coordinator, Errand
 from strobe.runtime.edits import Edit
@@ -107,32 +108,35 @@ class Joining:
 
     def rebuild(self, coordinator: Coordinator, request: str, view: str) -> Errand:
         """Load one view anew, as strobe.yml defines it now."""
-        wanted = partial(edits.rebuilt, view=view)
+        wanted = partial(edits.rebuilt, view=view, kept=coordinator.assembly.views)
         return self._change(coordinator, request, self._assembled, wanted)
 
     def apply(self, coordinator: Coordinator, request: str, drop_tables: bool) -> Errand:
         """Make the views those of strobe.yml."""
         return self._change(coordinator, request, self._assembled, edits.edit, drop_tables)
 
-    def rebuild_lost(self, coordinator: Coordinator, views: Sequence[str], ready: Sequence[str]) -> Errand:
-        """Let go of what is left of the log that these views needed; load those anew, as they are, that can be."""
-        definitions = coordinator.warehouse.definitions
+    def rebuild_lost(self, coordinator: Coordinator, absent: Absences) -> Errand:
+        """Let go of what is left of log that views needed; load those anew, as they are, that can be."""
+        sources, last = coordinator.assembly.sources, coordinator.committer.last
         try:
-            for source, relations in relations_of(definitions[name].sql for name in views).items():
-                if source not in coordinator.vector:
-                    yield from aside(partial(coordinator.assembly.sources[source].renew, relations), "renew")
-            if ready:
-                applied = {name: definitions[name].sql for name in ready}
-                edit = Edit(rebuild=tuple(ready), keep=tuple(name for name in definitions if name not in ready))
+            for name in sorted(absent.to_renew & sources.keys() - coordinator.vector.keys()):
+                yield from aside(sources[name].renew, "renew")
+            absent.put_still((yield from aside(partial(absent.unfit, sources, last, absent.ready), "verify")))
+            if views := absent.ready:
+                definitions = coordinator.warehouse.definitions
+                edit = Edit(rebuild=tuple(views), keep=tuple(name for name in definitions if name not in views))
+                applied = {name: definitions[name].sql for name in views}
                 assembled = partial(self._as_applied, coordinator.assembly.project, applied)
                 yield from self._change(coordinator, None, assembled, lambda *_: edit)
         except (UserError, NotNow, SourceUnavailable) as error:
             coordinator.resume()
-            self._reporter.say(f"{', '.join(views)} could not be rebuilt yet: {error}")
-            self._lost_again += isinstance(error, SourceLost)
+            self._reporter.say(f"{', '.join(absent.to_rebuild)} could not be rebuilt yet: {error}")
+            if isinstance(error, SourceLost) and not error.rebuild:
+                absent.stand_still(error, absent.ready)
+            self._lost_again += isinstance(error, SourceLost) and error.rebuild
             if self._lost_again == ATTEMPTS:
                 fix = "Raise slot.limit: it was reached again, each time, before the views had been loaded."
-                coordinator.fail(LostGuarantee(error.message, where=error.where, fix=fix))
+                raise LostGuarantee(error.message, where=error.where, fix=fix) from error
 
     def _change(
         self,

@@ -226,7 +226,7 @@ class Service:
         if seconds is not None and self._deadline is None:
             self._deadline = time.monotonic() + seconds
         while True:
-            assembly = self._absent.as_applied(assembly, warehouse.definitions, last)
+            assembly = self._absent.as_applied(assembly, warehouse.definitions)
             unguarded = [name for name, planned in assembly.views.items() if planned.level == "none"]
             warehouse.use([planned.view for planned in assembly.views.values()], lenient=unguarded)
             present = self._absent.present(assembly, last)
@@ -241,10 +241,7 @@ class Service:
                 unknown = CommitUnknown(f"Spark failed: {cause(error)}", where=str(self._layout.root), fix=fix)
                 last, stopped = self._recover(warehouse, last, unknown), False
             if self._joining.change is not None:
-                edit, before = self._joining.change.edit, assembly
                 assembly = self._joining.joined(warehouse, assembly, self._joining.change)
-                if assembly is not before:
-                    self._absent.returned({*edit.load, *edit.drop})
                 self.project = assembly.project
             elif self._absent.regroup is not None:
                 self._absent.detached = self._absent.regroup
@@ -281,7 +278,7 @@ class Service:
         caretaker = Caretaker(coordinator, warehouse, self._reporter.say)
         caretaker.logs_needed = lambda: self._joining.change is not None
         caretaker.hurry = lambda: self._joining.near
-        caretaker.given_up = self._absent.given_up
+        caretaker.still, caretaker.given_up = set(self._absent.still), self._absent.given_up
         if warehouse.unpublished:
             caretaker.fold_soon()
         errands = Errands(self.project.warehouse, self._joining, coordinator)
@@ -309,9 +306,8 @@ class Service:
                 self._absent.tie(coordinator.tied)
             if self._absent.regroup is not None:
                 return True
-            to_rebuild = self._absent.to_rebuild
-            errands.rebuild(to_rebuild, self._absent.ready(to_rebuild))
-            waited_for = self._absent.down or to_rebuild
+            errands.rebuild(self._absent)
+            waited_for = self._absent.down or self._absent.ready
             return until_idle and not waited_for and quiet.for_a_moment()
 
         try:
@@ -324,7 +320,7 @@ class Service:
                 self._reporter.say(f"stopping at commit {coordinator.committer.last.number}")
                 caretaker.finish()
         except SourceLost as error:
-            self._absent.stand_still(assembly, coordinator.committer.last, error)
+            self._absent.stand_still(error)
             self._absent.regroup = set(self._absent.detached)
             errands.put_back()
             if not self._joining.ready:

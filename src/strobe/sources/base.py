@@ -185,9 +185,8 @@ class Source(ABC):
     def guard(self) -> None:  # noqa: B027  # optional: most sources have no limit
         """Raise `LostGuarantee` if more log is kept than may be. Looks now and then, however often it is called."""
 
-    def renew(self, relations: Sequence[str]) -> None:  # noqa: B027  # optional, like `guard`
-        """Let log go if more is kept than may be, and begin a new one: for views that use these relations and are
-        rebuilt because of `guard`."""
+    def renew(self) -> None:  # noqa: B027  # optional, like `guard`
+        """Let log go if more is kept than may be, and begin a new one: for views that `guard` has had rebuilt."""
 
     @abstractmethod
     def discard(self, through: Position) -> None:

@@ -148,9 +148,12 @@ class PostgresSource(Source):
     def guard(self) -> None:
         self._guard.look()
 
-    def renew(self, relations: Sequence[str]) -> None:
-        let_go(self._place)
-        self.prepare(relations)
+    def renew(self) -> None:
+        if self._place.keep.rebuild:
+            let_go(self._place)
+            with self._place.errors(), self._place.connect(timeout=PREPARE_SECONDS) as connection:
+                if read_slot(connection, self._place.name) is None:
+                    self._create_slot(connection)
 
     def undo(self) -> list[str]:
         taken = []

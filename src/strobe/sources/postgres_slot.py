@@ -7,6 +7,7 @@ views wait or Strobe is down, and also while somebody leaves a transaction open,
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
 import psycopg
 
@@ -74,6 +75,14 @@ class Guard:
         free = f"`strobe prepare --undo {place.source}`, then `strobe prepare {place.source}`"
         fix = f"Raise slot.limit and run again; or free the log by {free}, and `strobe rebuild` the views that use it."
         return LostGuarantee(message, where=place.where, fix=fix)
+
+
+def taken_away(place: Place) -> bool:
+    """Whether views are to be rebuilt because the server has not kept the log."""
+    with suppress(StrobeError), place.errors(), place.connect() as connection:
+        slot = read_slot(connection, place.name)
+        return place.keep.rebuild and slot is not None and slot.wal_status == "lost"
+    return False
 
 
 def let_go(place: Place) -> None:

@@ -25,7 +25,7 @@ from psycopg.pq import ExecStatus
 from strobe.algebra.bag import Bag, Row
 from strobe.algebra.relation import Relation
 from strobe.dataplane.arrow import canonical_ddl
-from strobe.errors import BrokenInvariant, RelationLost, SourceLost, SourceUnavailable, StrobeError, UserError
+from strobe.errors import BrokenInvariant, RelationLost, SourceUnavailable, StrobeError, UserError
 from strobe.messages import GlobalTransaction, Position
 from strobe.sources import postgres_pgoutput as pgoutput
 from strobe.sources.global_ids import global_transaction
@@ -33,6 +33,7 @@ from strobe.sources.nets import ROWS, Net, Nets, remove_files
 from strobe.sources.postgres_mark import Mark, mark_of
 from strobe.sources.postgres_pgoutput import UNCHANGED, RelationInfo, Tuple, lsn_text, parse_lsn
 from strobe.sources.postgres_place import STARTED, Connection, Place, identifier
+from strobe.sources.postgres_slot import taken_away
 from strobe.sources.postgres_values import Decode, PgType, Unfit, decoder
 
 WAITING = 200
@@ -225,7 +226,9 @@ class Stream(threading.Thread):
         if isinstance(error, psycopg.errors.UndefinedObject):
             return self._place.lost(f"the slot {self._place.name} is gone")
         if isinstance(error, psycopg.errors.ObjectNotInPrerequisiteState):
-            return self._gone(f"the slot {self._place.name} cannot be read any more: {error}")
+            return self._place.lost(
+                f"the slot {self._place.name} cannot be read any more: {error}", rebuild=taken_away(self._place)
+            )
         return error
 
     def _read(self, connection: Connection) -> None:
@@ -251,16 +254,12 @@ class Stream(threading.Thread):
             if select.select([pgconn.socket], [], [], wait)[0]:
                 pgconn.consume_input()
 
-    def _gone(self, message: str) -> SourceLost:
-        """The server did not keep the log."""
-        return self._place.lost(message, rebuild=self._place.keep.rebuild)
-
     def _ended(self, connection: Connection) -> BaseException:
         result = connection.pgconn.get_result()
         if result is not None and result.status == ExecStatus.FATAL_ERROR:
             error = psycopg.errors.error_from_result(result)
             if isinstance(error, (psycopg.errors.UndefinedObject, psycopg.errors.UndefinedFile)):
-                return self._gone(f"the log cannot be read any more: {error}")
+                return self._place.lost(f"the log cannot be read any more: {error}", rebuild=taken_away(self._place))
             return error
         return SourceUnavailable("the server ended the change stream", where=self._place.where)
 
