@@ -219,7 +219,7 @@ class Absences:
             for source in sorted(source_names(self._applied[name].sql)):
                 try:
                     if source in self._noted[name]:
-                        same_source(sources[source], last)
+                        same_source(sources[source], last, [name])
                     else:
                         verify_source(sources[source], last, [name])
                 except SourceLost as error:

@@ -9,7 +9,7 @@ from strobe.warehouse.header import Commit
 
 def verify_source(source: Source, last: Commit, users: list[str]) -> dict[str, SourceLost]:
     """Returns the views that the source's log does not reach back to any more, and why; raises what all have lost."""
-    same_source(source, last)
+    same_source(source, last, users)
     stand: dict[str, list[str]] = {}
     for view in users:
         stand.setdefault(last.positions[view][source.name], []).append(view)
@@ -26,7 +26,7 @@ def verify_source(source: Source, last: Commit, users: list[str]) -> dict[str, S
     return lost
 
 
-def same_source(source: Source, last: Commit) -> None:
+def same_source(source: Source, last: Commit, users: list[str]) -> None:
     """Raise `SourceLost` if it is another one than when the views were loaded, or cannot tell."""
     known = last.identity.get(source.name)
     try:
@@ -38,7 +38,7 @@ def same_source(source: Source, last: Commit) -> None:
             f"this is another database than before (it was {known}, it is {identity})",
             source=source.name,
             where=f"source {source.name}",
-            fix="Put the old one back, or rebuild the views that use it: `strobe rebuild VIEW`.",
+            fix=f"Put the old one back, or rebuild the views that use it: {', '.join(users)}.",
         )
 
 
