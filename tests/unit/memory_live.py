@@ -22,6 +22,16 @@ from strobe.runtime.coordinator import Coordinator
 from strobe.simulator.world import Contents, evaluate
 from strobe.warehouse.header import Commit
 
+HEAD = """
+version: 1
+project: shop
+sources:
+  sales: {type: sqlite, path: sales.db}
+  billing: {type: sqlite, path: billing.db}
+views:
+"""
+"""How strobe.yml begins for these two databases."""
+
 SALES = """
     CREATE TABLE customers (id INTEGER PRIMARY KEY, name TEXT);
     CREATE TABLE orders (id INTEGER PRIMARY KEY, customer INTEGER, state TEXT);

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from memory_live import opened
+from memory_live import HEAD, opened
 from patience import eventually
 
 from strobe.errors import LostGuarantee, NotNow, RelationLost, SourceLost, SourceUnavailable, StrobeError, UserError
@@ -24,18 +24,15 @@ from strobe.runtime.joining import Joining
 from strobe.warehouse.header import Commit, Definition
 from strobe.warehouse.layout import Layout
 
-PROJECT = """
-version: 1
-project: shop
-sources:
-  sales: {type: sqlite, path: sales.db}
-  billing: {type: sqlite, path: billing.db}
-views:
+PROJECT = (
+    HEAD
+    + """\
   orders: {sql: "SELECT id, state FROM sales.orders"}
   people: {sql: "SELECT id, name FROM sales.customers"}
   paid: {sql: "SELECT id, cents FROM billing.payments"}
   both: {sql: "SELECT o.id, p.id AS p, p.cents FROM sales.orders o JOIN billing.payments p ON p.order_id = o.id"}
 """
+)
 CACHED = PROJECT.replace('ON p.order_id = o.id"}', 'ON p.order_id = o.id", cache: [sales.orders]}')
 
 
@@ -88,8 +85,8 @@ class World:
             monitors={}, assembly=replace(self.assembly, views={}), committer=SimpleNamespace(last=self.last)
         )
         absences.mind(coordinator)
-        if absences._look is not None:
-            eventually(absences._look.done)
+        if absences._looking is not None:
+            eventually(absences._looking.done)
             absences.mind(coordinator)
         return absences.regroup
 

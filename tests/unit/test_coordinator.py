@@ -12,7 +12,7 @@ from pathlib import Path
 
 import memory_live
 import pytest
-from memory_live import Audits, MemoryWarehouse, compare, contents, opened, run
+from memory_live import HEAD, Audits, MemoryWarehouse, compare, contents, opened, run
 from patience import PATIENCE, Writing, eventually
 
 from strobe.errors import CommitUnknown, SourceLost
@@ -24,13 +24,9 @@ from strobe.runtime.assembly import Assembly
 from strobe.runtime.coordinator import Coordinator
 from strobe.warehouse.header import Commit
 
-PROJECT = """
-version: 1
-project: shop
-sources:
-  sales: {type: sqlite, path: sales.db}
-  billing: {type: sqlite, path: billing.db}
-views:
+PROJECT = (
+    HEAD
+    + """\
   paid:
     sql: SELECT o.id, c.name, p.cents FROM sales.orders o JOIN sales.customers c ON c.id = o.customer
          JOIN billing.payments p ON p.order_id = o.id
@@ -44,6 +40,7 @@ views:
          JOIN billing.payments q ON q.order_id = o.id
     freshness: 20ms
 """
+)
 
 
 def project(folder: Path, level: str = "complete") -> Assembly:

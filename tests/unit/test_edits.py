@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from memory_live import HEAD
 
 from strobe import config
 from strobe.cli.main import main
@@ -16,14 +17,6 @@ from strobe.runtime import edits
 from strobe.runtime.assembly import assemble
 from strobe.warehouse.header import Definition
 
-HEAD = """
-version: 1
-project: shop
-sources:
-  sales: {type: sqlite, path: sales.db}
-  billing: {type: sqlite, path: billing.db}
-views:
-"""
 ORDERS = "SELECT o.id, o.state FROM sales.orders o"
 PAID = "SELECT o.id, p.cents FROM sales.orders o JOIN billing.payments p ON p.order_id = o.id"
 TABLES = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from memory_live import compare, opened, run
+from memory_live import HEAD, compare, opened, run
 
 from strobe.managers.registry import ALGORITHMS, one_source
 from strobe.runtime.assembly import Assembly
@@ -21,18 +21,10 @@ ONE_SOURCE = """
     sql: SELECT o.id AS o, o.state, c.id AS c, c.name, n.id AS n FROM sales.orders o
          JOIN sales.customers c ON c.id = o.customer JOIN sales.orders n ON n.customer = c.id
 """
-PROJECT = """
-version: 1
-project: shop
-sources:
-  sales: {type: sqlite, path: sales.db}
-  billing: {type: sqlite, path: billing.db}
-views:
-"""
 
 
 def project(folder: Path, views: str) -> Assembly:
-    return opened(folder, PROJECT + views)
+    return opened(folder, HEAD + views)
 
 
 def view(name: str, algorithm: str, sql: str, more: str = "") -> str:

@@ -19,13 +19,9 @@ from strobe.runtime import status
 from strobe.runtime.coordinator import Coordinator
 from strobe.runtime.metrics import serving
 
-PROJECT = """
-version: 1
-project: shop
-sources:
-  sales: {type: sqlite, path: sales.db}
-  billing: {type: sqlite, path: billing.db}
-views:
+PROJECT = (
+    memory_live.HEAD
+    + """\
   paid:
     sql: SELECT o.id, c.name, p.id AS payment, p.cents FROM sales.orders o JOIN sales.customers c ON c.id = o.customer
          JOIN billing.payments p ON p.order_id = o.id
@@ -37,6 +33,7 @@ views:
     sql: SELECT o.id FROM sales.orders o WHERE o.state = 'never'
     freshness: 20ms
 """
+)
 
 
 def scraped(port: int) -> dict[tuple[str, ...], float]:

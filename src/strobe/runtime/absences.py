@@ -58,7 +58,7 @@ class Absences:
         self.together: set[frozenset[str]] = set()
         """Sources that have taken part in one global transaction."""
         self._down_since: dict[str, float] = {}
-        self._look: Future[tuple[set[str], set[str]]] | None = None
+        self._looking: Future[tuple[set[str], set[str]]] | None = None
         self._next_look = self._next_verify = 0.0
         self._verify_every = VERIFY
 
@@ -69,8 +69,8 @@ class Absences:
 
     def complain(self) -> None:
         """Raise if views stand still until somebody does something."""
-        for first in self.problems.values():
-            names = ", ".join(sorted(self.problems))
+        if self.problems:
+            names, first = ", ".join(sorted(self.problems)), next(iter(self.problems.values()))
             raise LostGuarantee(f"{names} stand still: {first.message}", where=first.where, fix=first.fix)
 
     @property
@@ -106,7 +106,7 @@ class Absences:
 
     def _begin_with(self, definitions: Mapping[str, Definition]) -> None:
         """What was said of views that are gone, or were loaded anew since, counts no more."""
-        before, self._applied, self._look = self._applied, definitions, None
+        before, self._applied, self._looking = self._applied, definitions, None
         same = {n for n, d in definitions.items() if n not in before or before[n].generation == d.generation}
         self.still = {name: error for name, error in self.still.items() if name in same}
         self._noted = {}
@@ -170,7 +170,8 @@ class Absences:
             using = {n for n, view in self._compiled.items() if lost & {(r.source, r.name) for r in view.relations}}
         else:
             using = {name for name, d in self._applied.items() if error.source in source_names(d.sql)}
-        using &= set(using if among is None else among)
+        if among is not None:
+            using &= set(among)
         if not using:
             raise error
         self.put_still(dict.fromkeys(using, error))
@@ -236,21 +237,21 @@ class Absences:
         lost = {name for name, since in self._down_since.items() if now - since > DETACH}
         if any(not lost & set(planned.view.sources) for planned in coordinator.assembly.views.values()) and lost:
             self.regroup = self.detached | lost
-        elif self._look is not None and self._look.done():
-            back, mended = self._look.result()
-            self._look, self._next_look = None, now + RETRY
+        elif self._looking is not None and self._looking.done():
+            back, mended = self._looking.result()
+            self._looking, self._next_look = None, now + RETRY
             if mended:
                 self._verify_every = min(2 * self._verify_every, VERIFY_LONGEST)
             if back or mended:
                 self.still = {name: error for name, error in self.still.items() if name not in mended}
                 self.regroup = self.detached - back
-        elif self._look is None and now >= self._next_look:
+        elif self._looking is None and now >= self._next_look:
             doubted: dict[str, list[str]] = {}
             if now >= self._next_verify:
                 doubted, self._next_verify = self._doubted(), now + self._verify_every
             if self.down or doubted:
                 sources, last = coordinator.assembly.sources, coordinator.committer.last
-                self._look = begin(
+                self._looking = begin(
                     partial(_look, sources, last, set(self.detached), set(self._unreached), doubted), "look"
                 )
 

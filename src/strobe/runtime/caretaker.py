@@ -24,6 +24,8 @@ FOLD_SHARE = 10
 FOLD_COMMITS = 500
 IDLE_FOLD = 5.0
 DISCARD_EVERY = 5.0
+END_EVERY = 60.0
+"""Where a log ends that nobody reads takes a snapshot of its source to find out."""
 MAINTAIN_EVERY = 600.0
 
 
@@ -115,7 +117,7 @@ class Caretaker(threading.Thread):
         if texts and read:
             return min((source.position(text) for text in texts), key=lambda position: position.order)
         if not texts and time.monotonic() >= self._next_end.get(name, 0.0):
-            self._next_end[name] = time.monotonic() + MAINTAIN_EVERY / 10
+            self._next_end[name] = time.monotonic() + END_EVERY
             return end_of(source)
         return None
 

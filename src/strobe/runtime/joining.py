@@ -131,9 +131,12 @@ class Joining:
         except (UserError, NotNow, SourceUnavailable) as error:
             coordinator.resume()
             self._reporter.say(f"{', '.join(absent.to_rebuild)} could not be rebuilt yet: {error}")
-            if isinstance(error, SourceLost) and not error.rebuild:
+            if not isinstance(error, SourceLost):
+                return
+            if not error.rebuild:
                 absent.stand_still(error, absent.ready)
-            self._lost_again += isinstance(error, SourceLost) and error.rebuild
+                return
+            self._lost_again += 1
             if self._lost_again == ATTEMPTS:
                 fix = "Raise slot.limit: it was reached again, each time, before the views had been loaded."
                 raise LostGuarantee(error.message, where=error.where, fix=fix) from error
