@@ -321,6 +321,19 @@ def test_rebuilding_unasked(world: World, monkeypatch: pytest.MonkeyPatch) -> No
     assert "Raise slot.limit" in error.value.fix
 
 
+def test_what_is_let_go_and_loaded_is_looked_at_first(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A source that is read for others keeps its log, and a view that has lost more is left to whoever decides."""
+    absences = world.absences()
+    world.begin(absences)
+    absences.stand_still(lost("billing", rebuild=True))
+    absences.stand_still(lost("sales", rebuild=True))
+    assert absences.to_renew == {"sales", "billing"}
+    world.identity["billing"] = "another"
+    (edit, *_) = world.rebuilt(absences, monkeypatch, None)
+    assert set(edit.rebuild) == {"orders", "people"}
+    assert set(absences.to_rebuild) == {"orders", "people"}
+
+
 def test_a_view_that_is_lost_while_it_is_rebuilt(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits for somebody, and is not tried again; the others are."""
     absences = world.absences()

@@ -11,7 +11,7 @@ noted in the warehouse before.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -70,8 +70,8 @@ class Absences:
     def complain(self) -> None:
         """Raise if views stand still until somebody does something."""
         if self.problems:
-            names, first = ", ".join(sorted(self.problems)), next(iter(self.problems.values()))
-            raise LostGuarantee(f"{names} stand still: {first.message}", where=first.where, fix=first.fix)
+            first = next(iter(self.problems.values()))
+            raise LostGuarantee(f"{_standing(self.problems)}: {first.message}", where=first.where, fix=first.fix)
 
     @property
     def down(self) -> set[str]:
@@ -141,7 +141,7 @@ class Absences:
         views = {n: p for n, p in known.items() if not self.detached & set(p.view.sources)}
         waiting = sorted(set(known) - set(views))
         if waiting:
-            self._say(f"waiting for {', '.join(sorted(self.detached))}: {', '.join(waiting)} stand still")
+            self._say(f"waiting for {', '.join(sorted(self.detached))}: {_standing(waiting)}")
         views = {name: replace(planned, view=as_loaded(planned.view, views)) for name, planned in views.items()}
         return replace(assembly, views=views)
 
@@ -192,7 +192,7 @@ class Absences:
         if lost and not (left or self._noted or self._set_aside):
             raise next(iter(lost.values()))
         for error in {*news.values()}:
-            self._say(f"{', '.join(sorted(n for n in news if news[n] is error))} stand still: {error}")
+            self._say(f"{_standing(n for n in news if news[n] is error)}: {error}")
 
     # Views that are rebuilt without being asked.
 
@@ -268,6 +268,11 @@ class Absences:
         self.together.add(sources)
         self.regroup = set(self.detached)
         self._say(f"a transaction spans {', '.join(sorted(sources))}: their views share commits from now on")
+
+
+def _standing(views: Iterable[str]) -> str:
+    names = sorted(views)
+    return f"{', '.join(names)} {'stands' if len(names) == 1 else 'stand'} still"
 
 
 def _asked(assembly: Assembly, used: set[str]) -> tuple[Assembly, dict[str, UserError | SourceUnavailable]]:

@@ -312,7 +312,7 @@ class Service:
 
         try:
             caretaker.start()
-            self._reporter.say(f"keeping {', '.join(assembly.views)} from commit {last.number}")
+            self._reporter.say(f"keeping {', '.join(assembly.views) or 'no view'} from commit {last.number}")
             coordinator.run(done)
             if not self._joining.ready:
                 self._joining.give_up(warehouse)
