@@ -82,7 +82,7 @@ class Server:
         return self._process.pid
 
     def program(self) -> list[str]:
-        _belongs_to_mysql(self.folder)
+        belongs_to_mysql(self.folder)
         program = _find("mariadbd")
         assert program
         return [program, "--no-defaults", *USER]
@@ -152,7 +152,7 @@ def own_folder() -> Path:
     return Path(tempfile.mkdtemp(prefix="strobe-mariadb-"))
 
 
-def _belongs_to_mysql(folder: Path) -> None:
+def belongs_to_mysql(folder: Path) -> None:
     if os.geteuid() == 0:
         for path in (folder, *folder.rglob("*")):
             shutil.chown(path, "mysql", "mysql")
@@ -166,7 +166,7 @@ def new_template() -> Iterator[Path]:
     assert program
     folder = own_folder()
     try:
-        _belongs_to_mysql(folder)
+        belongs_to_mysql(folder)
         options = ["--auth-root-authentication-method=normal", "--skip-test-db", "--innodb-log-file-size=4M"]
         command = [program, "--no-defaults", f"--datadir={folder / 'data'}", *USER, *options]
         done = subprocess.run(command, capture_output=True)

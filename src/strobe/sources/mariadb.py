@@ -1,9 +1,8 @@
 """MariaDB and MySQL: the row-based binlog as the log, consistent snapshots as answers.
 
-A position is a place in the binlog, `file:offset@second`, where the second is the one in which the file was created: a
-server that was restored from a backup, reset or replaced has other files under the same names. Positions are ordered
-as the server wrote its log, which is also the order in which commits become visible, whatever GTID domains the
-transactions belong to.
+A position is a place in the binlog, with the GTID of the last transaction before it, by which the log is recognised
+(see `mariadb_position`). Positions are ordered as the server wrote its log, which is also the order in which commits
+become visible, whatever GTID domains the transactions belong to.
 
 Nothing is put into the database, and nothing is written to it.
 """
@@ -28,6 +27,7 @@ from strobe.sources.base import Finding, Reader, Source
 from strobe.sources.mariadb_check import check
 from strobe.sources.mariadb_names import Names
 from strobe.sources.mariadb_place import Address, Place, is_mysql, rows
+from strobe.sources.mariadb_position import Whereabouts, file_number, verify
 from strobe.sources.mariadb_reader import MariadbReader, Shared, snapshot
 from strobe.sources.mariadb_stream import Stream, Watched, charsets
 from strobe.sources.mariadb_tables import Table
@@ -104,7 +104,7 @@ class MariadbSource(Source):
 
     def position(self, text: str) -> Position:
         try:
-            return binlog.position_at(*binlog.parts(Position(text, ())))
+            return Whereabouts.parse(text).position
         except ValueError:
             raise UserError(f"{text!r} is not a position in a binlog", where=self._place.where) from None
 
@@ -120,24 +120,25 @@ class MariadbSource(Source):
 
     def verify(self, position: Position) -> None:
         with self._shared.connections.session() as connection:
-            binlog.verify(self._place, connection, position)
+            verify(self._place, connection, position)
 
     def transactions(
         self, after: Position, stops: Sequence[Position], stopped: Callable[[], bool]
     ) -> Iterator[Transaction]:
         watched, names = self._watched(), self._names
-        stream = Stream(self._shared.connections, self._shared.marks, watched, stops, stopped, self.spill, names)
+        stream = Stream(self._shared.connections, self._shared.files, watched, stops, stopped, self.spill, names)
         return stream.transactions(after)
 
     def parts(self, through: Position) -> frozenset[str]:
         """As far back as the file of the position goes, and for some seconds the one before it."""
-        file, offset, _ = binlog.parts(through)
+        at = Whereabouts.parse(through.text)
+        file, offset = at.file, at.offset
         try:
             with self._shared.connections.session() as connection:
                 logs = [row[0] for row in rows(connection, "SHOW BINARY LOGS")]
                 sets = charsets(connection)
             found = set(self._parts(file, (file, offset), sets, math.inf))
-            for log in [log for log in logs if binlog.file_number(log) < binlog.file_number(file)][-1:]:
+            for log in [log for log in logs if file_number(log) < file_number(file)][-1:]:
                 found.update(self._parts(log, (file, 4), sets, time.monotonic() + PARTS_SECONDS))
         except (binlog.Broken, pymysql.err.Error) as error:
             raise SourceUnavailable(f"its binlog could not be read: {error}", where=self._place.where) from error
@@ -145,9 +146,9 @@ class MariadbSource(Source):
 
     def _parts(self, file: str, end: tuple[str, int], sets: dict[int, str], deadline: float) -> Iterator[str]:
         """The global transactions with parts between the beginning of a file and a place."""
-        connections, marks = self._shared.connections, self._shared.marks
-        stream = Stream(connections, marks, {}, [], lambda: False, names=self._names)
-        for transaction in stream.window(binlog.position_at(file, 4, marks.of(file, connections.made)), end, sets):
+        connections, files = self._shared.connections, self._shared.files
+        stream = Stream(connections, files, {}, [], lambda: False, names=self._names)
+        for transaction in stream.window(files.at(file, connections.made), end, sets):
             yield from (part.id for part in transaction.part_of)
             if time.monotonic() > deadline:
                 return

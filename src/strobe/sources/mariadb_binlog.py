@@ -13,18 +13,17 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import pymysql
 
-from strobe.errors import LostGuarantee, SourceUnavailable
-from strobe.messages import Position
+from strobe.errors import SourceUnavailable
 from strobe.sources.mariadb_place import Place, rows
 
 QUERY, STOP, ROTATE, FORMAT, XID, TABLE_MAP, INCIDENT, HEARTBEAT = 2, 3, 4, 15, 16, 19, 26, 27
 XA_PREPARE, ANNOTATE, CHECKPOINT, GTID, GTID_LIST = 38, 160, 161, 162, 163
 QUERY_COMPRESSED = 165
-MYSQL_GTIDS, PARTIAL_UPDATE, PAYLOAD = {33, 34, 42}, 39, 40
+MYSQL_GTID, MYSQL_ANONYMOUS, PARTIAL_UPDATE, PAYLOAD, MYSQL_TAGGED_GTID = 33, 34, 39, 40, 42
+MYSQL_GTIDS = {MYSQL_GTID, MYSQL_ANONYMOUS, MYSQL_TAGGED_GTID}
 ARTIFICIAL, IGNORABLE = 0x20, 0x80
 HARMLESS = {STOP, ANNOTATE, CHECKPOINT, GTID_LIST, 5, 13, 14, 29, 35, 36, 37, 164}
 """Events that change nothing by themselves."""
@@ -37,13 +36,16 @@ OLD_AND_NEW = ("master", "source")
 STEP_SECONDS = 0.05
 HEARTBEAT_SECONDS = 5
 SILENCE_SECONDS = 30
-LONGEST = 1 << 32
 _CHUNK = 1 << 16
 _BIGGEST_PACKET = 0xFFFFFF
 
 
 class Broken(Exception):
     """The connection ended, for whatever reason: the same position can be asked for again."""
+
+
+class Damaged(SourceUnavailable):
+    """An event that cannot be what the server wrote."""
 
 
 @dataclass(frozen=True)
@@ -55,22 +57,8 @@ class Event:
     """The offset after it in its file, modulo 2**32; 0 in events made up for the stream."""
     size: int
     body: bytes
-
-
-def file_number(file: str) -> int:
-    return int(file.rpartition(".")[2])
-
-
-def position_at(file: str, offset: int, created: int) -> Position:
-    """A place in a binlog file. The second in which the file was created tells it from others of the same name."""
-    return Position(f"{file}:{offset}@{created}", (file_number(file), offset))
-
-
-def parts(position: Position) -> tuple[str, int, int]:
-    """File, offset, and when the file was created."""
-    place, _, created = position.text.rpartition("@")
-    file, _, offset = place.rpartition(":")
-    return file, int(offset), int(created)
+    server: int = 0
+    """The number of the server on which it first happened."""
 
 
 class Dump:
@@ -153,18 +141,18 @@ class Dump:
         if packet[0] == 0xFF:
             code, text = struct.unpack_from("<H", packet, 1)[0], packet[3:].decode("utf-8", "replace")
             raise pymysql.err.OperationalError(code, text[6:] if text.startswith("#") else text)
-        timestamp, type_, _, size, end, flags = struct.unpack_from("<IBIIIH", packet, 1)
+        timestamp, type_, server, size, end, flags = struct.unpack_from("<IBIIIH", packet, 1)
         body = packet[20:]
         if type_ == FORMAT:
             self._checksum = len(body) > 5 and body[-5] == 1
         if self._has_checksum(type_, packet):
             body = body[:-4]
             if zlib.crc32(packet[1:-4]) != int.from_bytes(packet[-4:], "little") and type_ != FORMAT:
-                raise SourceUnavailable(
+                raise Damaged(
                     f"an event of the binlog that ends at offset {end} is damaged: its checksum is wrong",
                     where=self._place.where,
                 )
-        return Event(type_, timestamp, flags, end, size, body)
+        return Event(type_, timestamp, flags, end, size, body, server)
 
     def _has_checksum(self, type_: int, packet: bytes) -> bool:
         """Events made up for the stream have one or not, as the server's version has it."""
@@ -180,61 +168,3 @@ def dump(place: Place, file: str, offset: int, forever: bool = True) -> Iterator
         yield connection
     finally:
         connection.close()
-
-
-def created(place: Place, file: str) -> int:
-    """The second in which a binlog file was created, which its first event has."""
-    try:
-        with place.errors(), dump(place, file, 4, forever=False) as connection:
-            until = time.monotonic() + SILENCE_SECONDS
-            while time.monotonic() < until:
-                event = connection.next()
-                if event is not None and event.type == FORMAT:
-                    return event.timestamp
-    except (Broken, EOFError) as error:
-        raise SourceUnavailable(f"the binlog {file} cannot be read: {error}", where=place.where) from error
-    raise SourceUnavailable(f"the binlog {file} cannot be read", where=place.where)
-
-
-class Marks:
-    """When binlog files were created, asked for once, and again where a new connection may lead to another server."""
-
-    def __init__(self, place: Place) -> None:
-        self._place = place
-        self._known: dict[str, int] = {}
-        self._asked: dict[str, int] = {}
-
-    def __getstate__(self) -> dict[str, Any]:
-        """What was asked for on connections of this process has to be asked again elsewhere."""
-        return {"_place": self._place, "_known": dict(self._known), "_asked": {}}
-
-    def of(self, file: str, connections: int) -> int:
-        """`connections` is how many have been made so far."""
-        if self._asked.get(file) != connections:
-            self.learn(file, created(self._place, file))
-            self._asked[file] = connections
-        return self._known[file]
-
-    def learn(self, file: str, second: int) -> None:
-        if len(self._known) > 1000:
-            self._known.clear()
-            self._asked.clear()
-        if self._known.setdefault(file, second) != second:
-            raise self._place.lost(f"the binlog {file} is another one than before: the database was restored or reset")
-
-
-def verify(place: Place, connection: Any, position: Position) -> None:
-    """Raise `LostGuarantee` unless the binlog passes through a position and still has everything after it."""
-    file, offset, second = parts(position)
-    logs = {name: int(size) for name, size, *_ in rows(connection, "SHOW BINARY LOGS")}
-    if file not in logs or offset > logs[file] or created(place, file) != second:
-        raise passed_by(place, position)
-    if offset >= LONGEST:
-        raise place.lost(f"the replication protocol cannot start at {position.text}, beyond 4 GiB of a file")
-
-
-def passed_by(place: Place, position: Position) -> LostGuarantee:
-    return place.lost(
-        f"the binlog does not pass through position {position.text}: the database was restored or replaced,"
-        " or its log was purged or reset"
-    )

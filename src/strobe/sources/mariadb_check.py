@@ -9,11 +9,11 @@ from typing import Any
 import pymysql
 
 from strobe.errors import StrobeError
-from strobe.sources import mariadb_binlog as binlog
 from strobe.sources import mysql_snapshot
 from strobe.sources.base import Finding
 from strobe.sources.mariadb_names import Names
 from strobe.sources.mariadb_place import Place, is_mysql, quote, rows
+from strobe.sources.mariadb_position import created
 from strobe.sources.mariadb_tables import Table, cascades, read_tables
 
 OLDEST, OLDEST_MYSQL = (10, 6), (8, 0)
@@ -144,7 +144,7 @@ def privileges(connection: Any, place: Place) -> Iterator[Finding]:
         yield denied(connection, place, right, "it may not list the binlog's files")
         return
     try:
-        binlog.created(place, logs[-1][0])
+        created(place, logs[-1][0])
     except (StrobeError, pymysql.err.Error):
         yield denied(connection, place, "REPLICATION SLAVE ON *.*", "it may not read the binlog")
 

@@ -1,19 +1,57 @@
-"""Single events of the binlog, taken apart: statements, and what is compressed."""
+"""Single events of the binlog, taken apart: the names of transactions, statements, and what is compressed."""
 
 from __future__ import annotations
 
 import struct
 import zlib
 from collections.abc import Iterator
+from uuid import UUID
 
 import pyarrow
 
 from strobe.errors import SourceUnavailable
-from strobe.sources.mariadb_binlog import QUERY_COMPRESSED, Event
+from strobe.sources.mariadb_binlog import GTID, MYSQL_GTID, MYSQL_TAGGED_GTID, QUERY_COMPRESSED, Event
 from strobe.sources.mariadb_rows import lenenc
 
 PAYLOAD_SIZE, PAYLOAD_COMPRESSION, PAYLOAD_WHOLE_SIZE, UNCOMPRESSED = 1, 2, 3, 255
 _HEADER = struct.Struct("<IBIIIH")
+
+
+def gtid(event: Event) -> str | None:
+    """The transaction that begins with an event, as the server's own statements call it; None if it has no name."""
+    try:
+        if event.type == GTID:
+            sequence, domain = struct.unpack_from("<QI", event.body)
+            return f"{domain}-{event.server}-{sequence}"
+        if event.type == MYSQL_GTID:
+            server, (number,) = event.body[1:17], struct.unpack_from("<q", event.body, 17)
+            return f"{UUID(bytes=server)}:{number}"
+        return _tagged(event.body) if event.type == MYSQL_TAGGED_GTID else None
+    except (struct.error, IndexError, ValueError):
+        return None
+
+
+def _tagged(body: bytes) -> str:
+    """A version, a size and a number of fields that may not be left out, and then fields, each behind its number: the
+    flags, the server, byte by byte, the sequence number with its sign, and the tag."""
+    at = 0
+
+    def number() -> int:
+        """As many bytes follow the first one as it has ones at its low end."""
+        nonlocal at
+        size = (body[at] ^ (body[at] + 1)).bit_length()
+        value = int.from_bytes(body[at : at + size], "little") >> min(size, 8)
+        at += size
+        return value
+
+    for _ in range(6):
+        number()  # up to the number of the server's field
+    server = bytes([number() for _ in range(16)])
+    number()
+    sequence = number() >> 1
+    number()
+    size = number()
+    return f"{UUID(bytes=server)}:{body[at : at + size].decode('ascii')}:{sequence}"
 
 
 def statement(event: Event) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""What is known of a transaction while it is read from the binlog, and of the place where reading is."""
+"""What is known of a transaction while it is read from the binlog."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from strobe.algebra.bag import Row
+from strobe.sources.mariadb_position import Mark
 from strobe.sources.nets import Nets, Saved
 
 Counts = Nets
@@ -23,6 +24,7 @@ class Group:
     """What the application calls the global transactions that this is a part of."""
     began: tuple[str, int] = ("", 0)
     """The place in the log before its first event."""
+    mark: Mark | None = None
     savepoints: dict[str, tuple[Saved, list[str]]] = field(default_factory=dict)
 
     def add(self, table: str, types: Mapping[str, str], row: Row, sign: int, size: int) -> None:
@@ -36,17 +38,3 @@ class Group:
         saved, named = self.savepoints.get(name, ({}, []))
         self.counts.back_to(saved)
         self.named = list(named)
-
-
-@dataclass
-class Whereabouts:
-    """Where in the log a connection is."""
-
-    file: str
-    offset: int
-    created: int
-
-    def advance(self, end: int) -> None:
-        """Events have the lower half of their offset only."""
-        offset = (self.offset & ~0xFFFFFFFF) | end
-        self.offset = offset if offset >= self.offset else offset + (1 << 32)

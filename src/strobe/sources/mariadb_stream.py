@@ -21,12 +21,13 @@ from strobe.messages import Position, Transaction
 from strobe.sources import mariadb_binlog as binlog
 from strobe.sources import mariadb_xa as xa
 from strobe.sources.global_ids import global_transaction
-from strobe.sources.mariadb_binlog import Dump, Event, Marks, parts, passed_by, position_at
+from strobe.sources.mariadb_binlog import Dump, Event
 from strobe.sources.mariadb_ddl import effect, first_words, tokens
 from strobe.sources.mariadb_events import payload, statement, uncompressed
-from strobe.sources.mariadb_group import Counts, Group, Whereabouts
+from strobe.sources.mariadb_group import Counts, Group
 from strobe.sources.mariadb_names import Names
 from strobe.sources.mariadb_place import Connections, rows
+from strobe.sources.mariadb_position import Files, Mark, Whereabouts, file_number, passed_by, verify
 from strobe.sources.mariadb_rows import RowPlan, TableMap, Undescribed, kind_of, lenenc
 from strobe.sources.mariadb_values import Kind, Unfit
 
@@ -44,7 +45,7 @@ class Stream:
     def __init__(
         self,
         connections: Connections,
-        marks: Marks,
+        files: Files,
         watched: Watched,
         stops: Sequence[Position],
         stopped: Callable[[], bool],
@@ -54,7 +55,7 @@ class Stream:
         """Large transactions go into files in `spill`; `names` says where global ones are named."""
         self._spill, self._names = spill, names
         self._rereads = self._looks_back = False
-        self._connections, self._marks, self._watched = connections, marks, watched
+        self._connections, self._known, self._watched = connections, files, watched
         self._place = connections.place
         self._stops = {stop.order for stop in stops}
         self._stopped = stopped
@@ -93,18 +94,25 @@ class Stream:
                 heard = False  # once more from where it was, at once; after that it is for the caller to wait
             except pymysql.err.OperationalError as error:
                 with self._connections.session() as connection:
-                    binlog.verify(self._place, connection, after)
+                    self._verify(connection, after)
                 raise self._place.translate(error) from error
 
     def _open(self, after: Position) -> AbstractContextManager[Dump]:
         with self._connections.session() as connection:
-            binlog.verify(self._place, connection, after)
+            self._verify(connection, after)
             if not self._charsets:
                 self._charsets = charsets(connection)
-        self._at = Whereabouts(*parts(after))
+        self._at = Whereabouts.parse(after.text)
         self._begin_anew()
         self._looks_back = True
         return binlog.dump(self._place, self._at.file, self._at.offset)
+
+    def _verify(self, connection: Any, after: Position) -> None:
+        """The log is the one that was read, and has all that snapshots have seen of it."""
+        verify(self._place, connection, after)
+        newest = self._known.newest
+        if newest is not None and after < newest:
+            verify(self._place, connection, newest)
 
     def _begin_anew(self) -> None:
         if self._group is not None:
@@ -143,10 +151,10 @@ class Stream:
 
     def window(self, start: Position, end: tuple[str, int], charsets: dict[int, str]) -> Iterator[Transaction]:
         """Every single transaction from a place on, as far as the log goes now but not beyond another place."""
-        self._charsets, self._at = charsets, Whereabouts(*parts(start))
-        last = (binlog.file_number(end[0]), end[1])
+        self._charsets, self._at = charsets, Whereabouts.parse(start.text)
+        last = (file_number(end[0]), end[1])
         with binlog.dump(self._place, self._at.file, self._at.offset, forever=False) as connection:
-            while (binlog.file_number(self._at.file), self._at.offset) < last:
+            while self._at.order < last:
                 try:
                     event = connection.next()
                 except EOFError:
@@ -175,6 +183,7 @@ class Stream:
         if ended is None:
             return None
         self._group, self._maps = None, {}
+        self._at.last = group.mark
         return self._transaction(event, ended, group.named)
 
     def _rotate(self, event: Event) -> None:
@@ -185,17 +194,18 @@ class Stream:
 
     def _begin_file(self, event: Event) -> None:
         if self._at.created and self._at.created != event.timestamp:
-            raise passed_by(self._place, position_at(self._at.file, self._at.offset, self._at.created))
+            raise passed_by(self._place, self._at)
         self._at.created = event.timestamp
-        self._marks.learn(self._at.file, event.timestamp)
+        self._known.learn(self._at.file, event.timestamp)
 
     def _outside(self, event: Event, before: tuple[str, int]) -> Transaction | None:
         if event.type == binlog.GTID:
             flags = event.body[12]
-            self._group = Group(bool(flags & STANDALONE), bool(flags & PREPARED), began=before)
+            mark = Mark.of(event, before[1])
+            self._group = Group(bool(flags & STANDALONE), bool(flags & PREPARED), began=before, mark=mark)
             return None
         if event.type in binlog.MYSQL_GTIDS:
-            self._group = Group(standalone=True, mysql=True, began=before)
+            self._group = Group(standalone=True, mysql=True, began=before, mark=Mark.of(event, before[1]))
             return None
         if event.type == binlog.FORMAT or event.type in binlog.HARMLESS or event.flags & binlog.IGNORABLE:
             return self._transaction(event, Counts(), ()) if event.end else None
@@ -243,8 +253,8 @@ class Stream:
 
     def _transaction(self, event: Event, counts: Counts, named: Sequence[str]) -> Transaction:
         changes, _ = counts.take()
-        position = position_at(self._at.file, self._at.offset, self._at.created)
-        source, moment = self._place.source, datetime.fromtimestamp(event.timestamp, timezone.utc)
+        position, source = self._at.position, self._place.source
+        moment = datetime.fromtimestamp(event.timestamp, timezone.utc)
         parts_of = [part for text in named if (part := global_transaction(text, source))]
         return Transaction(source, position, changes, moment, tuple(dict.fromkeys(parts_of)))
 
@@ -301,15 +311,15 @@ class Stream:
         """The log's files up to the one that is being read."""
         with self._connections.session() as connection:
             files = [row[0] for row in rows(connection, "SHOW BINARY LOGS")]
-        return [file for file in files if binlog.file_number(file) <= binlog.file_number(self._at.file)]
+        return [file for file in files if file_number(file) <= file_number(self._at.file)]
 
     def _read_again(self, name: str, end: tuple[str, int]) -> Group:
         """The first phase of an XA transaction that came before the position from which the log was read; the second
         begins at `end`. The last phase of this name before it is the one: a name may be used again."""
         for file in reversed(self._files() if self._looks_back else []):
-            earlier = Stream(self._connections, self._marks, self._watched, [], self._stopped, self._spill, self._names)
+            earlier = Stream(self._connections, self._known, self._watched, [], self._stopped, self._spill, self._names)
             earlier._rereads = True
-            start = position_at(file, 4, self._marks.of(file, self._connections.made))
+            start = self._known.at(file, self._connections.made)
             for _ in earlier.window(start, end, self._charsets):
                 pass
             found = earlier._prepared.pop(name, None)

@@ -1,0 +1,252 @@
+"""Positions in a binlog, and logs that have the same places and another past."""
+
+from __future__ import annotations
+
+import re
+import struct
+import zlib
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from mariadb_server import Server, belongs_to_mysql, own_folder, running
+from mariadb_shop import Shop, read
+
+from strobe.errors import LostGuarantee, UserError
+from strobe.messages import Position
+from strobe.sources.mariadb import MariadbSource
+from strobe.sources.mariadb_binlog import Event
+from strobe.sources.mariadb_events import gtid
+from strobe.sources.mariadb_position import Mark, Whereabouts
+
+UUID = "5d7c567a-e1e1-11f1-a0b2-02fc00000001"
+HEADER = struct.Struct("<IBIIIH")
+
+
+@pytest.mark.parametrize(
+    ("text", "order"),
+    [
+        ("binlog.000004:3456@1763300000", (4, 3456)),
+        ("binlog.000004:3456@1763300000/0-1-17@3321:1763300042", (4, 3456)),
+        (f"a@b:c.1000000:5000000000@7/{UUID}:23@4:8", (1000000, 5000000000)),
+        (f"binlog.000001:900@7/{UUID}:a_tag:1@4:8", (1, 900)),
+    ],
+)
+def test_positions_are_read_as_they_are_written(text: str, order: tuple[int, int]) -> None:
+    position = Whereabouts.parse(text).position
+    assert (position.text, position.order) == (text, order)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "0/1", "binlog:4@7", "binlog.1:4", "binlog.1:x@7", "b.1:4@7/0-1-17", "b.1:4@7/@3:4"]
+)
+def test_what_is_not_a_position(text: str) -> None:
+    with pytest.raises(ValueError):
+        Whereabouts.parse(text)
+
+
+def test_a_mark_does_not_change_the_order() -> None:
+    """What stood before a position is no part of where it is."""
+    with_mark = Whereabouts("binlog.000004", 90, 7, Mark("0-1-17", 4, 8)).position
+    assert with_mark == Whereabouts("binlog.000004", 90, 7).position
+
+
+@pytest.mark.parametrize(
+    ("type_", "body", "name"),
+    [
+        (162, "1100000000000000030000000c", "3-7-17"),
+        (33, "005d7c567ae1e111f1a0b202fc0000000106000000000000000205", f"{UUID}:6"),
+        (42, "026e00000002baf8acf48503850322c5038102c90204f1030000000204040606746167081408", f"{UUID}:tag:1"),
+        (
+            42,
+            "028000000002baf8acf48503850322c5038102c90204f1030000000204290406146c6f6e6765725f74616708140a69040c7f",
+            f"{UUID}:longer_tag:133",
+        ),
+        (42, "026e00000002baf8", None),
+        (33, "005d7c", None),
+        (34, "005d7c567ae1e111f1a0b202fc0000000106000000000000000205", None),
+        (2, "1100000000000000030000000c", None),
+    ],
+)
+def test_transactions_are_named_as_the_server_names_them(type_: int, body: str, name: str | None) -> None:
+    assert gtid(Event(type_, 0, 0, 99, 50, bytes.fromhex(body), server=7)) == name
+
+
+def test_streams_name_the_last_transaction_of_the_file(either: Shop) -> None:
+    """Against what the server itself says is at that offset; with domains, and with tags."""
+    either.run("CREATE TABLE t (id INT PRIMARY KEY)")
+    source = either.source()
+    start = source.now()
+    assert last(start) is None
+    with either.session() as do:
+        do("INSERT INTO t VALUES (1)")
+        if not either.mysql:
+            do("SET gtid_domain_id = 3")
+        elif either.version >= (8, 3):
+            do("SET gtid_next = 'AUTOMATIC:tag'")
+        do("INSERT INTO t VALUES (2)")
+        do("CREATE TABLE other (id INT)")
+    found = read(source, start, relevant=lambda _: True)
+    names = [names_at(either, t.position) for t in found]
+    assert all(name and name[0] == name[1] for name in names)
+    assert len({name[0] for name in names}) == len([t for t in found if t.changes]) + 1 == 3
+    if not either.mysql:
+        assert {name[0].split("-")[0] for name in names} == {"0", "3"}
+    again = read(source, found[0].position, relevant=lambda _: True)
+    assert [t.position.text for t in again if t.changes] == [t.position.text for t in found if t.changes][1:]
+    assert again[-1].position.text == found[-1].position.text
+    either.run("FLUSH BINARY LOGS")
+    (*_, rotated) = read(source, found[-1].position, relevant=lambda _: True)
+    assert last(rotated.position) is None, "there is none in the new file"
+    for position in (start, *(t.position for t in found), rotated.position):
+        source.verify(source.position(position.text))
+
+
+def last(position: Position) -> Mark | None:
+    return Whereabouts.parse(position.text).last
+
+
+def names_at(shop: Shop, position: Position) -> tuple[str, str]:
+    """The name of the last transaction as the position has it, and as the server has it."""
+    at = Whereabouts.parse(position.text)
+    assert at.last is not None
+    (event,) = shop.server.rows(f"SHOW BINLOG EVENTS IN '{at.file}' FROM {at.last.began} LIMIT 1")
+    found = re.search(r"GTID (\S+)|GTID_NEXT= '(.+)'", event[5])
+    assert found
+    return at.last.gtid, found[1] or found[2]
+
+
+@pytest.fixture(params=["mariadb", "mysql"])
+def own(request: pytest.FixtureRequest) -> Iterator[Shop]:
+    """On a server of its own, whose log may be changed while it is down."""
+    shared: Server = request.getfixturevalue(request.param)
+    with closing(type(shared)(request.getfixturevalue(f"{request.param}_template"))) as server:
+        yield Shop(server)
+
+
+class Log:
+    """The file that a position is in, behind the server's back."""
+
+    def __init__(self, shop: Shop, position: Position) -> None:
+        self.at = Whereabouts.parse(position.text)
+        self.path: Path = shop.server.data / self.at.file
+        self._server = shop.server
+
+    def put(self, data: bytes) -> None:
+        """While the server is down."""
+        self._server.stop()
+        self.path.write_bytes(data)
+        self._server.start()
+
+    def with_event(self, second: int = 0, more: int = 0, checked: bool = True) -> bytes:
+        """With the last transaction's first event another one: some seconds later, or a later number; and what it says
+        of itself to check it by."""
+        data, began = bytearray(self.path.read_bytes()), self.at.last.began if self.at.last else 0
+        timestamp, type_, server, size, end, flags = HEADER.unpack_from(data, began)
+        HEADER.pack_into(data, began, timestamp + second, type_, server, size, end, flags)
+        number = began + HEADER.size + (0 if type_ == 162 else 17)
+        data[number] += more
+        if checked:
+            data[began + size - 4 : began + size] = zlib.crc32(data[began : began + size - 4]).to_bytes(4, "little")
+        return bytes(data)
+
+
+def marked(shop: Shop, source: MariadbSource) -> Position:
+    """Where the stream is behind a transaction."""
+    start = source.now()
+    shop.run("INSERT INTO t VALUES (1)")
+    (transaction,) = read(source, start)
+    assert last(transaction.position) is not None
+    return transaction.position
+
+
+def test_a_log_with_another_transaction_at_the_place_is_another_one(own: Shop) -> None:
+    """Though it has the same file, made in the same second, and is as long: a machine that was put back to what its
+    disk and memory were, and went on."""
+    own.run("CREATE TABLE t (id INT PRIMARY KEY)")
+    source = own.source()
+    position = marked(own, source)
+    log = Log(own, position)
+    original = log.path.read_bytes()
+    for data in (log.with_event(second=1), log.with_event(more=1), log.with_event(more=1, checked=False)):
+        log.put(data)
+        unmarked = source.position(position.text.partition("/")[0])
+        own.source().verify(unmarked)  # all else is the same
+        for reads in (
+            lambda: own.source().verify(position),
+            lambda: next(own.source().transactions(position, [], bool)),
+        ):
+            with pytest.raises(LostGuarantee, match="restored") as caught:
+                reads()
+            assert position.text in caught.value.message and "rebuild" in caught.value.fix
+    log.put(original)
+    own.run("INSERT INTO t VALUES (2)")
+    ((row, _),) = [item for t in read(own.source(), position) for item in t.changes["t"].items()]
+    assert row == (2,)
+
+
+@pytest.mark.parametrize("checksum", ["CRC32", "NONE"])
+def test_a_log_with_no_transaction_at_the_place_is_another_one(either: Shop, checksum: str) -> None:
+    """Where there is the middle of an event, or the log's end."""
+    either.run("CREATE TABLE t (id INT PRIMARY KEY)", f"SET GLOBAL binlog_checksum = {checksum}")
+    source = either.source()
+    try:
+        position = marked(either, source)
+        at = Whereabouts.parse(position.text)
+        assert at.last is not None
+        places = [at.last.began + n for n in (1, 2, 5, 9, 13, 17, 30)]
+        for began in [*places, at.offset]:
+            moved = Whereabouts(at.file, at.offset, at.created, Mark(at.last.gtid, began, at.last.second))
+            with pytest.raises(LostGuarantee, match="restored"):
+                source.verify(moved.position)
+        source.verify(position)
+        later = Whereabouts(at.file, at.offset, at.created + 1, at.last)
+        with pytest.raises(LostGuarantee, match="restored"):
+            source.verify(later.position)
+    finally:
+        either.run("SET GLOBAL binlog_checksum = CRC32")
+
+
+def test_a_log_that_lost_what_a_snapshot_saw_is_another_one(own: Shop) -> None:
+    """Also where the stream had not read so far; who has no such answer in hand goes on."""
+    own.run("CREATE TABLE t (id INT PRIMARY KEY)")
+    source = own.source()
+    position = marked(own, source)
+    own.run("INSERT INTO t VALUES (2)")
+    reader = source.reader()
+    assert position < reader.open().through
+    reader.close()
+    log = Log(own, position)
+    own.server.stop()
+    log.put(log.path.read_bytes()[: log.at.offset])
+    with pytest.raises(LostGuarantee, match="restored"):
+        next(source.transactions(position, [], lambda: False))
+    other = own.source()
+    own.run("INSERT INTO t VALUES (3)")
+    ((row, _),) = [item for t in read(other, position) for item in t.changes["t"].items()]
+    assert row == (3,)
+
+
+def test_an_encrypted_log(mariadb_template: Path, tmp_path: Path) -> None:
+    """The server reads it to others as it was before."""
+    if not any(Path("/usr").glob("lib*/**/file_key_management.so")):
+        pytest.skip("this server has no plugin for keys in a file")
+    key = own_folder() / "keys"
+    key.write_text(f"1;{'5' * 32}")
+    belongs_to_mysql(key.parent)
+    settings = {"plugin-load-add": "file_key_management", "file-key-management-filename": str(key)}
+    with running(mariadb_template, {**settings, "encrypt-binlog": "ON"}) as server:
+        shop = Shop(server)
+        shop.run("CREATE TABLE t (id INT PRIMARY KEY)")
+        source = shop.source()
+        position = marked(shop, source)
+        source.verify(position)
+        shop.run("INSERT INTO t VALUES (2)")
+        ((row, _),) = [item for t in read(shop.source(), position) for item in t.changes["t"].items()]
+        assert row == (2,)
+
+
+def test_a_position_of_another_kind_is_refused(shop: Shop) -> None:
+    with pytest.raises(UserError, match="not a position in a binlog"):
+        shop.source().position("0/16B3748@0/16B3700:7")
