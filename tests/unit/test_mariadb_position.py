@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 import struct
 import zlib
@@ -165,13 +166,12 @@ def test_a_log_with_another_transaction_at_the_place_is_another_one(own: Shop) -
     """Though it has the same file, made in the same second, and is as long: a machine that was put back to what its
     disk and memory were, and went on."""
     own.run("CREATE TABLE t (id INT PRIMARY KEY)")
-    source = own.source()
-    position = marked(own, source)
+    position = marked(own, own.source())
     log = Log(own, position)
     original = log.path.read_bytes()
     for data in (log.with_event(second=1), log.with_event(more=1), log.with_event(more=1, checked=False)):
         log.put(data)
-        unmarked = source.position(position.text.partition("/")[0])
+        unmarked = own.source().position(position.text.partition("/")[0])
         own.source().verify(unmarked)  # all else is the same
         for reads in (
             lambda: own.source().verify(position),
@@ -184,6 +184,25 @@ def test_a_log_with_another_transaction_at_the_place_is_another_one(own: Shop) -
     own.run("INSERT INTO t VALUES (2)")
     ((row, _),) = [item for t in read(own.source(), position) for item in t.changes["t"].items()]
     assert row == (2,)
+
+
+def test_another_log_is_not_asked_for_answers(own: Shop) -> None:
+    """Not even before the stream is opened again: what it says of a place that the stream has passed would be believed
+    at once."""
+    own.run("CREATE TABLE t (id INT PRIMARY KEY)")
+    source = own.source()
+    position = marked(own, source)
+    reader = source.reader()
+    reader.open()
+    reader.close()
+    sent = pickle.dumps(reader)
+    log = Log(own, position)
+    log.put(log.with_event(more=1))
+    for asking in (reader, source.reader(), pickle.loads(sent)):
+        with pytest.raises(LostGuarantee, match="restored"):
+            asking.open()
+    with pytest.raises(LostGuarantee, match="restored"):
+        source.now()
 
 
 @pytest.mark.parametrize("checksum", ["CRC32", "NONE"])

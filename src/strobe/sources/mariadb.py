@@ -126,7 +126,7 @@ class MariadbSource(Source):
         self, after: Position, stops: Sequence[Position], stopped: Callable[[], bool]
     ) -> Iterator[Transaction]:
         watched, names = self._watched(), self._names
-        stream = Stream(self._shared.connections, self._shared.files, watched, stops, stopped, self.spill, names)
+        stream = Stream(self._shared.connections, self._shared.log, watched, stops, stopped, self.spill, names)
         return stream.transactions(after)
 
     def parts(self, through: Position) -> frozenset[str]:
@@ -146,9 +146,9 @@ class MariadbSource(Source):
 
     def _parts(self, file: str, end: tuple[str, int], sets: dict[int, str], deadline: float) -> Iterator[str]:
         """The global transactions with parts between the beginning of a file and a place."""
-        connections, files = self._shared.connections, self._shared.files
-        stream = Stream(connections, files, {}, [], lambda: False, names=self._names)
-        for transaction in stream.window(files.at(file, connections.made), end, sets):
+        connections, log = self._shared.connections, self._shared.log
+        stream = Stream(connections, log, {}, [], lambda: False, names=self._names)
+        for transaction in stream.window(log.at(file, connections.made), end, sets):
             yield from (part.id for part in transaction.part_of)
             if time.monotonic() > deadline:
                 return

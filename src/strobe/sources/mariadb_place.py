@@ -213,7 +213,8 @@ class Connections:
     def __init__(self, place: Place) -> None:
         self.place = place
         self.made = 0
-        """How many there were so far: a new one may lead to another server."""
+        """How many there were so far: a new one may lead to another server. What is asked of a server afterwards is
+        asked of that one, or of its successor."""
         self._free = threading.BoundedSemaphore(place.connections)
         self._idle: list[tuple[float, Any]] = []
         self._lock = threading.Lock()
@@ -230,8 +231,10 @@ class Connections:
                     if time.monotonic() - since < IDLE_SECONDS and _alive(connection):
                         return connection
                     _drop(connection)
+            connection = self.place.connect()
+            with self._lock:
                 self.made += 1
-            return self.place.connect()
+            return connection
         except BaseException:
             self._free.release()
             raise

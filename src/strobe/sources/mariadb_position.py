@@ -133,23 +133,28 @@ def look(place: Place, file: str, offset: int = FIRST) -> tuple[int, Event | Non
     return second, None
 
 
-class Files:
-    """When binlog files were made, asked for once, and again where a new connection may lead to another server."""
+class Log:
+    """What is known of a log: when its files were made, and what has been read of it. It is asked for once, and again
+    where a new connection may lead to another server."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
         self._known: dict[str, int] = {}
         self._asked: dict[str, int] = {}
+        self.read: Position | None = None
+        """How far the stream is."""
         self.newest: Position | None = None
         """Of the snapshots that were taken in this process."""
 
     def __getstate__(self) -> dict[str, Any]:
         """What was asked for on connections of this process has to be asked again elsewhere."""
-        return {"_place": self._place, "_known": dict(self._known), "_asked": {}, "newest": None}
+        return {**self.__dict__, "_known": dict(self._known), "_asked": {}, "newest": None}
 
     def made(self, file: str, connections: int) -> int:
         """The second; `connections` is how many have been made so far."""
         if self._asked.get(file) != connections:
+            if self.read is not None and not _passes(self._place, wanted := Whereabouts.parse(self.read.text)):
+                raise passed_by(self._place, wanted)
             self.learn(file, created(self._place, file))
             self._asked[file] = connections
         return self._known[file]
@@ -184,17 +189,18 @@ def verify(place: Place, connection: Any, position: Position) -> None:
 def _passes(place: Place, wanted: Whereabouts) -> bool:
     """Whether a file is the one that it was, with the transaction in it that was the last one."""
     last = wanted.last
-    if last is None:
-        return created(place, wanted.file) == wanted.created
     try:
-        second, event = look(place, wanted.file, last.began)
+        second, event = look(place, wanted.file, last.began if last else FIRST)
     except Damaged:
         return False  # in the middle of another event
     except SourceUnavailable as error:
-        if isinstance(cause := error.__cause__, pymysql.err.Error) and cause.args[0] == _CANNOT_SEND:
-            return False
-        raise
-    found = Mark.of(event, (event.end - event.size) % LONGEST) if event is not None else None
+        cause = error.__cause__
+        if not (last and isinstance(cause, pymysql.err.Error) and cause.args[0] == _CANNOT_SEND):
+            raise
+        if "open" in error.message.lower():
+            raise  # for want of files, or of rights to them
+        return False
+    found = Mark.of(event, (event.end - event.size) % LONGEST) if event else None
     return second == wanted.created and found == last
 
 

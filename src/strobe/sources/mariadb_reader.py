@@ -22,7 +22,7 @@ from strobe.sources import mariadb_binlog as binlog
 from strobe.sources import mysql_snapshot
 from strobe.sources.base import Reader
 from strobe.sources.mariadb_place import Connections, Place, is_mysql, quote, rows, streamed
-from strobe.sources.mariadb_position import Files
+from strobe.sources.mariadb_position import Log
 from strobe.sources.mariadb_stream import Stream, charsets
 from strobe.sources.mariadb_tables import Catalog, Table
 from strobe.sources.mariadb_values import Kind, Unfit, decoder, encoder, selected
@@ -55,15 +55,15 @@ def snapshot(connection: Any) -> tuple[str, int]:
 class Shared:
     """What the readers and the stream of one source have in common."""
 
-    def __init__(self, place: Place, files: Files | None = None) -> None:
+    def __init__(self, place: Place, log: Log | None = None) -> None:
         self.place = place
         self.connections = Connections(place)
         self.catalog = Catalog(self.connections)
-        self.files = files or Files(place)
+        self.log = log or Log(place)
         self.charsets: dict[int, str] = {}
 
     def position(self, file: str, offset: int) -> Position:
-        return self.files.at(file, self.connections.made, offset)
+        return self.log.at(file, self.connections.made, offset)
 
 
 class MariadbReader(Reader):
@@ -76,12 +76,12 @@ class MariadbReader(Reader):
         self._known: Collection[str] | None = None
         """The tables by whose rows the snapshot was placed; None where the server itself says where it is."""
 
-    def __getstate__(self) -> tuple[Place, Files]:
+    def __getstate__(self) -> tuple[Place, Log]:
         if self._connection is not None:
             raise TypeError("an open reader cannot be pickled")
-        return self._shared.place, self._shared.files
+        return self._shared.place, self._shared.log
 
-    def __setstate__(self, state: tuple[Place, Files]) -> None:
+    def __setstate__(self, state: tuple[Place, Log]) -> None:
         self.__init__(Shared(*state))  # type: ignore[misc]
 
     def __del__(self) -> None:
@@ -97,7 +97,7 @@ class MariadbReader(Reader):
                     position = self._mysql_snapshot()
                 else:
                     position = self._shared.position(*snapshot(self._connection))
-            self._shared.files.seen(position)
+            self._shared.log.seen(position)
             return Seen(position)
         except BaseException:
             self._sound = False
@@ -121,7 +121,7 @@ class MariadbReader(Reader):
         shared, connection = self._shared, self._connection
         tables = {name: table for name, table in shared.catalog.known(connection).items() if table.usable}
         self._known, shared.charsets = tables.keys(), shared.charsets or charsets(connection)
-        stream = Stream(shared.connections, shared.files, {n: t.kinds for n, t in tables.items()}, [], lambda: False)
+        stream = Stream(shared.connections, shared.log, {n: t.kinds for n, t in tables.items()}, [], lambda: False)
 
         def find(table: str, keys: Sequence[Row]) -> Iterator[Row]:
             return self.lookup(Lookup(0, table, tuple(tables[table].kinds), tables[table].primary_key), keys)

@@ -27,7 +27,7 @@ from strobe.sources.mariadb_events import payload, statement, uncompressed
 from strobe.sources.mariadb_group import Counts, Group
 from strobe.sources.mariadb_names import Names
 from strobe.sources.mariadb_place import Connections, rows
-from strobe.sources.mariadb_position import Files, Mark, Whereabouts, file_number, passed_by, verify
+from strobe.sources.mariadb_position import Log, Mark, Whereabouts, file_number, passed_by, verify
 from strobe.sources.mariadb_rows import RowPlan, TableMap, Undescribed, kind_of, lenenc
 from strobe.sources.mariadb_values import Kind, Unfit
 
@@ -45,7 +45,7 @@ class Stream:
     def __init__(
         self,
         connections: Connections,
-        files: Files,
+        log: Log,
         watched: Watched,
         stops: Sequence[Position],
         stopped: Callable[[], bool],
@@ -55,7 +55,7 @@ class Stream:
         """Large transactions go into files in `spill`; `names` says where global ones are named."""
         self._spill, self._names = spill, names
         self._rereads = self._looks_back = False
-        self._connections, self._known, self._watched = connections, files, watched
+        self._connections, self._log, self._watched = connections, log, watched
         self._place = connections.place
         self._stops = {stop.order for stop in stops}
         self._stopped = stopped
@@ -85,6 +85,7 @@ class Stream:
                     try:
                         for transaction in self._read(connection):
                             heard, after = True, transaction.position
+                            self._log.read = after
                             yield transaction
                     finally:
                         self._release(connection.thread)
@@ -110,9 +111,10 @@ class Stream:
     def _verify(self, connection: Any, after: Position) -> None:
         """The log is the one that was read, and has all that snapshots have seen of it."""
         verify(self._place, connection, after)
-        newest = self._known.newest
+        newest = self._log.newest
         if newest is not None and after < newest:
             verify(self._place, connection, newest)
+        self._log.read = after
 
     def _begin_anew(self) -> None:
         if self._group is not None:
@@ -196,7 +198,7 @@ class Stream:
         if self._at.created and self._at.created != event.timestamp:
             raise passed_by(self._place, self._at)
         self._at.created = event.timestamp
-        self._known.learn(self._at.file, event.timestamp)
+        self._log.learn(self._at.file, event.timestamp)
 
     def _outside(self, event: Event, before: tuple[str, int]) -> Transaction | None:
         if event.type == binlog.GTID:
@@ -317,9 +319,9 @@ class Stream:
         """The first phase of an XA transaction that came before the position from which the log was read; the second
         begins at `end`. The last phase of this name before it is the one: a name may be used again."""
         for file in reversed(self._files() if self._looks_back else []):
-            earlier = Stream(self._connections, self._known, self._watched, [], self._stopped, self._spill, self._names)
+            earlier = Stream(self._connections, self._log, self._watched, [], self._stopped, self._spill, self._names)
             earlier._rereads = True
-            start = self._known.at(file, self._connections.made)
+            start = self._log.at(file, self._connections.made)
             for _ in earlier.window(start, end, self._charsets):
                 pass
             found = earlier._prepared.pop(name, None)
