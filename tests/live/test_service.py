@@ -197,7 +197,7 @@ views:
 
 def test_a_source_that_is_down(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """The view that needs it stands still and says so, the other goes on; both are right again when it is back. So too
-    if it is down when the run starts."""
+    if it is down when the run starts, or if all are."""
     monkeypatch.setattr(absences, "DETACH", 1.0)
     shop = Shop(tmp_path, spark, DOWN)
     with shop.running() as service:
@@ -213,7 +213,10 @@ def test_a_source_that_is_down(tmp_path: Path, spark: SparkSession, monkeypatch:
         wait_for(lambda: (21, 5000) in shop.rows("paid"))
         wait_for(lambda: service.coordinator is not None and service.coordinator.idle())
     (tmp_path / "billing.db").rename(tmp_path / "away.db")
+    (tmp_path / "sales.db").rename(tmp_path / "gone.db")
     with shop.running() as service:
+        wait_for(lambda: any("orders stands still" in said for said in shop.notes.said))
+        (tmp_path / "gone.db").rename(tmp_path / "sales.db")
         shop.write("sales", "INSERT INTO orders VALUES (22, 1, 'without it')")
         wait_for(lambda: "without it" in str(shop.rows("orders")))
         wait_for(lambda: shop.notes.document["views"]["paid"]["waits_for"] == ["billing"])

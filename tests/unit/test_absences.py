@@ -14,7 +14,7 @@ import pytest
 from memory_live import HEAD, opened
 from patience import eventually
 
-from strobe.errors import LostGuarantee, NotNow, RelationLost, SourceLost, SourceUnavailable, StrobeError, UserError
+from strobe.errors import LostGuarantee, NotNow, RelationLost, SourceLost, SourceUnavailable, StrobeError
 from strobe.runtime import absences as module
 from strobe.runtime import edits
 from strobe.runtime.absences import Absences
@@ -271,18 +271,18 @@ def test_a_copy_that_stands_still_is_not_used(tmp_path: Path) -> None:
 
 
 def test_a_source_that_is_down_at_the_start_is_waited_for(world: World) -> None:
-    """Its views are taken in when it is back; until then they cannot be rebuilt either. Without any source there is
-    nothing to begin with."""
+    """Its views are taken in when it is back; until then they cannot be rebuilt either. So too if all are down."""
     (world.folder / "billing.db").rename(world.folder / "away.db")
     absences = world.absences()
     assert world.begin(absences, world.unasked) == {"orders", "people"}
     assert (absences.down, absences.problems, world.mind(absences)) == ({"billing"}, {}, None)
+    (world.folder / "sales.db").rename(world.folder / "gone.db")
+    without = world.absences()
+    assert world.begin(without, world.unasked) == set() and without.down == {"sales", "billing"}
+    (world.folder / "gone.db").rename(world.folder / "sales.db")
+    assert world.mind(without) == set() and world.begin(without, world.unasked) == {"orders", "people"}
     absences.stand_still(lost("sales", rebuild=True))
     assert set(absences.to_rebuild) == {"orders", "people", "both"} and set(absences.ready) == {"orders", "people"}
-    (world.folder / "sales.db").rename(world.folder / "gone.db")
-    with pytest.raises(UserError, match="there is no file"):
-        world.begin(world.absences(), world.unasked)
-    (world.folder / "gone.db").rename(world.folder / "sales.db")
     (world.folder / "away.db").rename(world.folder / "billing.db")
     absences._next_look = 0.0
     assert world.mind(absences) == set()

@@ -95,7 +95,7 @@ class Absences:
         rest = {name: sql for name, sql in applied.items() if name not in absent}
         found, lacking = _compiled(assembly, rest, self._say)
         absent |= lacking
-        if absent and absent.keys() == applied.keys() and not self._set_aside:
+        if absent and absent.keys() == applied.keys() and not (self._unreached or self._set_aside):
             error = next(iter(absent.values()))
             raise UserError(error.message, where=error.where, fix=error.fix) from error
         for name, error in absent.items():
