@@ -247,6 +247,23 @@ def test_a_log_that_lost_what_a_snapshot_saw_is_another_one(own: Shop) -> None:
     assert row == (3,)
 
 
+def test_a_stream_beyond_what_the_protocol_can_ask_for(shop: Shop) -> None:
+    """In a file of more than 4 GiB, while it is read: answers go on, and the file is still told by its second."""
+    shop.run("CREATE TABLE t (id INT PRIMARY KEY)")
+    source = shop.source()
+    position = marked(shop, source)
+    at = Whereabouts.parse(position.text)
+    assert at.last is not None
+    far = Mark(at.last.gtid, 2**32 + 5, at.last.second)
+    source._shared.log.read = Whereabouts(at.file, 2**32 + 99, at.created, far).position
+    source._shared.connections.made += 1
+    assert position <= source.now()
+    source._shared.log.read = Whereabouts(at.file, 2**32 + 99, at.created + 1, far).position
+    source._shared.connections.made += 1
+    with pytest.raises(LostGuarantee, match="restored"):
+        source.now()
+
+
 def test_an_encrypted_log(mariadb_template: Path, tmp_path: Path) -> None:
     """The server reads it to others as it was before."""
     if not any(Path("/usr").glob("lib*/**/file_key_management.so")):

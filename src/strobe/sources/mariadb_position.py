@@ -187,8 +187,9 @@ def verify(place: Place, connection: Any, position: Position) -> None:
 
 
 def _passes(place: Place, wanted: Whereabouts) -> bool:
-    """Whether a file is the one that it was, with the transaction in it that was the last one."""
-    last = wanted.last
+    """Whether a file is the one that it was, with the transaction in it that was the last one, if it can be asked for:
+    the protocol has no room for places beyond 4 GiB."""
+    last = wanted.last if wanted.last and wanted.last.began < LONGEST else None
     try:
         second, event = look(place, wanted.file, last.began if last else FIRST)
     except Damaged:
