@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 from mariadb_server import Server, belongs_to_mysql, own_folder, running
 from mariadb_shop import Shop, read
+from patience import eventually
 
-from strobe.errors import LostGuarantee, UserError
+from strobe.errors import LostGuarantee, SourceUnavailable, UserError
 from strobe.messages import Position
+from strobe.sources import mariadb_position as module
 from strobe.sources.mariadb import MariadbSource
 from strobe.sources.mariadb_binlog import Event
 from strobe.sources.mariadb_events import gtid
@@ -140,6 +142,17 @@ class Log:
         self.path.write_bytes(data)
         self._server.start()
 
+    def begin_again(self) -> None:
+        """In the same second, as it seems, and without what was in it."""
+        self._server.stop()
+        self.path.unlink()
+        index = self.path.with_suffix(".index")
+        index.write_text("".join(line for line in index.read_text().splitlines(True) if self.path.name not in line))
+        self._server.start()
+        with self.path.open("r+b") as file:
+            file.seek(4)
+            file.write(struct.pack("<I", self.at.created))
+
     def with_event(self, second: int = 0, more: int = 0, checked: bool = True) -> bytes:
         """With the last transaction's first event another one: some seconds later, or a later number; and what it says
         of itself to check it by."""
@@ -187,27 +200,54 @@ def test_a_log_with_another_transaction_at_the_place_is_another_one(own: Shop) -
 
 
 def test_another_log_is_not_asked_for_answers(own: Shop) -> None:
-    """Not even before the stream is opened again: what it says of a place that the stream has passed would be believed
-    at once."""
+    """Not even before the stream is opened again, which says what is the matter: an answer from a place that the stream
+    has passed would be believed at once."""
     own.run("CREATE TABLE t (id INT PRIMARY KEY)")
+    own.server.stop()
+    own.server.start()
     source = own.source()
     position = marked(own, source)
     reader = source.reader()
     reader.open()
     reader.close()
     sent = pickle.dumps(reader)
-    log = Log(own, position)
-    log.put(log.with_event(more=1))
+    Log(own, position).begin_again()
+    own.run("INSERT INTO t VALUES (2)")
     for asking in (reader, source.reader(), pickle.loads(sent)):
-        with pytest.raises(LostGuarantee, match="restored"):
+        with pytest.raises(SourceUnavailable, match="restored"):
             asking.open()
-    with pytest.raises(LostGuarantee, match="restored"):
+    with pytest.raises(SourceUnavailable, match="restored"):
         source.now()
+    with pytest.raises(LostGuarantee, match="restored"):
+        next(source.transactions(position, [], lambda: False))
+
+
+def test_a_file_that_is_purged_behind_a_stream_is_no_other_log(either: Shop) -> None:
+    """A stream that is ahead of whoever takes its transactions goes on, and so do answers, which wait for it."""
+    either.run("CREATE TABLE t (id INT PRIMARY KEY)")
+    source = either.source()
+    position = source.now()
+    either.run("INSERT INTO t VALUES (1)")
+    stream = source.transactions(position, [], lambda: False)
+    while not (transaction := next(stream)).changes:
+        pass
+    either.run("FLUSH BINARY LOGS", "INSERT INTO t VALUES (2)")
+    ((newest, *_),) = either.server.rows("SHOW BINARY LOGS")[-1:]
+    eventually(lambda: (either.run(f"PURGE BINARY LOGS TO '{newest}'"), purged(either, newest))[1])
+    source._shared.connections.made += 1
+    reader = source.reader()
+    assert transaction.position < reader.open().through
+    assert sorted(reader.scan("t", ["id"])) == [(1,), (2,)]
+    reader.close()
+    while not (transaction := next(stream)).changes:
+        pass
+    stream.close()
+    assert [row for row, _ in transaction.changes["t"].items()] == [(2,)]
 
 
 @pytest.mark.parametrize("checksum", ["CRC32", "NONE"])
 def test_a_log_with_no_transaction_at_the_place_is_another_one(either: Shop, checksum: str) -> None:
-    """Where there is the middle of an event, or the log's end."""
+    """Where there is the middle of an event. An answer that ends too early proves nothing."""
     either.run("CREATE TABLE t (id INT PRIMARY KEY)", f"SET GLOBAL binlog_checksum = {checksum}")
     source = either.source()
     try:
@@ -215,10 +255,11 @@ def test_a_log_with_no_transaction_at_the_place_is_another_one(either: Shop, che
         at = Whereabouts.parse(position.text)
         assert at.last is not None
         places = [at.last.began + n for n in (1, 2, 5, 9, 13, 17, 30)]
-        for began in [*places, at.offset]:
-            moved = Whereabouts(at.file, at.offset, at.created, Mark(at.last.gtid, began, at.last.second))
+        for began in places:
             with pytest.raises(LostGuarantee, match="restored"):
-                source.verify(moved.position)
+                source.verify(moved(position, began))
+        with pytest.raises(SourceUnavailable, match="cannot be read"):  # so ends an answer that somebody killed, too
+            source.verify(moved(position, at.offset))
         source.verify(position)
         later = Whereabouts(at.file, at.offset, at.created + 1, at.last)
         with pytest.raises(LostGuarantee, match="restored"):
@@ -227,23 +268,38 @@ def test_a_log_with_no_transaction_at_the_place_is_another_one(either: Shop, che
         either.run("SET GLOBAL binlog_checksum = CRC32")
 
 
-def test_a_log_that_lost_what_a_snapshot_saw_is_another_one(own: Shop) -> None:
-    """Also where the stream had not read so far; who has no such answer in hand goes on."""
+def moved(position: Position, began: int) -> Position:
+    at = Whereabouts.parse(position.text)
+    assert at.last is not None
+    return Whereabouts(at.file, at.offset, at.created, Mark(at.last.gtid, began, at.last.second)).position
+
+
+def purged(shop: Shop, newest: str) -> bool:
+    return [file for file, *_ in shop.server.rows("SHOW BINARY LOGS")] == [newest]
+
+
+@pytest.mark.parametrize("where", ["here", "elsewhere"])
+def test_a_log_that_lost_what_a_snapshot_saw_is_another_one(own: Shop, where: str) -> None:
+    """Also where the stream had not read so far, and where another process took the snapshot. Who begins anew, and has
+    no such answer in hand, goes on."""
     own.run("CREATE TABLE t (id INT PRIMARY KEY)")
     source = own.source()
     position = marked(own, source)
     own.run("INSERT INTO t VALUES (2)")
-    reader = source.reader()
-    assert position < reader.open().through
+    reader = source.reader() if where == "here" else pickle.loads(pickle.dumps(source.reader()))
+    with source.elsewhere() as taken:
+        seen = reader.open()
+        if where == "elsewhere":
+            taken(seen)
     reader.close()
+    assert position < seen.through
     log = Log(own, position)
     own.server.stop()
     log.put(log.path.read_bytes()[: log.at.offset])
     with pytest.raises(LostGuarantee, match="restored"):
         next(source.transactions(position, [], lambda: False))
-    other = own.source()
     own.run("INSERT INTO t VALUES (3)")
-    ((row, _),) = [item for t in read(other, position) for item in t.changes["t"].items()]
+    ((row, _),) = [item for t in read(source, position) for item in t.changes["t"].items()]
     assert row == (3,)
 
 
@@ -255,29 +311,47 @@ def test_a_stream_beyond_what_the_protocol_can_ask_for(shop: Shop) -> None:
     at = Whereabouts.parse(position.text)
     assert at.last is not None
     far = Mark(at.last.gtid, 2**32 + 5, at.last.second)
-    source._shared.log.read = Whereabouts(at.file, 2**32 + 99, at.created, far).position
+    source._shared.log.stream_at = Whereabouts(at.file, 2**32 + 99, at.created, far).position
     source._shared.connections.made += 1
     assert position <= source.now()
-    source._shared.log.read = Whereabouts(at.file, 2**32 + 99, at.created + 1, far).position
+    source._shared.log.stream_at = Whereabouts(at.file, 2**32 + 99, at.created + 1, far).position
     source._shared.connections.made += 1
-    with pytest.raises(LostGuarantee, match="restored"):
+    with pytest.raises(SourceUnavailable, match="restored"):
         source.now()
 
 
+def test_a_snapshot_beyond_where_a_stream_can_begin(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind a transaction of more than 4 GiB: a stream before it can be opened again."""
+    shop.run("CREATE TABLE t (id INT PRIMARY KEY)")
+    source = shop.source()
+    position = marked(shop, source)
+    shop.run("INSERT INTO t VALUES (2)")
+    reader = source.reader()
+    seen = reader.open()
+    reader.close()
+    monkeypatch.setattr(module, "LONGEST", seen.through.order[1])
+    ((row, _),) = [item for t in read(source, position) for item in t.changes["t"].items()]
+    assert row == (2,)
+    with pytest.raises(LostGuarantee, match="beyond 4 GiB"):
+        source.verify(seen.through)
+
+
 def test_an_encrypted_log(mariadb_template: Path, tmp_path: Path) -> None:
-    """The server reads it to others as it was before."""
+    """The server reads it to others as it was before. Its name, which is in messages of the server, is no matter."""
     if not any(Path("/usr").glob("lib*/**/file_key_management.so")):
         pytest.skip("this server has no plugin for keys in a file")
     key = own_folder() / "keys"
     key.write_text(f"1;{'5' * 32}")
     belongs_to_mysql(key.parent)
     settings = {"plugin-load-add": "file_key_management", "file-key-management-filename": str(key)}
-    with running(mariadb_template, {**settings, "encrypt-binlog": "ON"}) as server:
+    with running(mariadb_template, {**settings, "encrypt-binlog": "ON", "log-bin": "open-log"}) as server:
         shop = Shop(server)
         shop.run("CREATE TABLE t (id INT PRIMARY KEY)")
         source = shop.source()
         position = marked(shop, source)
         source.verify(position)
+        with pytest.raises(LostGuarantee, match="restored"):
+            source.verify(moved(position, 5))
         shop.run("INSERT INTO t VALUES (2)")
         ((row, _),) = [item for t in read(shop.source(), position) for item in t.changes["t"].items()]
         assert row == (2,)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -20,7 +20,7 @@ import pymysql
 
 from strobe.algebra.schema import RelationSchema
 from strobe.errors import SourceUnavailable, StrobeError, UserError
-from strobe.messages import Position, Transaction
+from strobe.messages import Position, Seen, Transaction
 from strobe.sources import mariadb_binlog as binlog
 from strobe.sources import mysql_snapshot
 from strobe.sources.base import Finding, Reader, Source
@@ -170,6 +170,10 @@ class MariadbSource(Source):
     def reader(self, *, at_a_position: bool = False) -> Reader:
         """Every snapshot is at a position: commits become visible in the order of the log."""
         return MariadbReader(self._shared)
+
+    @contextmanager
+    def elsewhere(self) -> Iterator[Callable[[Seen], None]]:
+        yield lambda seen: self._shared.log.seen(seen.through)
 
     def discard(self, through: Position) -> None:
         """Nothing: how long the binlog stays is the DBA's decision (`binlog_expire_logs_seconds`)."""

@@ -10,6 +10,8 @@ Positions are ordered by their places: as the server wrote its log.
 
 from __future__ import annotations
 
+import re
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,6 +29,12 @@ FIRST = 4
 """The offset of a file's first event."""
 LONGEST = 1 << 32
 _CANNOT_SEND = 1236
+_NOT_THERE = re.compile(
+    "bogus data|truncated in the middle|max_allowed_packet|checksum|impossible position|position > file size"
+    "|could not find first log",
+    re.IGNORECASE,
+)
+"""Why the server cannot send what was there. It has other reasons too, such as having too many files open."""
 
 
 @dataclass(frozen=True)
@@ -110,27 +118,21 @@ def events(connection: Dump, seconds: float) -> Iterator[Event]:
 
 def created(place: Place, file: str) -> int:
     """The second in which a binlog file was made, which its first event has."""
-    second, _ = look(place, file)
-    return second
+    return look(place, file)[0].timestamp
 
 
-def look(place: Place, file: str, offset: int = FIRST) -> tuple[int, Event | None]:
-    """The second in which a file was made, and the event at an offset behind its first one; None if there is none."""
-    second = None
+def look(place: Place, file: str, offset: int = FIRST) -> tuple[Event, Event]:
+    """The first event of a file, and the one at an offset."""
+    first = None
     try:
         with place.errors(), dump(place, file, offset, forever=False) as connection:
             for event in events(connection, SILENCE_SECONDS):
-                if event.type == FORMAT:
-                    second = event.timestamp
-                    if offset == FIRST:
-                        return second, None
-                elif second is not None and event.end:
-                    return second, event
+                first = event if event.type == FORMAT else first
+                if first is not None and (offset == FIRST or (event is not first and event.end)):
+                    return first, event
     except Broken as error:
         raise SourceUnavailable(f"the binlog {file} cannot be read: {error}", where=place.where) from error
-    if second is None:
-        raise SourceUnavailable(f"the binlog {file} cannot be read", where=place.where)
-    return second, None
+    raise SourceUnavailable(f"the binlog {file} cannot be read at {offset}", where=place.where)
 
 
 class Log:
@@ -141,23 +143,37 @@ class Log:
         self._place = place
         self._known: dict[str, int] = {}
         self._asked: dict[str, int] = {}
-        self.read: Position | None = None
-        """How far the stream is."""
+        self._lock = threading.Lock()
+        self.stream_at: Position | None = None
         self.newest: Position | None = None
-        """Of the snapshots that were taken in this process."""
+        """Of the snapshots that were taken, until the stream is found to have lost what they saw."""
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> tuple[Place, dict[str, int], Position | None]:
         """What was asked for on connections of this process has to be asked again elsewhere."""
-        return {**self.__dict__, "_known": dict(self._known), "_asked": {}, "newest": None}
+        return self._place, dict(self._known), self.stream_at
 
-    def made(self, file: str, connections: int) -> int:
-        """The second; `connections` is how many have been made so far."""
+    def __setstate__(self, state: tuple[Place, dict[str, int], Position | None]) -> None:
+        place, known, stream_at = state
+        self.__init__(place)  # type: ignore[misc]
+        self._known, self.stream_at = known, stream_at
+
+    def second_of(self, file: str, connections: int) -> int:
+        """When a file was made; `connections` is how many have been made so far."""
         if self._asked.get(file) != connections:
-            if self.read is not None and not _passes(self._place, wanted := Whereabouts.parse(self.read.text)):
-                raise passed_by(self._place, wanted)
-            self.learn(file, created(self._place, file))
+            self.learn(file, self._second_now(file))
             self._asked[file] = connections
         return self._known[file]
+
+    def _second_now(self, file: str) -> int:
+        """A snapshot in a later file than the stream is has to wait for it. Of another one the log must be the one that
+        the stream has read: the stream will say whether it was lost, when it is opened again."""
+        at = Whereabouts.parse(self.stream_at.text) if self.stream_at is not None else None
+        if at is None or file_number(at.file) < file_number(file):
+            return created(self._place, file)
+        if not passes(self._place, at):
+            message = "its log was restored, replaced or purged, and it is asked again when that is known"
+            raise SourceUnavailable(message, where=self._place.where)
+        return at.created if at.file == file else created(self._place, file)
 
     def learn(self, file: str, second: int) -> None:
         if len(self._known) > 1000:
@@ -167,42 +183,58 @@ class Log:
             raise self._place.lost(f"the binlog {file} is another one than before: the database was restored or reset")
 
     def at(self, file: str, connections: int, offset: int = FIRST) -> Position:
-        return Whereabouts(file, offset, self.made(file, connections)).position
+        return Whereabouts(file, offset, self.second_of(file, connections)).position
 
     def seen(self, position: Position) -> None:
         """A snapshot was taken there."""
-        self.newest = max(self.newest or position, position, key=lambda p: p.order)
+        with self._lock:
+            self.newest = max(self.newest or position, position, key=lambda p: p.order)
+
+    def verify(self, connection: Any, after: Position) -> None:
+        """Raise `LostGuarantee` unless a stream can go on after a position, in the log that it has read, and the log
+        has all that snapshots have seen."""
+        verify(self._place, connection, after)
+        newest = self.newest
+        if newest is not None and after < newest:
+            wanted = Whereabouts.parse(newest.text)
+            if not (reaches(connection, wanted) and passes(self._place, wanted)):
+                self.newest = None  # whoever has such an answer ends with this, and begins anew
+                raise passed_by(self._place, wanted)
+        self.stream_at = after
 
 
 def verify(place: Place, connection: Any, position: Position) -> None:
     """Raise `LostGuarantee` unless the binlog passes through a position and still has everything after it."""
     wanted = Whereabouts.parse(position.text)
-    logs = {name: int(size) for name, size, *_ in rows(connection, "SHOW BINARY LOGS")}
-    if wanted.file not in logs or wanted.offset > logs[wanted.file]:
+    if not reaches(connection, wanted):
         raise passed_by(place, wanted)
     if wanted.offset >= LONGEST:
         raise place.lost(f"the replication protocol cannot start at {position.text}, beyond 4 GiB of a file")
-    if not _passes(place, wanted):
+    if not passes(place, wanted):
         raise passed_by(place, wanted)
 
 
-def _passes(place: Place, wanted: Whereabouts) -> bool:
+def reaches(connection: Any, wanted: Whereabouts) -> bool:
+    """Whether the log has a place."""
+    logs = {name: int(size) for name, size, *_ in rows(connection, "SHOW BINARY LOGS")}
+    return wanted.offset <= logs.get(wanted.file, -1)
+
+
+def passes(place: Place, wanted: Whereabouts) -> bool:
     """Whether a file is the one that it was, with the transaction in it that was the last one, if it can be asked for:
     the protocol has no room for places beyond 4 GiB."""
     last = wanted.last if wanted.last and wanted.last.began < LONGEST else None
     try:
-        second, event = look(place, wanted.file, last.began if last else FIRST)
+        first, event = look(place, wanted.file, last.began if last else FIRST)
     except Damaged:
         return False  # in the middle of another event
     except SourceUnavailable as error:
         cause = error.__cause__
-        if not (last and isinstance(cause, pymysql.err.Error) and cause.args[0] == _CANNOT_SEND):
-            raise
-        if "open" in error.message.lower():
-            raise  # for want of files, or of rights to them
-        return False
-    found = Mark.of(event, (event.end - event.size) % LONGEST) if event else None
-    return second == wanted.created and found == last
+        if isinstance(cause, pymysql.err.Error) and cause.args[0] == _CANNOT_SEND and _NOT_THERE.search(error.message):
+            return False
+        raise
+    found = Mark.of(event, (event.end - event.size) % LONGEST) if last else None
+    return first.timestamp == wanted.created and found == last
 
 
 def passed_by(place: Place, wanted: Whereabouts) -> LostGuarantee:

@@ -27,7 +27,7 @@ from strobe.sources.mariadb_events import payload, statement, uncompressed
 from strobe.sources.mariadb_group import Counts, Group
 from strobe.sources.mariadb_names import Names
 from strobe.sources.mariadb_place import Connections, rows
-from strobe.sources.mariadb_position import Log, Mark, Whereabouts, file_number, passed_by, verify
+from strobe.sources.mariadb_position import Log, Mark, Whereabouts, file_number, passed_by
 from strobe.sources.mariadb_rows import RowPlan, TableMap, Undescribed, kind_of, lenenc
 from strobe.sources.mariadb_values import Kind, Unfit
 
@@ -85,7 +85,7 @@ class Stream:
                     try:
                         for transaction in self._read(connection):
                             heard, after = True, transaction.position
-                            self._log.read = after
+                            self._log.stream_at = after
                             yield transaction
                     finally:
                         self._release(connection.thread)
@@ -95,26 +95,18 @@ class Stream:
                 heard = False  # once more from where it was, at once; after that it is for the caller to wait
             except pymysql.err.OperationalError as error:
                 with self._connections.session() as connection:
-                    self._verify(connection, after)
+                    self._log.verify(connection, after)
                 raise self._place.translate(error) from error
 
     def _open(self, after: Position) -> AbstractContextManager[Dump]:
         with self._connections.session() as connection:
-            self._verify(connection, after)
+            self._log.verify(connection, after)
             if not self._charsets:
                 self._charsets = charsets(connection)
         self._at = Whereabouts.parse(after.text)
         self._begin_anew()
         self._looks_back = True
         return binlog.dump(self._place, self._at.file, self._at.offset)
-
-    def _verify(self, connection: Any, after: Position) -> None:
-        """The log is the one that was read, and has all that snapshots have seen of it."""
-        verify(self._place, connection, after)
-        newest = self._log.newest
-        if newest is not None and after < newest:
-            verify(self._place, connection, newest)
-        self._log.read = after
 
     def _begin_anew(self) -> None:
         if self._group is not None:
