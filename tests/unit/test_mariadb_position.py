@@ -211,9 +211,11 @@ def test_another_log_is_not_asked_for_answers(own: Shop) -> None:
     reader.open()
     reader.close()
     sent = pickle.dumps(reader)
+    begun, stops = own.source(), iter([False])
+    assert not list(begun.transactions(position, [], lambda: next(stops, True)))
     Log(own, position).begin_again()
     own.run("INSERT INTO t VALUES (2)")
-    for asking in (reader, source.reader(), pickle.loads(sent)):
+    for asking in (reader, source.reader(), begun.reader(), pickle.loads(sent)):
         with pytest.raises(SourceUnavailable, match="restored"):
             asking.open()
     with pytest.raises(SourceUnavailable, match="restored"):
