@@ -27,6 +27,7 @@ from rich.live import Live
 
 from strobe import config
 from strobe.api import parse_at
+from strobe.cli import render
 from strobe.cli.main import app, main
 from strobe.cli.reporter import LiveReporter, LogReporter
 from strobe.cli.running import serve
@@ -468,3 +469,19 @@ def test_every_command_and_option_is_documented() -> None:
             assert f"`{option}" in documented[name], f"strobe {name} {option}"
         written = set(re.findall(r"`(--[a-z-]+)", documented[name]))
         assert written - everywhere <= options, f"strobe {name} has no {written - everywhere - options}"
+
+
+@pytest.mark.parametrize(
+    ("position", "shown"),
+    [
+        ("0/16B3748@0/16B3700:816598441234567", "0/16B3748"),
+        ("binlog.000004:3456@1763300000/0-1-17@3321:1763300042", "binlog.000004:3456"),
+        ("12:839", "12:839"),
+        (None, "–"),
+    ],
+)
+def test_tables_show_where_a_position_is(position: str | None, shown: str) -> None:
+    """What tells its log from others is long, and for machines."""
+    assert render.place(position) == shown
+    table = render.sources({"sources": {"shop": {"position": position}}})
+    assert [str(cell) for cell in table.columns[1].cells] == [shown]

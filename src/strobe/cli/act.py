@@ -236,7 +236,7 @@ def wait(
 
 
 def _render_reached(document: Document) -> Iterable[RenderableType]:
-    reached = ", ".join(f"{source} {position}" for source, position in document["positions"].items())
+    reached = ", ".join(f"{source} {render.place(position)}" for source, position in document["positions"].items())
     yield Text(f"visible: {reached} (commit {document['commit']})")
 
 

@@ -143,7 +143,7 @@ def sources(document: Document) -> Table:
         [
             [
                 name,
-                s.get("position"),
+                place(s.get("position")),
                 _seconds(s.get("lag_seconds")),
                 s.get("state"),
                 _megabytes(s.get("retained_bytes")),
@@ -154,6 +154,11 @@ def sources(document: Document) -> Table:
         ],
         right=["lag"],
     )
+
+
+def place(position: str | None) -> str:
+    """A position for people: without what tells its log from others."""
+    return (position or "–").partition("@")[0]
 
 
 def _megabytes(size: int | None) -> str | None:
@@ -186,7 +191,7 @@ def running(document: Document) -> Group:
     sources = table(
         ["source", "position", "read up to", "state", "asked", "problem"],
         [
-            [name, s.get("position"), s.get("read"), s.get("state"), _asked(s), s.get("problem")]
+            [name, place(s.get("position")), place(s.get("read")), s.get("state"), _asked(s), s.get("problem")]
             for name, s in document["sources"].items()
         ],
     )
@@ -222,7 +227,7 @@ def _vector(positions: Document) -> str:
     merged: dict[str, set[str]] = {}
     for vector in positions.values():
         for source, position in vector.items():
-            merged.setdefault(source, set()).add(position)
+            merged.setdefault(source, set()).add(place(position))
     return ", ".join(f"{source} {'/'.join(sorted(found))}" for source, found in sorted(merged.items()))
 
 
