@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
+from memory_live import HEAD
 from pyspark.sql import SparkSession
 from shopfloor import BILLING, PROJECT, SALES, VIEWS
 
@@ -183,16 +184,13 @@ def test_other_engines_read_the_same(tmp_path: Path, spark: SparkSession) -> Non
     assert published.views == {v: DeltaTable(str(shop.warehouse / "views" / v)).version() for v in VIEWS}
 
 
-DOWN = """
-version: 1
-project: shop
-sources:
-  sales: {type: sqlite, path: sales.db}
-  billing: {type: sqlite, path: billing.db}
-views:
+DOWN = (
+    HEAD
+    + """\
   orders: {sql: "SELECT o.id, o.state FROM sales.orders o", freshness: 100ms}
   paid: {sql: "SELECT o.id, p.cents FROM sales.orders o JOIN billing.payments p ON p.order_id = o.id", freshness: 100ms}
 """
+)
 
 
 def test_a_source_that_is_down(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:

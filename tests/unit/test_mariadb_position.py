@@ -14,6 +14,7 @@ import pytest
 from mariadb_server import Server, belongs_to_mysql, own_folder, running
 from mariadb_shop import Shop, read
 from patience import eventually
+from postgres_server import without_server
 
 from strobe.errors import LostGuarantee, SourceUnavailable, UserError
 from strobe.messages import Position
@@ -340,8 +341,8 @@ def test_a_snapshot_beyond_where_a_stream_can_begin(shop: Shop, monkeypatch: pyt
 
 def test_an_encrypted_log(mariadb_template: Path, tmp_path: Path) -> None:
     """The server reads it to others as it was before. Its name, which is in messages of the server, is no matter."""
-    if not any(Path("/usr").glob("lib*/**/file_key_management.so")):
-        pytest.skip("this server has no plugin for keys in a file")
+    there = any(Path("/usr").glob("lib*/**/file_key_management.so"))
+    without_server("" if there else "MariaDB has no plugin for keys in a file here")
     key = own_folder() / "keys"
     key.write_text(f"1;{'5' * 32}")
     belongs_to_mysql(key.parent)

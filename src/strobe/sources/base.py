@@ -174,7 +174,8 @@ class Source(ABC):
         """While a reader of this source reads in another process; it is told what the reader's snapshot had seen.
 
         No transaction may be reported that such a snapshot had seen only in part. A source that reports real
-        transactions need do nothing; one that reports what happened between two looks must not look meanwhile.
+        transactions need do nothing about that; one that reports what happened between two looks must not look
+        meanwhile.
         """
         yield lambda _seen: None
 

@@ -173,6 +173,7 @@ class MariadbSource(Source):
 
     @contextmanager
     def elsewhere(self) -> Iterator[Callable[[Seen], None]]:
+        """A snapshot counts as seen, whichever process took it."""
         yield lambda seen: self._shared.log.seen(seen.through)
 
     def discard(self, through: Position) -> None:

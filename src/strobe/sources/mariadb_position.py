@@ -28,6 +28,7 @@ from strobe.sources.mariadb_place import Place, rows
 FIRST = 4
 """The offset of a file's first event."""
 LONGEST = 1 << 32
+"""The replication protocol has no room for offsets from here on."""
 _CANNOT_SEND = 1236
 _NOT_THERE = re.compile(
     "bogus data|truncated in the middle|max_allowed_packet|checksum|impossible position|position > file size"
@@ -146,7 +147,7 @@ class Log:
         self._lock = threading.Lock()
         self.stream_at: Position | None = None
         self.newest: Position | None = None
-        """Of the snapshots that were taken, until the stream is found to have lost what they saw."""
+        """The furthest snapshot that was taken, until the log is found to have lost what it saw."""
 
     def __getstate__(self) -> tuple[Place, dict[str, int], Position | None]:
         """What was asked for on connections of this process has to be asked again elsewhere."""
@@ -165,8 +166,9 @@ class Log:
         return self._known[file]
 
     def _second_now(self, file: str) -> int:
-        """A snapshot in a later file than the stream is has to wait for it. Of another one the log must be the one that
-        the stream has read: the stream will say whether it was lost, when it is opened again."""
+        """What the file's first event says. A snapshot in a later file than the stream's has to wait for the stream;
+        any other would be believed at once, so that the log must still be the one that the stream has read. If it is
+        not, the stream finds out why when it is opened again."""
         at = Whereabouts.parse(self.stream_at.text) if self.stream_at is not None else None
         if at is None or file_number(at.file) < file_number(file):
             return created(self._place, file)
@@ -221,8 +223,8 @@ def reaches(connection: Any, wanted: Whereabouts) -> bool:
 
 
 def passes(place: Place, wanted: Whereabouts) -> bool:
-    """Whether a file is the one that it was, with the transaction in it that was the last one, if it can be asked for:
-    the protocol has no room for places beyond 4 GiB."""
+    """Whether a file is the one that it was, with the transaction in it that was the last one, if that can be asked
+    for."""
     last = wanted.last if wanted.last and wanted.last.began < LONGEST else None
     try:
         first, event = look(place, wanted.file, last.began if last else FIRST)
