@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+import postgres_server
 import psycopg
 import pytest
 from patience import PATIENCE
@@ -46,6 +47,25 @@ def test_preflight_says_the_statement_that_mends(db: Database) -> None:
             read(again, again.now())
     finally:
         db.server.execute("postgres", f"ALTER ROLE {role} REPLICATION NOBYPASSRLS")
+
+
+def test_settings_of_the_server_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that only a restart changes: each with a statement that, run as it stands, mends it."""
+    wrong = {"wal_level": "replica", "max_replication_slots": "1", "max_wal_senders": "0"}
+    for name, value in wrong.items():
+        monkeypatch.setitem(postgres_server.SETTINGS, name, value)
+    with postgres_server.running() as server:
+        db = Database(server)
+        found = [f for f in db.make(ORDERS).check(["orders"]) if f.severity == "error"]
+        for name in wrong:
+            (fix,) = [f.fix for f in found if f"ALTER SYSTEM SET {name} = " in f.fix]
+            assert "restart" in fix
+            monkeypatch.delitem(postgres_server.SETTINGS, name)
+            server.execute("postgres", fix.removeprefix("Run: ").partition(";")[0])
+        server.stop()
+        server.start()
+        (unprepared,) = [f.fix for f in db.open().check(["orders"]) if f.severity == "error"]
+        assert "strobe prepare" in unprepared
 
 
 def test_a_row_policy_stops_answers_instead_of_filtering_them(db: Database) -> None:
