@@ -27,9 +27,9 @@ from rich.table import Table
 from benchmarks.joining import joining
 from benchmarks.shop import HEAD, make, serve
 from benchmarks.slow_view import slow_view
+from strobe.apply.load import snapshot
+from strobe.coordinator.coordinator import Service
 from strobe.managers.registry import ALGORITHMS
-from strobe.runtime.loading import snapshot
-from strobe.runtime.service import Service
 from strobe.simulator.explorer import all_schedules
 from strobe.simulator.plans import Shape, judge, random_plan
 from strobe.simulator.spectrum import cell, laboratory

@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.shop import HEAD, make, serve
-from strobe.runtime import mailbox
-from strobe.runtime.service import Service
-from strobe.sources.sqlite_triggers import LOG
+from strobe.coordinator.coordinator import Service
+from strobe.sources.sqlite.triggers import LOG
+from strobe.warehouse.control import requests
 
 PROJECT = f"""{HEAD}  paid:
     sql: SELECT o.id, o.state, p.cents FROM sales.orders o JOIN billing.payments p ON p.order_id = o.id
@@ -55,7 +55,7 @@ def joining(console: Console, orders: int, seconds: float) -> None:
 
 def _apply(service: Service, applied: threading.Event) -> None:
     try:
-        mailbox.request(service.project.warehouse, {"kind": "apply", "drop_tables": False}, timeout=600)
+        requests.request(service.project.warehouse, {"kind": "apply", "drop_tables": False}, timeout=600)
         time.sleep(2)  # the first commits with it
     finally:
         applied.set()

@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from strobe import config
-from strobe.runtime.assembly import assemble
-from strobe.runtime.service import Service
+from strobe.config.load import load_project
+from strobe.coordinator.coordinator import Service
+from strobe.planning.topology import assemble
 
 HEAD = """
 version: 1
@@ -48,14 +48,14 @@ def make(folder: Path, orders: int, project: str) -> None:
         )
         billing.executemany("INSERT INTO payments VALUES (?, ?, ?)", ((i, i, 100 + i % 900) for i in range(orders)))
     (folder / "strobe.yml").write_text(project)
-    assembly = assemble(config.load(folder))
+    assembly = assemble(load_project(folder))
     for name, source in assembly.sources.items():
         source.prepare([relation.name for relation in assembly.relations(name)])
     assembly.close()
 
 
 def serve(folder: Path) -> tuple[Service, threading.Thread]:
-    service = Service(config.load(folder), Quiet())
+    service = Service(load_project(folder), Quiet())
     thread = threading.Thread(target=service.run, daemon=True)
     thread.start()
     while service.coordinator is None:

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.shop import make, serve
-from strobe.runtime.coordinator import Coordinator
+from strobe.pipeline.pipeline import Coordinator
 from strobe.sources.base import Reader
 
 PROJECT = """

@@ -58,7 +58,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The one Spark session of the test run, with Delta, as Strobe itself starts it."""
-    from strobe.dataplane import session
+    from strobe.spark import session
 
     started = session.start(SPARK_SETTINGS, app="strobe-tests", log=tmp_path_factory.mktemp("spark") / "spark.log")
     yield started

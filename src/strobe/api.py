@@ -22,11 +22,11 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from strobe import config
-from strobe.config import Project
+from strobe.client import wait as waiting
+from strobe.config.load import load_project
+from strobe.config.model import Project
 from strobe.errors import UserError
-from strobe.runtime import waiting
-from strobe.warehouse import look
+from strobe.warehouse import inspect
 from strobe.warehouse.layout import Layout
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Warehouse:
     def __init__(
         self, directory: str | Path, spark: SparkSession | None = None, *, say: Callable[[str], None] = lambda _: None
     ) -> None:
-        self.project: Project = config.load(Path(directory))
+        self.project: Project = load_project(Path(directory))
         self._given = spark
         self._started: SparkSession | None = None
         self._session: SparkSession | None = None
@@ -116,7 +116,7 @@ class Warehouse:
 
     def pin(self, at: At = None) -> Pin:
         """All views at one commit: what is read from it together was true together."""
-        if not look.exists(Layout(self.project.warehouse).log):
+        if not inspect.exists(Layout(self.project.warehouse).log):
             where = str(self.project.warehouse)
             raise UserError("nothing has been committed yet", where=where, fix="Start `strobe run` first.")
         session = self._own_session()
@@ -156,7 +156,7 @@ class Warehouse:
     def _start(self) -> SparkSession:
         from pyspark.sql import SparkSession
 
-        from strobe.dataplane.session import start
+        from strobe.spark.session import start
 
         self._say("starting Spark")
         before = SparkSession.getActiveSession()

@@ -6,7 +6,7 @@
                                   └── Rel ────────────────────────────────────────────────┘
     view manager ── Query ──▶ source ── Answer ──▶ view manager
 
-All are frozen, can be printed, and (with `strobe.recording`) written down and replayed.
+All are frozen, can be printed, and (with `strobe.engine.recording`) written down and replayed.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from postgres_under_test import PostgresUnderTest
 from under_test import Change, SourceUnderTest, Table
 
 from strobe.algebra.bag import Bag
-from strobe.dataplane.arrow import arrow_schema, from_arrow, to_arrow
+from strobe.data.arrow import arrow_schema, from_arrow, to_arrow
 from strobe.sources.base import Source
 
 
@@ -42,8 +42,8 @@ class DeltaUnderTest(SourceUnderTest):
         DeltaTable.create(str(self.path), schema, configuration={"delta.enableChangeDataFeed": "true"})
 
     def open(self) -> Source:
-        from strobe.config import DeltaSource as Config
-        from strobe.sources.delta import DeltaSource
+        from strobe.config.model import DeltaSource as Config
+        from strobe.sources.delta.source import DeltaSource
 
         config = Config(type="delta", path=str(self.path), relation=self.name, key=list(self.key))
         return DeltaSource("depot", config, None)

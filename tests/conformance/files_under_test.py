@@ -54,8 +54,8 @@ class FilesUnderTest(SourceUnderTest):
         self._drop()
 
     def open(self) -> Source:
-        from strobe.config import FilesSource as Config
-        from strobe.sources.files import FilesSource
+        from strobe.config.model import FilesSource as Config
+        from strobe.sources.files.source import FilesSource
 
         config = Config(
             type="files",

@@ -94,9 +94,9 @@ class MariadbUnderTest(SourceUnderTest):
     def open(self) -> Source:
         from urllib.parse import quote
 
-        from strobe.config import Limits
-        from strobe.config import MariadbSource as Config
-        from strobe.sources.mariadb import MariadbSource
+        from strobe.config.model import Limits
+        from strobe.config.model import MariadbSource as Config
+        from strobe.sources.mariadb.source import MariadbSource
 
         dsn = self.server.dsn(quote(self.database, safe=""))
         return MariadbSource("depot", Config(type="mariadb", dsn=dsn, limits=Limits()))

@@ -73,7 +73,7 @@ class SqliteUnderTest(SourceUnderTest):
             self.run([(f'CREATE TABLE "{name}" ({", ".join(columns)})', ())])
 
     def open(self) -> Source:
-        from strobe.sources.sqlite import SqliteSource
+        from strobe.sources.sqlite.source import SqliteSource
 
         return SqliteSource("depot", self.path)
 

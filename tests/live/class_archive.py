@@ -17,7 +17,7 @@ OPTIONS = "-Xlog:disable -XX:SharedArchiveFile="
 
 def use() -> None:
     """Let JVMs that are started from here on use the archive, which is made if there is none."""
-    from strobe.dataplane.java import find_java_home
+    from strobe.spark.java import find_java_home
 
     installed = f"{find_java_home()} {sys.prefix} {sys.version}"
     name = f"classes-{hashlib.sha256(installed.encode()).hexdigest()[:12]}.jsa"
@@ -40,15 +40,15 @@ def main(folder: Path, archive: Path) -> None:
     from rich.console import Console
     from shopfloor import PROJECT, Shop
 
-    from strobe import config
     from strobe.cli.reporter import LogReporter
-    from strobe.dataplane.session import configuration
-    from strobe.runtime.service import Service
+    from strobe.config.load import load_project
+    from strobe.coordinator.coordinator import Service
+    from strobe.spark.session import configuration
 
     draft = archive.with_suffix(f".{os.getpid()}")
     options = f"{configuration({})['spark.driver.extraJavaOptions']} -XX:ArchiveClassesAtExit={draft}"
     Shop(folder, f'{PROJECT}spark: {{spark.driver.extraJavaOptions: "{options}"}}\n')
-    Service(config.load(folder), LogReporter(str, Console())).run(until_idle=True)
+    Service(load_project(folder), LogReporter(str, Console())).run(until_idle=True)
     jvm = SparkContext._gateway.proc  # type: ignore[union-attr]
     jvm.stdin.close()
     jvm.wait()

@@ -13,15 +13,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 
-from strobe import config
 from strobe.auditor.history import History, HistoryState, HistoryView
 from strobe.auditor.levels import HistoryTransaction
 from strobe.auditor.replay import states
+from strobe.config.load import load_project
 from strobe.demo.history import Archive
 from strobe.demo.oracle import Verdict, check_every_state
-from strobe.runtime.assembly import assemble
-from strobe.warehouse import look
-from strobe.warehouse.header import Header
+from strobe.planning.topology import assemble
+from strobe.warehouse import inspect
+from strobe.warehouse.records import Header
 
 SALES = """
     CREATE TABLE customers (id INTEGER PRIMARY KEY, name TEXT);
@@ -164,7 +164,11 @@ class Shop:
         end, warehouse = time.monotonic() + patience, self.folder / "warehouse"
         while process.poll() is None and time.monotonic() < end:
             time.sleep(0.2)
-            if look.exists(warehouse / "log") and (last := look.last_header(warehouse)) is not None and reached(last):
+            if (
+                inspect.exists(warehouse / "log")
+                and (last := inspect.last_header(warehouse)) is not None
+                and reached(last)
+            ):
                 return
         process.kill()
         said, _ = process.communicate()
@@ -196,7 +200,7 @@ class Shop:
         What a source reports as one transaction is known from where commits stand: at no place but between two.
         """
         shown = list(states(self.folder / "warehouse"))
-        schemas = assemble(config.load(self.folder)).schemas
+        schemas = assemble(load_project(self.folder)).schemas
         transactions, start, relations = [], {}, []
         for source in self.archive.sources:
             reached = {place[source] for state in shown for place in state.positions.values() if source in place}

@@ -18,7 +18,7 @@ from shopfloor import Shop
 from strobe.algebra.bag import Bag
 from strobe.auditor.replay import states
 from strobe.demo.oracle import Oracle
-from strobe.warehouse import look
+from strobe.warehouse import inspect
 
 pytestmark = [pytest.mark.spark, pytest.mark.live, pytest.mark.slow]
 
@@ -81,7 +81,7 @@ def running(shop: Shop, commits: int = 3) -> Iterator[Popen[str]]:
 
 def last(shop: Shop) -> Any:
     warehouse = shop.folder / "warehouse"
-    return look.last_header(warehouse) if look.exists(warehouse / "log") else None
+    return inspect.last_header(warehouse) if inspect.exists(warehouse / "log") else None
 
 
 def wait_for(shop: Shop, commit: int, patience: float = 300) -> None:
@@ -100,8 +100,8 @@ def judged(shop: Shop) -> dict[str, list[int]]:
     """Every committed state of every view by its definition then; all views at one vector. The commits of each."""
     shop.archive.stop()
     warehouse = shop.folder / "warehouse"
-    definitions = {(d.view, d.generation): d.sql for d in look.definitions(warehouse)}
-    generations = {p.header.number: p.header.generations for p in look.history(warehouse, 1_000_000)}
+    definitions = {(d.view, d.generation): d.sql for d in inspect.definitions(warehouse)}
+    generations = {p.header.number: p.header.generations for p in inspect.history(warehouse, 1_000_000)}
     seen: dict[str, list[int]] = {}
     with closing(Oracle(shop.archive)) as oracle:
         for state in states(warehouse):

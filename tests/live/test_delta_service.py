@@ -11,7 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 from test_service import Shop, wait_for
 
-from strobe.runtime import mailbox
+from strobe.warehouse.control import requests
 
 pytestmark = [pytest.mark.spark, pytest.mark.live, pytest.mark.slow]
 
@@ -68,6 +68,6 @@ def test_only_views_of_a_table_that_cannot_be_followed_stand_still(tmp_path: Pat
         wait_for(lambda: (3, "Cem") in shop.rows("names"))
         assert "placed" in still(service.document)
         for view in ("placed", "pairs"):
-            assert "commit" in mailbox.request(shop.warehouse, {"kind": "rebuild", "view": view}, timeout=300)
+            assert "commit" in requests.request(shop.warehouse, {"kind": "rebuild", "view": view}, timeout=300)
         wait_for(lambda: not still(service.document))
         wait_for(lambda: shop.rows("placed") == [(12, "text")] and shop.rows("pairs") == [(12, "Ada")])

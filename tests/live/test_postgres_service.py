@@ -12,12 +12,12 @@ from postgres_server import PostgresServer
 from pyspark.sql import SparkSession
 from test_service import Shop, wait_for
 
-from strobe import config
+from strobe.client.audit import audit
+from strobe.config.load import load_project
 from strobe.errors import LostGuarantee
-from strobe.runtime import mailbox
-from strobe.runtime.assembly import assemble
-from strobe.runtime.audit import audit
-from strobe.sources import postgres_definitions, postgres_slot
+from strobe.planning.topology import assemble
+from strobe.sources.postgres import definition_watch, slot
+from strobe.warehouse.control import requests
 
 pytestmark = [pytest.mark.spark, pytest.mark.live]
 
@@ -60,7 +60,7 @@ class PgShop(Shop):
         super().__init__(folder, spark, yml)
 
     def prepare(self) -> None:
-        assembly = assemble(config.load(self.folder))
+        assembly = assemble(load_project(self.folder))
         for name, source in assembly.sources.items():
             relations = [relation.name for relation in assembly.relations(name)]
             if name == "sales":
@@ -77,7 +77,7 @@ class PgShop(Shop):
 def shop(
     postgres: PostgresServer, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[PgShop]:
-    monkeypatch.setattr(postgres_definitions, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(definition_watch, "LOOK_SECONDS", 0.2)
     made = PgShop(postgres, tmp_path, spark, monkeypatch)
     yield made
     postgres.drop(made.database)
@@ -89,7 +89,7 @@ def still(document: dict[str, Any]) -> dict[str, str]:
 
 def audited(shop: PgShop) -> None:
     """Views that stand still are not called wrong: nobody has the rows any more to compare them with."""
-    verdict = audit(config.load(shop.folder), ())
+    verdict = audit(load_project(shop.folder), ())
     assert {name: view["verdict"] for name, view in verdict["views"].items()} == {
         "people": "valid",
         "placed": "unknown",
@@ -97,7 +97,7 @@ def audited(shop: PgShop) -> None:
     }
     assert verdict["verdict"] == "unknown"
     assert "stands still" in verdict["views"]["placed"]["because"]
-    assert audit(config.load(shop.folder), ["people"])["verdict"] == "valid"
+    assert audit(load_project(shop.folder), ["people"])["verdict"] == "valid"
 
 
 @pytest.mark.slow
@@ -119,7 +119,7 @@ def test_only_views_of_a_table_that_cannot_be_followed_stand_still(shop: PgShop)
         assert "TRUNCATE" not in still(service.document)["placed"], "the server keeps no log for it"
         shop.sql("INSERT INTO orders VALUES (12, 2, '{}')")
         for view in ("placed", "pairs"):
-            assert "commit" in mailbox.request(shop.warehouse, {"kind": "rebuild", "view": view}, timeout=300)
+            assert "commit" in requests.request(shop.warehouse, {"kind": "rebuild", "view": view}, timeout=300)
         wait_for(lambda: not still(service.document))
         shop.sql("INSERT INTO orders VALUES (13, 1, '{b}')")
         wait_for(lambda: shop.rows("placed") == [(12, []), (13, ["b"])])
@@ -155,7 +155,7 @@ def test_beyond_the_limit_of_its_log_the_views_are_rebuilt(
     """Somebody leaves a transaction open: the log is let go, views of other sources go on, and the source's own are
     rebuilt by themselves as soon as that is possible, though Strobe is started anew in between and strobe.yml was
     edited."""
-    monkeypatch.setattr(postgres_slot, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(slot, "LOOK_SECONDS", 0.1)
     shop = PgShop(postgres, tmp_path, spark, monkeypatch, LIMITED)
     kept = (
         "SELECT count(*) FROM pg_replication_slots WHERE database = %s AND pg_current_wal_lsn() - restart_lsn > 3000000"
@@ -189,6 +189,6 @@ def test_beyond_the_limit_of_its_log_the_views_are_rebuilt(
         assert any("applied at commit" in said and said.count(", ") == 2 for said in shop.notes.said), (
             "all in one commit"
         )
-        assert audit(config.load(shop.folder), ())["verdict"] == "valid"
+        assert audit(load_project(shop.folder), ())["verdict"] == "valid"
     finally:
         postgres.drop(shop.database)

@@ -19,16 +19,17 @@ from memory_live import HEAD
 from pyspark.sql import SparkSession
 from shopfloor import BILLING, PROJECT, SALES, VIEWS
 
-from strobe import config
 from strobe.auditor.replay import states
+from strobe.client.audit import coordinator_at_work
+from strobe.config.load import load_project
+from strobe.coordinator import availability
+from strobe.coordinator.coordinator import Service
 from strobe.demo.history import Archive
 from strobe.demo.oracle import check_every_state
 from strobe.errors import LostGuarantee, UserError
-from strobe.runtime import absences, mailbox
-from strobe.runtime.assembly import assemble
-from strobe.runtime.audit import coordinator_at_work
-from strobe.runtime.service import Service
-from strobe.warehouse import look, reader
+from strobe.planning.topology import assemble
+from strobe.warehouse import inspect, reader
+from strobe.warehouse.control import requests
 
 pytestmark = [pytest.mark.spark, pytest.mark.live]
 
@@ -61,12 +62,12 @@ class Shop:
         self.warehouse = folder / "warehouse"
 
     def prepare(self) -> None:
-        assembly = assemble(config.load(self.folder), lambda: self.spark)
+        assembly = assemble(load_project(self.folder), lambda: self.spark)
         for name, source in assembly.sources.items():
             source.prepare([relation.name for relation in assembly.relations(name)])
 
     def service(self) -> Service:
-        service = Service(config.load(self.folder), self.notes)
+        service = Service(load_project(self.folder), self.notes)
         service._spark = self.spark
         return service
 
@@ -79,10 +80,10 @@ class Shop:
 
     def ask(self, kind: str, **more: Any) -> dict[str, Any]:
         """What `strobe rebuild` and `strobe apply` do where no coordinator is running."""
-        service = Service(config.load(self.folder), self.notes, set_aside=True)
+        service = Service(load_project(self.folder), self.notes, set_aside=True)
         service._spark = self.spark
         with coordinator_at_work(service.project, service, self.notes.say):
-            return mailbox.request(self.warehouse, {"kind": kind, **more}, timeout=300)
+            return requests.request(self.warehouse, {"kind": kind, **more}, timeout=300)
 
     @contextmanager
     def written(self, source: str, statement: Callable[[int], str]) -> Iterator[None]:
@@ -155,10 +156,10 @@ def test_nothing_is_committed_when_nothing_happens(tmp_path: Path, spark: SparkS
     """A quiet system leaves the log alone; another run, and another fold, too."""
     shop = Shop(tmp_path, spark)
     shop.service().run(until_idle=True)
-    before = DeltaTable(str(shop.warehouse / "log")).history(), look.published(shop.warehouse)
+    before = DeltaTable(str(shop.warehouse / "log")).history(), inspect.published(shop.warehouse)
     with shop.running():
         time.sleep(3)
-    after = DeltaTable(str(shop.warehouse / "log")).history(), look.published(shop.warehouse)
+    after = DeltaTable(str(shop.warehouse / "log")).history(), inspect.published(shop.warehouse)
     appends = [[entry for entry in history if entry["operation"] == "WRITE"] for history, _ in (before, after)]
     assert len(appends[0]) == len(appends[1])
     assert before[1] == after[1]
@@ -177,8 +178,8 @@ def test_other_engines_read_the_same(tmp_path: Path, spark: SparkSession) -> Non
         names = [name for name in table.column_names if name != "_copy"]
         read = sorted(tuple(row[name] for name in names) for row in table.to_pylist())
         assert read == shop.rows(view)
-    published = look.published(shop.warehouse)[-1]
-    last = look.last_header(shop.warehouse)
+    published = inspect.published(shop.warehouse)[-1]
+    last = inspect.last_header(shop.warehouse)
     assert last is not None
     assert published.commit == last.number
     assert published.views == {v: DeltaTable(str(shop.warehouse / "views" / v)).version() for v in VIEWS}
@@ -196,7 +197,7 @@ DOWN = (
 def test_a_source_that_is_down(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """The view that needs it stands still and says so, the other goes on; both are right again when it is back. So too
     if it is down when the run starts, or if all are."""
-    monkeypatch.setattr(absences, "DETACH", 1.0)
+    monkeypatch.setattr(availability, "DETACH", 1.0)
     shop = Shop(tmp_path, spark, DOWN)
     with shop.running() as service:
         shop.write("sales", "INSERT INTO orders VALUES (20, 1, 'before')")
@@ -242,14 +243,14 @@ def test_a_restored_source_stops_its_views_and_rebuilds_help(tmp_path: Path, spa
         (tmp_path / f"billing.db{suffix}").unlink(missing_ok=True)
     (tmp_path / "backup.db").rename(tmp_path / "billing.db")
     shop.write("billing", "INSERT INTO payments VALUES (61, 11, 2)")
-    before = look.last_header(shop.warehouse)
+    before = inspect.last_header(shop.warehouse)
     assert before is not None
     shop.write("sales", "INSERT INTO orders VALUES (30, 1, 'goes on')")
     with pytest.raises(LostGuarantee, match=r"(?s)billing: paid, sums stand still: .*rebuild"):
         shop.service().run(until_idle=True)
     assert any(re.search(r"(?s)^paid, sums stand still: .*billing.*rebuild", said) for said in shop.notes.said)
     assert (30, "goes on") in shop.rows("orders")
-    after = look.last_header(shop.warehouse)
+    after = inspect.last_header(shop.warehouse)
     assert after is not None and {view: after.positions[view] for view in ("paid", "sums")} == {
         view: before.positions[view] for view in ("paid", "sums")
     }
@@ -292,10 +293,10 @@ def test_applying_edits(tmp_path: Path, spark: SparkSession) -> None:
     assert kept == 2
 
     (tmp_path / "strobe.yml").write_text(head + orders + states + bad)
-    before = look.last_header(shop.warehouse)
+    before = inspect.last_header(shop.warehouse)
     with pytest.raises(UserError, match=r"(?s)view bad.*DIVIDE_BY_ZERO"):
         shop.ask("apply")
-    after = look.last_header(shop.warehouse)
+    after = inspect.last_header(shop.warehouse)
     assert before is not None and after is not None
     assert after.generations == before.generations
     shop.service().run(until_idle=True)
@@ -310,7 +311,7 @@ def test_applying_edits(tmp_path: Path, spark: SparkSession) -> None:
     assert shop.rows("states") == [("open", 11), ("open", 20), ("shut", 12)]
     old = reader.snapshot(spark, shop.warehouse, reply["commit"] - 1)
     assert old.table("orders").count() == 4
-    assert shop.ask("apply")["commit"] == look.last_header(shop.warehouse).number  # type: ignore[union-attr]
+    assert shop.ask("apply")["commit"] == inspect.last_header(shop.warehouse).number  # type: ignore[union-attr]
 
 
 def test_an_expression_that_fails_on_a_row(tmp_path: Path, spark: SparkSession) -> None:
@@ -319,10 +320,10 @@ def test_an_expression_that_fails_on_a_row(tmp_path: Path, spark: SparkSession) 
     shop = Shop(tmp_path, spark, yml)
     shop.service().run(until_idle=True)
     shop.write("sales", "INSERT INTO orders VALUES (30, 0, 'zero')")
-    before = look.last_header(shop.warehouse)
+    before = inspect.last_header(shop.warehouse)
     with pytest.raises(UserError, match=r"(?s)view orders.*DIVIDE_BY_ZERO"):
         shop.service().run(until_idle=True)
-    assert look.last_header(shop.warehouse) == before
+    assert inspect.last_header(shop.warehouse) == before
     shop.write("sales", "DELETE FROM orders WHERE id = 30")
     shop.service().run(until_idle=True)
     assert len(shop.rows("orders")) == 3

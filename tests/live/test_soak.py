@@ -27,7 +27,7 @@ from benchmarks.costs.chart import Axis, Chart, Series
 from mariadb_server import Server
 from postgres_server import PostgresServer
 
-from strobe.runtime.waiting import hear
+from strobe.client.wait import hear
 
 pytestmark = [pytest.mark.spark, pytest.mark.live, pytest.mark.slow]
 

@@ -13,14 +13,14 @@ from postgres_server import PostgresServer
 from pyspark.sql import SparkSession
 from test_service import Notes, Shop, wait_for
 
-from strobe import config
-from strobe.dataplane.spilled import FOLDER, Spilled
+from strobe.config.load import load_project
+from strobe.coordinator.coordinator import Service
+from strobe.data.spilled import FOLDER, Spilled
 from strobe.demo.history import Archive
 from strobe.demo.oracle import check_every_state
 from strobe.messages import Message, Transaction
-from strobe.runtime.assembly import assemble
-from strobe.runtime.service import Service
-from strobe.sources import nets
+from strobe.planning.topology import assemble
+from strobe.sources import net_changes
 
 pytestmark = [pytest.mark.spark, pytest.mark.live, pytest.mark.slow]
 
@@ -101,7 +101,7 @@ class LargeShop(Shop):
         (folder / "strobe.yml").write_text(PROJECT + listed)
         self.warehouse = folder / "warehouse"
         self.large: list[str] = []
-        assembly = assemble(config.load(folder))
+        assembly = assemble(load_project(folder))
         for name, source in assembly.sources.items():
             relations = [relation.name for relation in assembly.relations(name)]
             if name == "sales":
@@ -110,7 +110,7 @@ class LargeShop(Shop):
         assembly.close()
 
     def service(self) -> Service:
-        service = Service(config.load(self.folder), self.notes, record=self._note)
+        service = Service(load_project(self.folder), self.notes, record=self._note)
         service._spark = self.spark
         return service
 
@@ -138,7 +138,7 @@ def test_every_committed_state_is_one_of_the_sources(
 ) -> None:
     """With and without old row images, by sweeping and by key-deletes, in PostgreSQL and SQLite, under concurrent
     writers; and no file is left, neither of these transactions nor of an earlier run."""
-    monkeypatch.setattr(nets, "ROWS", 40)
+    monkeypatch.setattr(net_changes, "ROWS", 40)
     views = {name: sql for name, sql in VIEWS.items() if level == "strong" or name != "paid"}
     shop = LargeShop(postgres, tmp_path, spark, monkeypatch, views, level)
     leftover = shop.warehouse / "staging" / FOLDER / "leftover"

@@ -13,10 +13,10 @@ import pytest
 from pyspark.sql import SparkSession
 from test_service import DOWN, Notes, Shop, wait_for
 
+from strobe.apply import load
+from strobe.coordinator import coordinator as service_module
 from strobe.errors import Fenced, LostGuarantee, NotNow, StrobeError, UserError
-from strobe.runtime import loading
-from strobe.runtime import service as service_module
-from strobe.warehouse import look, reader
+from strobe.warehouse import inspect, reader
 
 pytestmark = [pytest.mark.spark, pytest.mark.live]
 
@@ -96,7 +96,7 @@ def test_a_disk_that_is_full_during_a_load(tmp_path: Path, small_disk: Path, spa
         with pytest.raises(StrobeError, match="No space left") as caught:
             shop.service().run(until_idle=True)
         assert "Make room" in caught.value.fix
-        assert not look.exists(shop.warehouse / "log") or look.last_header(shop.warehouse) is None
+        assert not inspect.exists(shop.warehouse / "log") or inspect.last_header(shop.warehouse) is None
         ballast.unlink()
     shop.notes = Notes()
     shop.service().run(until_idle=True)
@@ -121,7 +121,7 @@ def test_two_coordinators_during_a_load(tmp_path: Path, spark: SparkSession) -> 
     shop.notes = Notes()
     shop.service().run(until_idle=True)
     assert shop.rows("orders") == [(10, "open"), (11, "open"), (12, "shut"), (13, "later")]
-    assert [past.header.number for past in look.history(shop.warehouse, 100)] == [2, 1]
+    assert [past.header.number for past in inspect.history(shop.warehouse, 100)] == [2, 1]
 
 
 def test_a_clock_that_is_moved_during_a_load(
@@ -137,11 +137,11 @@ def test_a_clock_that_is_moved_during_a_load(
 
     shop = Shop(tmp_path, spark, DOWN)
     with monkeypatch.context() as forth:
-        forth.setattr(loading, "datetime", Moved)
+        forth.setattr(load, "datetime", Moved)
         shop.service().run(until_idle=True)
     shop.write("sales", "INSERT INTO orders VALUES (13, 2, 'later')")
     shop.service().run(until_idle=True)
-    later, loaded = [past.header for past in look.history(shop.warehouse, 100)]
+    later, loaded = [past.header for past in inspect.history(shop.warehouse, 100)]
     assert later.committed_at > loaded.committed_at > datetime.now(timezone.utc) + timedelta(days=1)
     assert (13, "later") in shop.rows("orders")
     assert reader.commit_at(shop.warehouse, loaded.committed_at) == loaded.number
@@ -186,8 +186,8 @@ def test_a_copied_warehouse_is_not_kept_beside_the_original(tmp_path: Path, spar
     shop.write("sales", "INSERT INTO orders VALUES (50, 1, 'a')")
     shop.service().run(until_idle=True)
     (tmp_path / "strobe.yml").write_text(DOWN + "warehouse: copied\n")
-    before = look.last_header(tmp_path / "copied")
+    before = inspect.last_header(tmp_path / "copied")
     with pytest.raises(LostGuarantee, match="sales") as caught:
         shop.service().run(until_idle=True)
     assert "rebuild" in caught.value.fix.lower()
-    assert look.last_header(tmp_path / "copied") == before
+    assert inspect.last_header(tmp_path / "copied") == before

@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from strobe.algebra.bag import NAN, Bag
-from strobe.dataplane.arrow import from_arrow, to_arrow
-from strobe.dataplane.relation import local_data
+from strobe.data.arrow import from_arrow, to_arrow
+from strobe.spark.relation import local_data
 
 pytestmark = pytest.mark.spark
 

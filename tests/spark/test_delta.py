@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from strobe import config
 from strobe.algebra.bag import Bag
-from strobe.dataplane.arrow import from_arrow
-from strobe.dataplane.relation import SparkRelation
+from strobe.config import model as config_model
+from strobe.data.arrow import from_arrow
 from strobe.messages import Lookup, Query, Transaction
-from strobe.sources import delta
 from strobe.sources.base import answer_on_driver
-from strobe.sources.delta import DeltaSource
+from strobe.sources.delta import source as delta
+from strobe.sources.delta.source import DeltaSource
+from strobe.spark.relation import SparkRelation
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,7 +52,7 @@ def table(spark: SparkSession, tmp_path: Path) -> str:
 
 
 def open_source(spark: SparkSession, path: str) -> DeltaSource:
-    return DeltaSource("depot", config.DeltaSource(type="delta", path=path, relation="stock"), lambda: spark)
+    return DeltaSource("depot", config_model.DeltaSource(type="delta", path=path, relation="stock"), lambda: spark)
 
 
 def read(source: DeltaSource) -> list[Transaction]:

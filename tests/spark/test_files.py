@@ -19,7 +19,7 @@ from strobe.algebra.bag import Bag, Row
 from strobe.errors import LostGuarantee, UserError
 from strobe.messages import Lookup, Position, Query, Transaction
 from strobe.sources.base import answer_on_driver
-from strobe.sources.files import FilesSource
+from strobe.sources.files.source import FilesSource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -287,7 +287,7 @@ def test_old_versions_go_and_needed_ones_stay(drops: Drops, monkeypatch: pytest.
     needed = source.position(first.text.replace("1@", "3@"))
     source.discard(needed)
     source.verify(first)
-    monkeypatch.setattr("strobe.sources.files.GRACE", 0.0)
+    monkeypatch.setattr("strobe.sources.files.source.GRACE", 0.0)
     for _ in range(2):
         source.discard(needed)
     with pytest.raises(LostGuarantee):

@@ -23,9 +23,9 @@ from strobe.algebra.schema import Column, RelationSchema
 from strobe.algebra.view import Occurrence, Output, View
 from strobe.auditor import replay
 from strobe.cli.main import main
-from strobe.dataplane.arrow import from_arrow, to_arrow
-from strobe.warehouse import views
-from strobe.warehouse.header import Commit
+from strobe.data.arrow import from_arrow, to_arrow
+from strobe.warehouse import view_table
+from strobe.warehouse.records import Commit
 from strobe.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.spark
@@ -123,7 +123,7 @@ def _bag(of: View, *rows: Row, count: int = 1) -> Bag:
 def shop(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Shop:
     """With deletion vectors, as large tables have them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(views, "LARGE", 3)
+        patch.setattr(view_table, "LARGE", 3)
         made = Shop(spark, tmp_path_factory.mktemp("shop"))
     vectors = pa.table(DeltaTable(str(made.path / "views" / "items")).deletion_vectors())
     assert vectors.num_rows, "the table has no deletion vector, and shows nothing about engines that cannot read them"

@@ -23,7 +23,7 @@ from strobe.messages import Lookup, Query
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from strobe.dataplane.staging import Staged
+    from strobe.spark.staging import Staged
 
 pytestmark = pytest.mark.spark
 
@@ -49,7 +49,7 @@ END = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_ba
 @pytest.fixture(scope="module")
 def db(postgres: PostgresServer) -> Iterator[Database]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("strobe.sources.postgres_shared.PAGES", 50)
+        patch.setattr("strobe.sources.postgres.snapshot.PAGES", 50)
         database = Database(postgres)
         database.make(TABLES, *NAMES, timeout=30).focus(dict.fromkeys(NAMES, COLUMNS))
         yield database
@@ -62,7 +62,7 @@ def relations(db: Database) -> list[tuple[RelationSchema, tuple[str, ...]]]:
 
 
 def contents(db: Database, staged: Staged) -> dict[str, Bag]:
-    from strobe.dataplane.arrow import from_arrow
+    from strobe.data.arrow import from_arrow
 
     found = {schema.name: staged.dataframe(schema).toArrow() for schema, _ in relations(db)}
     return {name: Bag.of(COLUMNS, from_arrow(table)) for name, table in found.items()}
@@ -72,7 +72,7 @@ def contents(db: Database, staged: Staged) -> dict[str, Bag]:
 def test_loads_equal_the_state_at_their_positions(spark: SparkSession, db: Database, tmp_path: Path) -> None:
     """Under writers; and when a backend is killed in the middle, a task's or the one that shares the snapshot, all is
     read again in another snapshot, and nothing of the first counts."""
-    from strobe.runtime.loading import snapshot
+    from strobe.apply.load import snapshot
 
     occurrences = tuple(Occurrence(i, f"r{i}", schema, COLUMNS) for i, (schema, _) in enumerate(relations(db)))
     source, view = db.source, View("v", "", occurrences, (), None, ())
@@ -129,8 +129,8 @@ def test_loads_equal_the_state_at_their_positions(spark: SparkSession, db: Datab
 
 def test_a_large_answer_finds_every_row_once(spark: SparkSession, db: Database, tmp_path: Path) -> None:
     """Keys in Spark, looked up by two tasks in one snapshot."""
-    from strobe.dataplane import staging
-    from strobe.dataplane.relation import SparkRelation
+    from strobe.spark import staging
+    from strobe.spark.relation import SparkRelation
 
     schema = next(schema for schema, _ in relations(db) if schema.name == "parted")
     view = View("v", "", (Occurrence(0, "p", schema, COLUMNS),), (), None, ())

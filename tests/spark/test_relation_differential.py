@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from strobe.algebra.bag import Bag, Row
 from strobe.algebra.relation import Relation
-from strobe.dataplane.arrow import from_arrow
+from strobe.data.arrow import from_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -188,7 +188,7 @@ CASES = st.lists(
 @given(cases=CASES)
 def test_bags_and_spark_relations_are_equal(spark: SparkSession, cases: list[Case]) -> None:
     """Whatever is computed from whatever mixture of the two, the rows, their counts and their values are the same."""
-    from strobe.dataplane.relation import SparkRelation
+    from strobe.spark.relation import SparkRelation
 
     def in_spark(bag: Bag, lift: bool) -> Relation:
         return SparkRelation.of_bag(spark, bag, TYPES) if lift else bag
@@ -217,7 +217,7 @@ def wide(number: int, relation: Any) -> DataFrame:
 
 def test_collect_gives_the_bag_back(spark: SparkSession) -> None:
     """A bag that goes to Spark and comes back is the same bag, under names that Spark would not take."""
-    from strobe.dataplane.relation import SparkRelation
+    from strobe.spark.relation import SparkRelation
 
     bag = Bag.of(["_count", "a.`b", "A.`B"], [(1, "x", None), (1, "x", None), (None, "y", 2.5)], count=-1)
     relation = SparkRelation.of_bag(spark, bag, {"_count": "bigint"})
@@ -228,7 +228,7 @@ def test_collect_gives_the_bag_back(spark: SparkSession) -> None:
 
 def test_nan_is_a_key(spark: SparkSession) -> None:
     """NaN is a value and equals itself; only NULL is no key."""
-    from strobe.dataplane.relation import SparkRelation
+    from strobe.spark.relation import SparkRelation
 
     bag = Bag.of(["a"], [(float("nan"),), (None,), (-0.0,)])
     assert SparkRelation.of_bag(spark, bag, {}).keys(["a"]).collect() == Bag.of(["a"], [(float("nan"),), (0.0,)])
@@ -236,7 +236,7 @@ def test_nan_is_a_key(spark: SparkSession) -> None:
 
 def test_rows_of_a_frame_are_a_relation(spark: SparkSession) -> None:
     """Rows as Spark reads them count once each, and sum up."""
-    from strobe.dataplane.relation import SparkRelation
+    from strobe.spark.relation import SparkRelation
 
     frame = spark.sql("SELECT * FROM VALUES (1, 'a'), (1, 'a'), (2, NULL) AS t(k, v)")
     relation = SparkRelation.of_rows(frame, {})
@@ -245,7 +245,7 @@ def test_rows_of_a_frame_are_a_relation(spark: SparkSession) -> None:
 
 def test_what_is_known_to_be_empty(spark: SparkSession) -> None:
     """Emptiness is claimed only where it is certain, and then costs no plan."""
-    from strobe.dataplane.relation import SparkRelation
+    from strobe.spark.relation import SparkRelation
 
     full = SparkRelation.of_bag(spark, Bag.of(["a"], [(1,)]), {"a": "bigint", "b": "bigint"})
     empty = full.lift(Bag(["b"]))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import AnalysisException
 
-from strobe.dataplane import session
+from strobe.spark import session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,9 +12,9 @@ import pytest
 
 from strobe.algebra.bag import NAN, Bag
 from strobe.algebra.relation import Relation
-from strobe.dataplane.spilled import Spilled, in_spark
-from strobe.sources import nets as nets_module
-from strobe.sources.nets import Nets
+from strobe.data.spilled import Spilled, in_spark
+from strobe.sources import net_changes as nets_module
+from strobe.sources.net_changes import Nets
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -74,7 +74,7 @@ def test_spark_reads_pieces_as_the_driver_does(
 
 def test_plans_do_not_double_for_ever(spark: SparkSession) -> None:
     """What is new is what was not there before: twelve times over, a plan has thousands of leaves, unless it is cut."""
-    from strobe.dataplane.relation import SparkRelation
+    from strobe.spark.relation import SparkRelation
 
     types = {"n": "int"}
     seen: Relation = Bag(("n",))

@@ -16,7 +16,7 @@ from strobe.algebra.schema import Column, RelationSchema
 from strobe.algebra.sql import compile_view
 from strobe.algebra.sql_functions import ALLOWED, SYNTAX
 from strobe.algebra.view import View, snapshot_name
-from strobe.dataplane.arrow import to_arrow
+from strobe.data.arrow import to_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

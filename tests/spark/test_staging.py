@@ -116,8 +116,8 @@ def query(on: tuple[str, ...], keys: Any) -> Query:
 
 def test_a_snapshot_is_read_whole_with_what_it_had_seen(spark: SparkSession, depot: Path, tmp_path: Path) -> None:
     """Names, types and values of every relation arrive as they are, progress is told, and `remove` leaves nothing."""
-    from strobe.dataplane.arrow import from_arrow
-    from strobe.dataplane.staging import snapshot
+    from strobe.data.arrow import from_arrow
+    from strobe.spark.staging import snapshot
 
     told: list[int] = []
     both = [(r, [c.name for c in r.columns]) for r in (ITEMS, VALUES)]
@@ -137,8 +137,8 @@ def test_a_snapshot_is_read_whole_with_what_it_had_seen(spark: SparkSession, dep
 
 def test_a_large_answer_has_each_row_once(spark: SparkSession, depot: Path, tmp_path: Path) -> None:
     """Keys of any number stream through the task in batches; what a batch returns too much is not returned twice."""
-    from strobe.dataplane.relation import SparkRelation
-    from strobe.dataplane.staging import answer
+    from strobe.spark.relation import SparkRelation
+    from strobe.spark.staging import answer
 
     frame = spark.range(0, 2 * MANY, 2).selectExpr("id", "1 AS other").union(spark.sql("SELECT null, 1"))
     keys = SparkRelation.of_rows(frame, {}).keys(["id"])
@@ -150,7 +150,7 @@ def test_a_large_answer_has_each_row_once(spark: SparkSession, depot: Path, tmp_
 
 def test_answers_for_a_bag_for_nothing_and_for_everything(spark: SparkSession, depot: Path, tmp_path: Path) -> None:
     """The keys may be in memory, there may be none at all, or all rows may be asked for."""
-    from strobe.dataplane.staging import answer
+    from strobe.spark.staging import answer
 
     reader = SqliteReader(depot)
     (found,), _ = answer(spark, reader, query(("id",), Bag.of(["r0c0"], [(5,), (-1,)])), view(ITEMS), tmp_path)
@@ -164,7 +164,7 @@ def test_answers_for_a_bag_for_nothing_and_for_everything(spark: SparkSession, d
 
 def test_a_whole_query_is_answered_whole(spark: SparkSession, depot: Path, tmp_path: Path) -> None:
     """Where an algorithm needs all look-ups in one snapshot, the relations are read once, whole; odd names too."""
-    from strobe.dataplane.staging import answer
+    from strobe.spark.staging import answer
 
     lookups = (Lookup(0, "items", ("id",), ("id",), Bag.of(["r1c0"], [(5,)])), Lookup(0, "items", ("Odd name", "id")))
     whole = Query("v", 1, "depot", lookups, whole=True)
@@ -176,7 +176,7 @@ def test_a_whole_query_is_answered_whole(spark: SparkSession, depot: Path, tmp_p
 
 def test_what_went_wrong_in_the_task_is_raised_as_it_was(spark: SparkSession, depot: Path, tmp_path: Path) -> None:
     """The driver sees the source's own error, not Spark's, and no files remain."""
-    from strobe.dataplane.staging import snapshot
+    from strobe.spark.staging import snapshot
 
     with pytest.raises(SourceUnavailable) as raised:
         snapshot(spark, SqliteReader(depot, broken=True), [(ITEMS, ["id"])], tmp_path / "staging")
@@ -186,7 +186,7 @@ def test_what_went_wrong_in_the_task_is_raised_as_it_was(spark: SparkSession, de
 
 def test_leftovers_are_swept(spark: SparkSession, depot: Path, tmp_path: Path) -> None:
     """What a killed run left is gone at the next start; what is staged for good stays."""
-    from strobe.dataplane.staging import snapshot, sweep_leftovers
+    from strobe.spark.staging import snapshot, sweep_leftovers
 
     (tmp_path / "files").mkdir()
     snapshot(spark, SqliteReader(depot), [(ITEMS, ["id"])], tmp_path)

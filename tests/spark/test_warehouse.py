@@ -18,12 +18,12 @@ from strobe.algebra.bag import NAN, Bag, Row, canonical
 from strobe.algebra.schema import Column, RelationSchema
 from strobe.algebra.view import Occurrence, Output, View
 from strobe.auditor import replay
-from strobe.dataplane.arrow import from_arrow, to_arrow
-from strobe.dataplane.relation import SparkRelation, local_data
+from strobe.data.arrow import from_arrow, to_arrow
 from strobe.errors import BrokenInvariant, CommitUnknown, Fenced, NotNow, UserError
-from strobe.warehouse import fence, look, reader, tables, views
-from strobe.warehouse.header import Commit
+from strobe.spark.relation import SparkRelation, local_data
+from strobe.warehouse import claim, inspect, reader, tables, view_table
 from strobe.warehouse.layout import Layout
+from strobe.warehouse.records import Commit
 from strobe.warehouse.warehouse import APPENDS, Warehouse
 
 pytestmark = pytest.mark.spark
@@ -203,12 +203,12 @@ def test_every_state_is_read_back_at_its_commit(spark: SparkSession, tmp_path: P
     assert published is not None and published.commit == 7
     assert bench.warehouse.fold() == published, "a fold without news writes nothing"
     bench.append({"bagged": bag(BAGGED, (3, "y"), (3, "y"))}, {"bagged": bag(BAGGED, (2, "y"), (1, "x"), count=-1)})
-    keyed_before = look.version(bench.warehouse.layout.view("keyed"))
+    keyed_before = inspect.version(bench.warehouse.layout.view("keyed"))
     bench.warehouse.fold()
-    assert look.version(bench.warehouse.layout.view("keyed")) == keyed_before, "an unchanged view keeps its version"
+    assert inspect.version(bench.warehouse.layout.view("keyed")) == keyed_before, "an unchanged view keeps its version"
     bench.check([1, 4, 7, 8, 9])
     another_engine(bench)
-    history = look.history(bench.path, 3)
+    history = inspect.history(bench.path, 3)
     assert [past.header.number for past in history] == [9, 8, 7]
     assert [past.changed for past in history] == [("bagged",), ("bagged",), ()]
     assert history[0].header.positions["bagged"] == {"shop": "p8"}
@@ -221,12 +221,12 @@ def test_every_state_is_read_back_at_its_commit(spark: SparkSession, tmp_path: P
         bench.warehouse.table("bagged", 10)
     with pytest.raises(UserError, match="no view 'other'"):
         bench.warehouse.table("other", 3)
-    assert look.rows_of(bench.path, "bagged") == bench.states[9]["bagged"].total()
+    assert inspect.rows_of(bench.path, "bagged") == bench.states[9]["bagged"].total()
 
 
 def another_engine(bench: Bench) -> None:
     """`deltalake` reads the view tables at the versions that belong together, and copies are numbered without gaps."""
-    for published in look.published(bench.path):
+    for published in inspect.published(bench.path):
         for name, version in published.views.items():
             table = DeltaTable(str(bench.path / "views" / name), version=version).to_pyarrow_table()
             rows = list(from_arrow(table))
@@ -246,10 +246,10 @@ def test_an_append_is_one_spark_job(spark: SparkSession, tmp_path: Path) -> None
     tracker = spark.sparkContext.statusTracker()
     before = len(tracker.getJobIdsForGroup(APPENDS))
     one = {"bagged": bag(BAGGED, (1, "x")), "keyed": bag(KEYED, wide(50))}
-    files = len(look.log_files(look.open_log(bench.warehouse.layout)))
+    files = len(inspect.log_files(inspect.open_log(bench.warehouse.layout)))
     bench.append(one, {"bagged": bag(BAGGED, (2, "x"))}, {})
     assert len(tracker.getJobIdsForGroup(APPENDS)) == before + 1
-    assert len(look.log_files(look.open_log(bench.warehouse.layout))) == files + 1
+    assert len(inspect.log_files(inspect.open_log(bench.warehouse.layout))) == files + 1
 
 
 def test_changes_in_spark_join_the_same_append(spark: SparkSession, tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ def test_a_row_that_cannot_be_computed_commits_nothing(spark: SparkSession, tmp_
             bench.warehouse.append([both])
     with pytest.raises(UserError, match=r"view ratio.*DIVIDE_BY_ZERO"):
         bench.warehouse.load(ratio, frame(spark, ratio, [(0, "1")]))
-    assert look.last_header(bench.path) is not None and look.last_header(bench.path).number == 1  # type: ignore[union-attr]
+    assert inspect.last_header(bench.path) is not None and inspect.last_header(bench.path).number == 1  # type: ignore[union-attr]
     bench.warehouse.append([bench.commit(ratio=bag(ratio, (2, "7")))])
     assert contents(bench.warehouse.table("ratio")) == Counter([(1.0, 1), (0.5, 7)])
     with pytest.raises(BrokenInvariant, match="do not follow"):
@@ -364,7 +364,7 @@ def test_a_load_interrupted_anywhere_leaves_a_whole_view(spark: SparkSession, tm
     bench.warehouse.fold()
     bench.check([1, 9, max(bench.states)])
     another_engine(bench)
-    stored = [d for d in look.definitions(bench.path) if d.view == "bagged"]
+    stored = [d for d in inspect.definitions(bench.path) if d.view == "bagged"]
     assert [d.from_commit for d in stored[1:]] == [(d.to_commit or 0) + 1 for d in stored[:-1]]
     assert stored[-1].to_commit is None
 
@@ -390,7 +390,7 @@ def test_a_view_joins_with_what_its_table_does_not_hold_yet(spark: SparkSession,
     assert bench.warehouse.unpublished
     bench.warehouse.fold()
     assert not bench.warehouse.unpublished
-    assert [row.commit for row in look.published(bench.path)] == [1, 5, 6]
+    assert [row.commit for row in inspect.published(bench.path)] == [1, 5, 6]
     bench.check()
     another_engine(bench)
     for state in replay.states(bench.path):
@@ -475,7 +475,7 @@ def test_a_fenced_coordinator_commits_no_more(spark: SparkSession, tmp_path: Pat
     bench.warehouse = second
     bench.append(change)
     bench.check()
-    standing = fence.fences(look.properties(look.open_log(second.layout)))
+    standing = claim.fences(inspect.properties(inspect.open_log(second.layout)))
     assert [(f.epoch, f.bound) for f in standing] == [(1, 0), (2, 1)]
 
 
@@ -515,10 +515,10 @@ def test_rivals_collide_on_the_epoch(spark: SparkSession, tmp_path: Path) -> Non
     """Of two that claim one epoch, the second is told so."""
     bench = started(spark, tmp_path / "w")
     layout = bench.warehouse.layout
-    assert fence._add(spark, layout, "fence_2", 2, 1)
+    assert claim._add(spark, layout, "fence_2", 2, 1)
     with pytest.raises(NotNow, match="same moment"):
-        fence._add(spark, layout, "fence_2", 2, 1)
-    assert not fence._add(spark, layout, "fence_3", 3, 0)
+        claim._add(spark, layout, "fence_2", 2, 1)
+    assert not claim._add(spark, layout, "fence_3", 3, 0)
 
 
 def test_foreign_newer_and_damaged_folders_are_refused_and_left_alone(spark: SparkSession, tmp_path: Path) -> None:
@@ -532,13 +532,13 @@ def test_foreign_newer_and_damaged_folders_are_refused_and_left_alone(spark: Spa
     bench = Bench(spark, tmp_path / "w")
     with pytest.raises(UserError, match="belongs to the project 'tests'"):
         Warehouse.create_or_open(spark, bench.path, WEEK, "others")
-    views.set_properties(spark, bench.warehouse.layout.log, {"strobe.format": "2"})
-    version = look.version(bench.warehouse.layout.log)
+    view_table.set_properties(spark, bench.warehouse.layout.log, {"strobe.format": "2"})
+    version = inspect.version(bench.warehouse.layout.log)
     with pytest.raises(UserError, match="format 2"):
         Warehouse.create_or_open(spark, bench.path, WEEK, "tests")
     with pytest.raises(UserError, match="format 2"):
         reader.snapshot(spark, bench.path)
-    assert look.version(bench.warehouse.layout.log) == version
+    assert inspect.version(bench.warehouse.layout.log) == version
     for name in ("log", "published"):
         damaged = Bench(spark, tmp_path / f"damaged_{name}")
         for file in (damaged.path / name / "_delta_log").glob("*.json"):
@@ -581,7 +581,7 @@ def test_large_tables_have_deletion_vectors(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Folding into them is exact too, and another engine reads them through a query."""
-    monkeypatch.setattr(views, "LARGE", 3)
+    monkeypatch.setattr(view_table, "LARGE", 3)
     bench = started(spark, tmp_path / "w")
     some_commits(bench)
     bench.warehouse.fold()
@@ -592,4 +592,4 @@ def test_large_tables_have_deletion_vectors(
     import pyarrow as pa
 
     assert Counter(from_arrow(pa.table(rows))) == bench.states[7]["keyed"]
-    assert look.rows_of(bench.path, "keyed") == bench.states[7]["keyed"].total()
+    assert inspect.rows_of(bench.path, "keyed") == bench.states[7]["keyed"].total()

@@ -18,13 +18,13 @@ from strobe.algebra.relation import Relation
 from strobe.algebra.schema import Column, RelationSchema
 from strobe.algebra.view import Equality, Occurrence, Output, View
 from strobe.auditor import replay
-from strobe.dataplane.arrow import from_arrow, to_arrow
-from strobe.dataplane.relation import SparkRelation
+from strobe.data.arrow import from_arrow, to_arrow
 from strobe.errors import UserError
+from strobe.merge.removals import combined
 from strobe.messages import ActionList, KeyDelete
-from strobe.warehouse import log, look, views
-from strobe.warehouse.header import Commit
-from strobe.warehouse.removals import combined
+from strobe.spark.relation import SparkRelation
+from strobe.warehouse import inspect, log, view_table
+from strobe.warehouse.records import Commit
 from strobe.warehouse.warehouse import APPENDS, Loaded, Warehouse
 
 pytestmark = pytest.mark.spark
@@ -162,7 +162,7 @@ class Bench:
                 assert Counter(dict(bag.items())) == self.expected(name, state.commit), f"{name} at {state.commit}"
 
     def changed(self, number: int) -> tuple[str, ...]:
-        return next(past.changed for past in look.history(self.path, 100) if past.header.number == number)
+        return next(past.changed for past in inspect.history(self.path, 100) if past.header.number == number)
 
     def jobs(self, *commits: Sequence[ActionList]) -> int:
         """How many Spark jobs an append takes."""
@@ -289,7 +289,7 @@ def test_a_view_whose_last_rows_cannot_be_computed_does_not_join(bench: Bench) -
         bench.append([does("plain", of_orders(30 + n)), does("bagged", brings=rows(row(4 + n, "a", "x")))])
     bench.warehouse.fence()
     bench.warehouse.use([VIEWS[name] for name in bench.positions])
-    assert sum(definition.view == "bagged" for definition in look.definitions(bench.path)) == 1
+    assert sum(definition.view == "bagged" for definition in inspect.definitions(bench.path)) == 1
     published = bench.warehouse.fold()
     assert published is not None and published.commit == bench.last
     bench.check_all()
@@ -307,11 +307,11 @@ def test_any_history_of_a_table_with_deletion_vectors(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its files hold rows that are gone, and that must not go again."""
-    monkeypatch.setattr(views, "LARGE", 3)
+    monkeypatch.setattr(view_table, "LARGE", 3)
     bench = Bench(spark, tmp_path / "w", {"plain": MANY})
     bench.append([does("plain", of_orders(3, 10))])
     bench.warehouse.fold()
-    vectors = look.open_table(bench.warehouse.layout.view("plain")).deletion_vectors().read_all()
+    vectors = inspect.open_table(bench.warehouse.layout.view("plain")).deletion_vectors().read_all()
     assert pa.table(vectors).num_rows
     bench.append([does("plain", of_orders(3, 10, 11), brings=rows(row(3, "a")))])
     anything(random.Random(1), bench)

@@ -14,8 +14,8 @@ from strobe.algebra.bag import Bag
 from strobe.algebra.schema import Column, RelationSchema
 from strobe.algebra.view import Occurrence, Output, View
 from strobe.errors import UserError
-from strobe.warehouse import fence, folding, log, look, retention
-from strobe.warehouse.header import Commit
+from strobe.warehouse import claim, folding, inspect, log, retention
+from strobe.warehouse.records import Commit
 from strobe.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.spark
@@ -75,17 +75,17 @@ def test_retention_drops_what_is_old_and_keeps_the_horizon(
     before = {number: state(number) for number in (8, 10)}
     assert before[10]["busy"] == sorted([0, 1, 2, *range(2, 11), *[7] * 9])
     warehouse.maintain()
-    oldest = look.oldest_readable(warehouse.layout, look.open_log(warehouse.layout))
+    oldest = inspect.oldest_readable(warehouse.layout, inspect.open_log(warehouse.layout))
     assert oldest == 8, "the ranges 0-3 and 4-7 are gone"
-    assert min(row.commit for row in look.published(path)) == 7
+    assert min(row.commit for row in inspect.published(path)) == 7
     assert {number: state(number) for number in before} == before
     with pytest.raises(UserError, match="no longer kept"):
         warehouse.snapshot(3)
-    assert [f.epoch for f in fence.fences(look.properties(look.open_log(warehouse.layout)))] == [2]
-    versions = {name: look.version(warehouse.layout.view(name)) for name in ("busy", "quiet")}
+    assert [f.epoch for f in claim.fences(inspect.properties(inspect.open_log(warehouse.layout)))] == [2]
+    versions = {name: inspect.version(warehouse.layout.view(name)) for name in ("busy", "quiet")}
     newest = folding.newest_published(warehouse.layout)
     assert newest is not None and newest.commit == 11 and dict(newest.views) == versions
-    assert look.small_files(warehouse.layout.log, retention.SMALL) <= 3, "small files were joined"
+    assert inspect.small_files(warehouse.layout.log, retention.SMALL) <= 3, "small files were joined"
     warehouse.maintain()
-    assert {name: look.version(warehouse.layout.view(name)) for name in versions} == versions, "nothing left to do"
+    assert {name: inspect.version(warehouse.layout.view(name)) for name in versions} == versions, "nothing left to do"
     assert {number: state(number) for number in before} == before

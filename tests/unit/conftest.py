@@ -13,10 +13,10 @@ from mariadb_shop import Shop
 from postgres_database import Database
 from postgres_server import PostgresServer
 
-import strobe.sources.mariadb_binlog as binlog_module
-import strobe.sources.mariadb_place as mariadb_place
-import strobe.sources.postgres_place as postgres_place
-import strobe.sources.postgres_stream as stream_module
+import strobe.sources.mariadb.binlog.protocol as binlog_module
+import strobe.sources.mariadb.connection as mariadb_place
+import strobe.sources.postgres.connection as postgres_place
+import strobe.sources.postgres.stream as stream_module
 
 
 @pytest.fixture

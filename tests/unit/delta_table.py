@@ -9,12 +9,12 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from strobe import config
 from strobe.algebra.bag import Bag, Row
-from strobe.dataplane.arrow import arrow_schema, from_arrow, to_arrow
+from strobe.config import model as config_model
+from strobe.data.arrow import arrow_schema, from_arrow, to_arrow
 from strobe.messages import Lookup, Position, Query, Transaction
 from strobe.sources.base import answer_on_driver
-from strobe.sources.delta import DeltaSource
+from strobe.sources.delta.source import DeltaSource
 
 FEED = {"delta.enableChangeDataFeed": "true"}
 
@@ -39,7 +39,7 @@ class Table:
         write_deltalake(str(self.path), self.rows(*rows), mode="append")
 
     def open(self, *key: str) -> DeltaSource:
-        return DeltaSource("depot", config.DeltaSource(type="delta", path=str(self.path), key=list(key)), None)
+        return DeltaSource("depot", config_model.DeltaSource(type="delta", path=str(self.path), key=list(key)), None)
 
     @property
     def delta(self) -> DeltaTable:

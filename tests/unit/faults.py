@@ -29,15 +29,15 @@ from memory_live import MemoryWarehouse, compare, contents
 from patience import PATIENCE, Writing, eventually
 from postgres_server import PostgresServer
 
-from strobe import config
 from strobe.algebra.bag import Bag
+from strobe.config.load import load_project
+from strobe.coordinator.verify import verify_source
 from strobe.errors import SourceUnavailable
 from strobe.messages import Position
-from strobe.runtime.assembly import Assembly, assemble
-from strobe.runtime.coordinator import Coordinator
-from strobe.runtime.verifying import verify_source
+from strobe.pipeline.pipeline import Coordinator
+from strobe.planning.topology import Assembly, assemble
 from strobe.simulator.world import Contents, evaluate
-from strobe.warehouse.header import Commit
+from strobe.warehouse.records import Commit
 
 SLOT = "strobe_faults_sales"
 SALES = """
@@ -257,7 +257,7 @@ class World:
 
     def open(self) -> Assembly:
         """The project as a new process would see it."""
-        self.opened.append(assemble(config.load(self.folder)))
+        self.opened.append(assemble(load_project(self.folder)))
         return self.opened[-1]
 
     def load(self) -> None:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from patience import PATIENCE
 
 from strobe.algebra.bag import Bag, Row
-from strobe.config import Limits
-from strobe.config import MariadbSource as Config
+from strobe.config.model import Limits
+from strobe.config.model import MariadbSource as Config
 from strobe.messages import Lookup, Position, Transaction
-from strobe.sources.mariadb import MariadbSource
+from strobe.sources.mariadb.source import MariadbSource
 
 if TYPE_CHECKING:
     from mariadb_server import Server

@@ -12,15 +12,15 @@ from pathlib import Path
 
 from patience import PATIENCE, STEP, Writing
 
-from strobe import config
 from strobe.algebra.bag import Bag
 from strobe.algebra.relation import Relation
 from strobe.algebra.view import View
+from strobe.config.load import load_project
 from strobe.messages import Lookup, Message, Position
-from strobe.runtime.assembly import Assembly, assemble
-from strobe.runtime.coordinator import Coordinator
+from strobe.pipeline.pipeline import Coordinator
+from strobe.planning.topology import Assembly, assemble
 from strobe.simulator.world import Contents, evaluate
-from strobe.warehouse.header import Commit
+from strobe.warehouse.records import Commit
 
 HEAD = """
 version: 1
@@ -104,7 +104,7 @@ def opened(folder: Path, text: str) -> Assembly:
             connection.executescript(script)
         connection.close()
     (folder / "strobe.yml").write_text(text)
-    assembly = assemble(config.load(folder))
+    assembly = assemble(load_project(folder))
     for name, source in assembly.sources.items():
         relations = [relation.name for relation in assembly.relations(name)]
         if relations:

@@ -13,8 +13,8 @@ from patience import PATIENCE, eventually
 from postgres_server import PostgresServer
 
 from strobe.messages import Position, Transaction
-from strobe.sources.postgres import PostgresSource
-from strobe.sources.postgres_place import Keep, Place, object_name
+from strobe.sources.postgres.connection import Keep, Place, object_name
+from strobe.sources.postgres.source import PostgresSource
 
 ORDERS = "CREATE TABLE orders (id bigint PRIMARY KEY, customer bigint, note text)"
 COLUMNS = ("id", "customer", "note")

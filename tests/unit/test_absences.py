@@ -14,15 +14,15 @@ import pytest
 from memory_live import HEAD, opened
 from patience import eventually
 
+from strobe.apply import plan
+from strobe.apply.cutover import Joining
+from strobe.apply.plan import Edit
+from strobe.coordinator import availability as module
+from strobe.coordinator.availability import Absences
 from strobe.errors import LostGuarantee, NotNow, RelationLost, SourceLost, SourceUnavailable, StrobeError
-from strobe.runtime import absences as module
-from strobe.runtime import edits
-from strobe.runtime.absences import Absences
-from strobe.runtime.assembly import Assembly
-from strobe.runtime.edits import Edit
-from strobe.runtime.joining import Joining
-from strobe.warehouse.header import Commit, Definition
+from strobe.planning.topology import Assembly
 from strobe.warehouse.layout import Layout
+from strobe.warehouse.records import Commit, Definition
 
 PROJECT = (
     HEAD
@@ -92,11 +92,11 @@ class World:
 
     def rebuilt(self, absences: Absences, monkeypatch: pytest.MonkeyPatch, error: StrobeError | None) -> list[Edit]:
         """What is loaded anew unasked, three times; loading `people` ends with this error."""
-        edits, renewed = list[Edit](), list[str]()
+        plan, renewed = list[Edit](), list[str]()
 
         def change(_self: object, _coordinator: object, _request: object, _assembled: object, wanted: Any) -> Any:
-            edits.append(wanted())
-            if error is not None and "people" in edits[-1].rebuild:
+            plan.append(wanted())
+            if error is not None and "people" in plan[-1].rebuild:
                 raise error
             yield
 
@@ -115,7 +115,7 @@ class World:
             for _ in joining.rebuild_lost(coordinator, absences):
                 pass
         assert set(renewed) == {"sales"}, "what is read for others is left alone"
-        return edits
+        return plan
 
 
 @pytest.fixture
@@ -262,12 +262,12 @@ def test_a_copy_that_stands_still_is_not_used(tmp_path: Path) -> None:
     assert copied == {"sales.orders": True, "billing.payments": False}
     absences.stand_still(lost("sales"))
     kept = world.begin(absences)
-    edit = edits.rebuilt(world.assembly, world.definitions, "both", kept)
+    edit = plan.rebuilt(world.assembly, world.definitions, "both", kept)
     assert (edit.add, edit.rebuild) == ((), (copy, "both"))
     world.loaded_anew("both")
     view = world.present(absences).views["both"].view
     assert not any(o.copied for o in view.occurrences)
-    assert edits.rebuilt(world.assembly, world.definitions, "both", [copy, "both"]).rebuild == ("both",)
+    assert plan.rebuilt(world.assembly, world.definitions, "both", [copy, "both"]).rebuild == ("both",)
 
 
 def test_a_source_that_is_down_at_the_start_is_waited_for(world: World) -> None:

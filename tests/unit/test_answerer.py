@@ -10,7 +10,7 @@ from patience import PATIENCE
 from strobe.algebra.bag import Bag, Row
 from strobe.errors import SourceUnavailable
 from strobe.messages import Answer, Lookup, Position, Query, Seen
-from strobe.runtime.answerer import Answerer
+from strobe.pipeline.answerer import Answerer
 from strobe.sources.base import Reader
 
 ROWS = [(1, "a", 10), (2, "b", 20), (3, "c", 30)]

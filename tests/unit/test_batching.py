@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strobe.runtime.batching import LONGEST, MOST, TIMES, Batching
+from strobe.pipeline.batching import LONGEST, MOST, TIMES, Batching
 
 
 def taught(fixed: float, each: float, sizes: list[int]) -> Batching:

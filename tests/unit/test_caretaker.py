@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from strobe.coordinator import maintenance as module
+from strobe.coordinator.maintenance import Caretaker
 from strobe.errors import SourceLost, SourceUnavailable, UserError
 from strobe.messages import Position, Seen
-from strobe.runtime import caretaker as module
-from strobe.runtime.caretaker import Caretaker
-from strobe.warehouse.header import Commit
+from strobe.warehouse.records import Commit
 
 POSITIONS = {
     "a": {"read": "5", "waiting": "2"},

@@ -25,18 +25,18 @@ from patience import PATIENCE
 from rich.console import Console
 from rich.live import Live
 
-from strobe import config
 from strobe.api import parse_at
 from strobe.cli import render
 from strobe.cli.main import app, main
 from strobe.cli.reporter import LiveReporter, LogReporter
-from strobe.cli.running import serve
+from strobe.cli.signals import serve
 from strobe.cli.terminal import Terminal
+from strobe.client import wait
+from strobe.config.load import load_project
 from strobe.errors import Fenced, NotNow, StrobeError, UserError
-from strobe.runtime import waiting
-from strobe.runtime.assembly import open_sources
-from strobe.warehouse.header import Header
-from strobe.warehouse.lock import write_heartbeat
+from strobe.planning.topology import open_sources
+from strobe.warehouse.control.lock import write_heartbeat
+from strobe.warehouse.records import Header
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -173,7 +173,7 @@ def test_status_tells_the_dead_from_the_living(shop: Path, capsys: pytest.Captur
         assert document(capsys, "status")["coordinator"]["alive"] is False
     write_heartbeat(control, heartbeat)
     os.utime(control / "heartbeat.json", (1, 1))
-    assert not waiting.hear(shop / "warehouse").alive
+    assert not wait.hear(shop / "warehouse").alive
     assert "last heard" in run(capsys, "status")[1]
 
 
@@ -204,7 +204,7 @@ def test_a_wait_believes_only_views_that_are_kept(
     for another database than the view was loaded from."""
     only_sqlite(shop)
     document(capsys, "prepare")
-    project = config.load(shop)
+    project = load_project(shop)
     sources = open_sources(project)
     before = {name: source.now().text for name, source in sources.items()}
     with closing(sqlite3.connect(shop / "shop.db")) as connection:
@@ -213,17 +213,17 @@ def test_a_wait_believes_only_views_that_are_kept(
     now = {name: source.now().text for name, source in sources.items()}
     identity = {name: source.identity() for name, source in sources.items()}
     header = Header(1, datetime.now(timezone.utc), 1, {"paid_orders": before}, {}, identity, {"paid_orders": 1})
-    monkeypatch.setattr(waiting, "last_header", lambda _: header)
+    monkeypatch.setattr(wait, "last_header", lambda _: header)
     said = {"sources": {name: {"position": text} for name, text in now.items()}}
     control = shop / "warehouse" / "_strobe"
     write_heartbeat(control, {**said, "views": {"paid_orders": {"stale": True}}})
     with pytest.raises(NotNow, match=r"source shop is at 2:.* a coordinator is running"):
-        waiting.wait(project, timeout=0.1)
+        wait.wait(project, timeout=0.1)
     write_heartbeat(control, {**said, "views": {"paid_orders": {}}})
-    assert waiting.wait(project, timeout=0) == now
+    assert wait.wait(project, timeout=0) == now
     header = replace(header, identity={**identity, "shop": "sqlite:another"})
     with pytest.raises(NotNow, match="source shop is another database"):
-        waiting.wait(project, timeout=0)
+        wait.wait(project, timeout=0)
 
 
 # Errors.
@@ -277,7 +277,7 @@ def test_exit_codes(
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(waiting, "wait", fail)
+    monkeypatch.setattr(wait, "wait", fail)
     assert document(capsys, "wait", code=code)["error"]["code"] == error.code
 
 
@@ -293,7 +293,7 @@ def test_the_unexpected_is_one_line_and_a_file(
     def fail(*_: object) -> None:
         raise ZeroDivisionError("oops in very-secret.db")
 
-    monkeypatch.setattr(waiting, "wait", fail)
+    monkeypatch.setattr(wait, "wait", fail)
     code, out, err = run(capsys, "wait")
     assert (code, out) == (1, "")
     assert "this is a bug in Strobe: ZeroDivisionError: oops in ***" in err
@@ -321,7 +321,7 @@ def test_secrets_are_never_shown(
 def test_init_writes_a_valid_project(tmp_path: Path) -> None:
     """The templates are in the package and pass the project's own validation; a folder with something in it is kept."""
     assert main(["init", str(tmp_path / "a")]) == 0
-    project = config.load(tmp_path / "a")
+    project = load_project(tmp_path / "a")
     assert sorted(project.views) == ["order_lines", "paid_orders"]
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "mine").write_text("")

@@ -13,8 +13,8 @@ from test_removals import Kept, V
 
 from strobe.algebra.bag import Bag
 from strobe.messages import ActionList, Position, WarehouseTransaction
-from strobe.runtime.committer import Committer
-from strobe.warehouse.header import Commit
+from strobe.pipeline.committer import Committer
+from strobe.warehouse.records import Commit
 
 BEGIN = Commit(1, datetime.now(timezone.utc), {"v": {"x": "0"}})
 

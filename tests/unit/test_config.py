@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from strobe import config
-from strobe.config import FilesSource, Project, SqliteSource
+from strobe.config import model as config_model
+from strobe.config.load import load_project
+from strobe.config.model import FilesSource, Project, SqliteSource
 from strobe.errors import UserError
 
 MINIMAL = """\
@@ -67,7 +68,7 @@ def test_how_much_log_a_slot_may_keep(project: Path) -> None:
 
 def load(project: Path, text: str) -> Project:
     (project / "strobe.yml").write_text(text, encoding="utf-8")
-    return config.load(project)
+    return load_project(project)
 
 
 def refused(project: Path, text: str) -> UserError:
@@ -154,7 +155,7 @@ def test_a_file_named_by_another_view_is_no_view_itself(project: Path) -> None:
 )
 def test_durations(text: str, expected: timedelta) -> None:
     """Durations are a whole number and a unit."""
-    assert config.parse_duration(text) == expected
+    assert config_model.parse_duration(text) == expected
 
 
 SOURCE = "  depot: {type: sqlite, path: depot.db}"
@@ -280,21 +281,21 @@ def test_a_file_that_says_nothing(project: Path, text: str) -> None:
 def test_no_project_here(project: Path) -> None:
     """A folder without strobe.yml is told apart from a broken one."""
     with pytest.raises(UserError, match=r"there is no strobe\.yml") as caught:
-        config.load(project)
+        load_project(project)
     assert "strobe init" in caught.value.fix
     with pytest.raises(UserError, match=r"there is no strobe\.yml"):
-        config.load(project / "nowhere")
+        load_project(project / "nowhere")
 
 
 def test_unreadable_files(project: Path) -> None:
     """A strobe.yml that is a folder, or is not text, is refused by name."""
     (project / "strobe.yml").write_bytes(b"project: \xff\xfe")
     with pytest.raises(UserError, match="not UTF-8"):
-        config.load(project)
+        load_project(project)
     (project / "strobe.yml").unlink()
     (project / "strobe.yml").mkdir()
     with pytest.raises(UserError, match="cannot be read: Is a directory"):
-        config.load(project)
+        load_project(project)
 
 
 def test_control_characters(project: Path) -> None:
@@ -396,5 +397,5 @@ def test_the_first_mistake_is_reported(project: Path) -> None:
 
 def test_the_schema_that_ships_is_up_to_date() -> None:
     """strobe.schema.json is what `python -m strobe.config` prints."""
-    shipped = Path(config.__file__).with_name("strobe.schema.json")
-    assert shipped.read_text(encoding="utf-8") == config.schema_text()
+    shipped = Path(config_model.__file__).parent.with_name("strobe.schema.json")
+    assert shipped.read_text(encoding="utf-8") == config_model.schema_text()

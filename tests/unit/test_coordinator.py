@@ -19,10 +19,10 @@ from strobe.errors import CommitUnknown, SourceLost
 from strobe.managers.base import Inbound, Outbound
 from strobe.managers.sweep import Sweep
 from strobe.messages import Cut, GlobalTransaction, Message, Position, Rel, Transaction
-from strobe.runtime import coordinator as coordinator_module
-from strobe.runtime.assembly import Assembly
-from strobe.runtime.coordinator import Coordinator
-from strobe.warehouse.header import Commit
+from strobe.pipeline import pipeline as coordinator_module
+from strobe.pipeline.pipeline import Coordinator
+from strobe.planning.topology import Assembly
+from strobe.warehouse.records import Commit
 
 PROJECT = (
     HEAD

@@ -19,14 +19,14 @@ from deltalake.exceptions import CommitFailedError
 from memory_live import MemoryWarehouse, compare, contents
 from patience import PATIENCE, Writing
 
-from strobe import config
 from strobe.algebra.bag import Bag
-from strobe.dataplane.arrow import from_arrow
+from strobe.config.load import load_project
+from strobe.data.arrow import from_arrow
 from strobe.managers.registry import ALGORITHMS
-from strobe.runtime.assembly import Assembly, assemble
-from strobe.runtime.coordinator import Coordinator
+from strobe.pipeline.pipeline import Coordinator
+from strobe.planning.topology import Assembly, assemble
 from strobe.simulator.world import Contents, evaluate
-from strobe.warehouse.header import Commit
+from strobe.warehouse.records import Commit
 
 TABLES = {
     "orders": pa.schema([("id", pa.int64()), ("customer", pa.int32()), ("state", pa.string())]),
@@ -107,7 +107,7 @@ def test_every_commit_is_a_state_of_the_tables(tmp_path: Path, algorithm: str) -
     level = ALGORITHMS[algorithm].level
     text = f"version: 1\nproject: shop\nsources:\n{sources}views:{VIEW.format(algorithm=algorithm, level=level)}"
     (tmp_path / "strobe.yml").write_text(text)
-    assembly = assemble(config.load(tmp_path))
+    assembly = assemble(load_project(tmp_path))
     assert [f for name, source in assembly.sources.items() for f in source.check([name])] == []
     start = {name: contents(assembly, name) for name in assembly.sources}
     view = assembly.views["v"].view

@@ -20,11 +20,11 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 from patience import Writing
 
-from strobe import config
 from strobe.algebra.bag import Bag
-from strobe.dataplane.arrow import arrow_schema
+from strobe.config.load import load_project
+from strobe.data.arrow import arrow_schema
 from strobe.errors import LostGuarantee, SourceUnavailable, UserError
-from strobe.runtime.assembly import assemble
+from strobe.planning.topology import assemble
 
 
 @pytest.mark.parametrize("feed", [True, False])
@@ -532,8 +532,8 @@ def test_in_strobe_yml(tmp_path: Path) -> None:
         "views:\n  v:\n    sql: SELECT s.id AS a, t.id FROM depot.stock s JOIN again.things t ON s.place = t.place\n"
     )
     (tmp_path / "strobe.yml").write_text(text)
-    assembly = assemble(config.load(tmp_path))
+    assembly = assemble(load_project(tmp_path))
     assert {r.id: r.key for r in assembly.schemas.values()} == {"depot.stock": ("id",), "again.things": ()}
     (tmp_path / "strobe.yml").write_text(text.replace("[id]", "[id, id]"))
     with pytest.raises(UserError, match="twice"):
-        config.load(tmp_path)
+        load_project(tmp_path)

@@ -23,10 +23,10 @@ from deltalake import DeltaTable, write_deltalake
 from patience import PATIENCE, eventually
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from strobe import config
 from strobe.algebra.bag import Bag
 from strobe.auditor.compare import Difference
 from strobe.auditor.replay import states
+from strobe.config.load import load_project
 from strobe.demo import shop
 from strobe.demo.history import Archive
 from strobe.demo.history_postgres import PostgresRecorder
@@ -34,9 +34,9 @@ from strobe.demo.oracle import Oracle, Wrong, check_every_state
 from strobe.demo.screen import in_words
 from strobe.demo.server import SETTINGS, Server
 from strobe.errors import BrokenInvariant, StrobeError, UserError
-from strobe.sources.postgres import PostgresSource
-from strobe.sources.postgres_place import Place
-from strobe.sources.sqlite import SqliteSource
+from strobe.sources.postgres.connection import Place
+from strobe.sources.postgres.source import PostgresSource
+from strobe.sources.sqlite.source import SqliteSource
 
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)
 JOIN = "SELECT p.a AS a, q.b AS b FROM one.p AS p JOIN two.q AS q ON q.a = p.a"
@@ -315,7 +315,7 @@ def place(dsn: str) -> PostgresSource:
 def test_the_shop_at_work(tmp_path: Path, billing: str) -> None:
     """All its people work at once in processes of their own; the archive follows to exactly what is in the tables."""
     shop.create(tmp_path, billing)
-    assert set(config.load(tmp_path).views) == {"open_orders", "paid_orders", "open_orders_naive", "paid_orders_naive"}
+    assert set(load_project(tmp_path).views) == {"open_orders", "paid_orders", "open_orders_naive", "paid_orders_naive"}
     sales = SqliteSource("sales", tmp_path / "sales.db")
     sales.prepare(["customers", "orders"])
     before = (tmp_path / "drops" / "products.csv").read_bytes()

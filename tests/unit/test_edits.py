@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from memory_live import HEAD
 
-from strobe import config
+from strobe.apply import plan
 from strobe.cli.main import main
+from strobe.config.load import load_project
 from strobe.errors import UserError
-from strobe.runtime import edits
-from strobe.runtime.assembly import assemble
-from strobe.warehouse.header import Definition
+from strobe.planning.topology import assemble
+from strobe.warehouse.records import Definition
 
 ORDERS = "SELECT o.id, o.state FROM sales.orders o"
 PAID = "SELECT o.id, p.cents FROM sales.orders o JOIN billing.payments p ON p.order_id = o.id"
@@ -46,10 +46,10 @@ def applied(**views: str) -> dict[str, Definition]:
     return {n: Definition(n, 1, sql, "", keys.get(sql.strip(), ()), 1, None, 0) for n, sql in views.items()}
 
 
-def wanted(folder: Path, there: dict[str, Definition]) -> edits.Edit:
-    assembly = assemble(config.load(folder))
+def wanted(folder: Path, there: dict[str, Definition]) -> plan.Edit:
+    assembly = assemble(load_project(folder))
     try:
-        return edits.edit(assembly, there)
+        return plan.edit(assembly, there)
     finally:
         assembly.close()
 
@@ -65,7 +65,7 @@ def test_what_becomes_of_views(folder: Path) -> None:
     """New ones are added, those with another SQL rebuilt, missing ones dropped, the rest kept."""
     write(folder, f'  orders: {{sql: "{ORDERS}"}}\n  paid: {{sql: "{PAID}"}}\n  more: {{sql: "{ORDERS}"}}\n')
     found = wanted(folder, applied(orders=f"{ORDERS}\n", paid=f"{PAID} WHERE p.cents > 1", gone=ORDERS))
-    assert found == edits.Edit(add=("more",), rebuild=("paid",), drop=("gone",), keep=("orders",))
+    assert found == plan.Edit(add=("more",), rebuild=("paid",), drop=("gone",), keep=("orders",))
     assert str(found) == "add more; rebuild paid; drop gone"
 
 
@@ -75,7 +75,7 @@ def test_copies_are_part_of_it(folder: Path) -> None:
     write(folder, f'  paid: {{sql: "{PAID}", cache: [sales.orders]}}\n')
     found = wanted(folder, applied(paid=PAID))
     assert (found.add, found.keep) == ((copy,), ("paid",))
-    sql = assemble(config.load(folder)).views[copy].view.sql
+    sql = assemble(load_project(folder)).views[copy].view.sql
     there = {**applied(paid=PAID), copy: Definition(copy, 1, sql, "", ("id",), 1, None, 0)}
     assert wanted(folder, there).nothing
     write(folder, f'  paid: {{sql: "{PAID}"}}\n')
@@ -85,12 +85,12 @@ def test_copies_are_part_of_it(folder: Path) -> None:
 def test_a_rebuild_leaves_other_edits_alone(folder: Path) -> None:
     """Only the view that was named is loaded, with the copies that it lacks."""
     write(folder, f'  orders: {{sql: "{ORDERS} WHERE o.id > 1"}}\n  paid: {{sql: "{PAID}", cache: [sales.orders]}}\n')
-    assembly = assemble(config.load(folder))
+    assembly = assemble(load_project(folder))
     there = applied(orders=ORDERS, paid=PAID, gone=ORDERS)
-    found = edits.rebuilt(assembly, there, "paid", there)
-    assert found == edits.Edit(("copy__sales__orders",), ("paid",), (), ("orders", "gone"))
+    found = plan.rebuilt(assembly, there, "paid", there)
+    assert found == plan.Edit(("copy__sales__orders",), ("paid",), (), ("orders", "gone"))
     with pytest.raises(UserError, match="no view 'nothing'"):
-        edits.rebuilt(assembly, there, "nothing", there)
+        plan.rebuilt(assembly, there, "nothing", there)
 
 
 def test_the_document(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

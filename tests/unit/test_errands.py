@@ -6,8 +6,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from strobe.runtime import mailbox
-from strobe.runtime.errands import Errands
+from strobe.coordinator.requests import Errands
+from strobe.warehouse.control import requests
 
 
 def test_an_edit_survives_a_coordinator_that_starts_anew(tmp_path: Path) -> None:
@@ -23,7 +23,7 @@ def test_an_edit_survives_a_coordinator_that_starts_anew(tmp_path: Path) -> None
         coordinator = SimpleNamespace(errand_open=False, start_errand=next)
         return Errands(tmp_path, SimpleNamespace(rebuild=rebuild, ready=False, asked_by=None), coordinator)  # type: ignore[arg-type]
 
-    asked = mailbox.post(tmp_path, {"kind": "rebuild", "view": "v"})
+    asked = requests.post(tmp_path, {"kind": "rebuild", "view": "v"})
     for _ in range(2):
         first = errands()
         first.look()
@@ -39,7 +39,7 @@ def test_whoever_asks_while_views_join_is_answered(tmp_path: Path) -> None:
     coordinator = SimpleNamespace(errand_open=False, start_errand=lambda _: None)
     joining = SimpleNamespace(ready=True, asked_by="somebody else")
     errands = Errands(tmp_path, joining, coordinator)  # type: ignore[arg-type]
-    mailbox.post(tmp_path, {"kind": "fold"})
+    requests.post(tmp_path, {"kind": "fold"})
     errands.look()
     errands.abandon()
     (reply,) = tmp_path.rglob("*.reply.json")

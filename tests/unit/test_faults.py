@@ -23,8 +23,8 @@ from faults import Crash, Past, World, end_connections, end_server, other_passwo
 from memory_live import contents
 from patience import PATIENCE, Writing, eventually
 
-import strobe.runtime.committer as committer_module
-import strobe.runtime.coordinator as coordinator_module
+import strobe.pipeline.committer as committer_module
+import strobe.pipeline.pipeline as coordinator_module
 from strobe.errors import AccessRefused, SourceUnavailable
 from strobe.simulator.world import Contents
 

@@ -16,9 +16,9 @@ import pytest
 from faults import SLOT, World, end_connections
 from patience import PATIENCE, eventually
 
-import strobe.sources.postgres_stream as stream_module
+import strobe.sources.postgres.stream as stream_module
+from strobe.coordinator.verify import verify_source
 from strobe.errors import LostGuarantee, SourceUnavailable
-from strobe.runtime.verifying import verify_source
 
 
 def test_a_slot_that_is_dropped(world: World) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strobe.errors import LostGuarantee
-from strobe.sources.global_ids import global_transaction
+from strobe.sources.global_transactions import global_transaction
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from strobe.dataplane import java
+from strobe.spark import java
 
 
 @pytest.mark.parametrize(

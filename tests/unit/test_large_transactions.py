@@ -24,16 +24,16 @@ from postgres_database import Database, read
 from test_coordinator import PROJECT
 
 from strobe.algebra.bag import Bag, Row, canonical
-from strobe.dataplane.spilled import Spilled
+from strobe.data.spilled import Spilled
+from strobe.engine.recording import decode, encode
 from strobe.errors import UserError
 from strobe.messages import Position, Transaction
-from strobe.recording import decode, encode
-from strobe.runtime import coordinator as coordinator_module
-from strobe.runtime.in_flight import InFlight
-from strobe.sources import nets as nets_module
+from strobe.pipeline import pipeline as coordinator_module
+from strobe.pipeline.in_flight import InFlight
+from strobe.sources import net_changes as nets_module
 from strobe.sources.base import Source
-from strobe.sources.nets import Nets
-from strobe.sources.sqlite import SqliteSource
+from strobe.sources.net_changes import Nets
+from strobe.sources.sqlite.source import SqliteSource
 
 COLUMNS = {"id": "int", "x": "double", "d": "decimal(10,2)", "t": "timestamp", "a": "array<string>", "b": "binary"}
 VALUES = (
@@ -282,11 +282,11 @@ MEASURE = """
 import json, sys
 from pathlib import Path
 from pyarrow.parquet import read_metadata
-from strobe.config import MariadbSource as Mariadb
-from strobe.sources.mariadb import MariadbSource
-from strobe.sources.postgres import PostgresSource
-from strobe.sources.postgres_place import Place, object_name
-from strobe.sources.sqlite import SqliteSource
+from strobe.config.model import MariadbSource as Mariadb
+from strobe.sources.mariadb.source import MariadbSource
+from strobe.sources.postgres.source import PostgresSource
+from strobe.sources.postgres.connection import Place, object_name
+from strobe.sources.sqlite.source import SqliteSource
 
 kind, where, after, through, folder = sys.argv[1:]
 if kind == "sqlite":

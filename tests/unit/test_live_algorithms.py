@@ -11,7 +11,7 @@ import pytest
 from memory_live import HEAD, compare, opened, run
 
 from strobe.managers.registry import ALGORITHMS, one_source
-from strobe.runtime.assembly import Assembly
+from strobe.planning.topology import Assembly
 
 TWO_SOURCES = """
     sql: SELECT o.id AS o, o.state, c.id AS c, c.name, p.id AS p, p.cents FROM sales.orders o

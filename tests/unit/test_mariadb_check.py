@@ -11,9 +11,9 @@ import pytest
 from mariadb_server import running
 from mariadb_shop import Shop, read, rows_of
 
-from strobe.config import MariadbSource as Config
+from strobe.config.model import MariadbSource as Config
 from strobe.errors import AccessRefused, SourceUnavailable, UserError
-from strobe.sources.mariadb import MariadbSource
+from strobe.sources.mariadb.source import MariadbSource
 
 if TYPE_CHECKING:
     from mariadb_server import Server

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strobe.sources.mariadb_ddl import effect
+from strobe.sources.mariadb.binlog.statements import effect
 
 WATCHED = {"orders": {"id", "state"}, "odd `name`": {"id"}}
 

@@ -23,13 +23,13 @@ import pytest
 from memory_live import MemoryWarehouse, compare, contents
 from patience import PATIENCE, Writing
 
-from strobe import config
 from strobe.algebra.bag import Bag
+from strobe.config.load import load_project
 from strobe.managers.registry import ALGORITHMS
-from strobe.runtime.assembly import Assembly, assemble
-from strobe.runtime.coordinator import Coordinator
+from strobe.pipeline.pipeline import Coordinator
+from strobe.planning.topology import Assembly, assemble
 from strobe.simulator.world import Contents, evaluate
-from strobe.warehouse.header import Commit
+from strobe.warehouse.records import Commit
 
 if TYPE_CHECKING:
     from mariadb_server import Server
@@ -164,7 +164,7 @@ def kept(folder: Path, settings: Mapping[str, str], algorithm: str, level: str) 
     sources = (f'  {name}: {{{kind}: "${{{name.upper()}_DSN}}"{more}}}\n' for name, more in settings.items())
     view = VIEW.format(name="v", algorithm=algorithm, level=level)
     (folder / "strobe.yml").write_text(f"version: 1\nproject: shop\nsources:\n{''.join(sources)}views:{view}")
-    assembly = assemble(config.load(folder))
+    assembly = assemble(load_project(folder))
     start = {name: contents(assembly, name) for name in assembly.sources}
     initial = {"v": evaluate(assembly.views["v"].view, {s: c for s, (_, c) in start.items()})}
     last = Commit(1, datetime.now(timezone.utc), {"v": {s: start[s][0] for s in start}})

@@ -18,11 +18,11 @@ from postgres_server import without_server
 
 from strobe.errors import LostGuarantee, SourceUnavailable, UserError
 from strobe.messages import Position
-from strobe.sources import mariadb_position as module
-from strobe.sources.mariadb import MariadbSource
-from strobe.sources.mariadb_binlog import Event
-from strobe.sources.mariadb_events import gtid
-from strobe.sources.mariadb_position import Mark, Whereabouts
+from strobe.sources.mariadb import position as module
+from strobe.sources.mariadb.binlog.events import gtid
+from strobe.sources.mariadb.binlog.protocol import Event
+from strobe.sources.mariadb.position import Mark, Whereabouts
+from strobe.sources.mariadb.source import MariadbSource
 
 UUID = "5d7c567a-e1e1-11f1-a0b2-02fc00000001"
 HEADER = struct.Struct("<IBIIIH")

@@ -18,8 +18,8 @@ from patience import PATIENCE, eventually
 from strobe.algebra.bag import Bag
 from strobe.errors import LostGuarantee, RelationLost, SourceUnavailable
 from strobe.messages import Lookup, Position
-from strobe.sources.mariadb_place import rows
-from strobe.sources.mariadb_reader import Search
+from strobe.sources.mariadb.connection import rows
+from strobe.sources.mariadb.reader import Search
 
 
 def test_what_is_rolled_back_never_shows(shop: Shop) -> None:

@@ -14,10 +14,10 @@ from patience import PATIENCE
 from prometheus_client.parser import text_string_to_metric_families
 
 from strobe.cli import render
+from strobe.coordinator import status
+from strobe.coordinator.metrics import serving
 from strobe.errors import UserError
-from strobe.runtime import status
-from strobe.runtime.coordinator import Coordinator
-from strobe.runtime.metrics import serving
+from strobe.pipeline.pipeline import Coordinator
 
 PROJECT = (
     memory_live.HEAD

@@ -16,14 +16,14 @@ import pytest
 from mariadb_shop import Shop, read, rows_of
 
 from strobe.algebra.bag import Bag
-from strobe.config import MariadbSource as Config
+from strobe.config.model import MariadbSource as Config
 from strobe.errors import LostGuarantee, SourceUnavailable
 from strobe.messages import Position, Transaction
-from strobe.sources import mysql_snapshot
-from strobe.sources.mariadb import MariadbSource
-from strobe.sources.mariadb_binlog import Event
-from strobe.sources.mariadb_events import payload
-from strobe.sources.mysql_snapshot import Keyed, owners, placed
+from strobe.sources.mariadb import snapshot as mysql_snapshot
+from strobe.sources.mariadb.binlog.events import payload
+from strobe.sources.mariadb.binlog.protocol import Event
+from strobe.sources.mariadb.snapshot import Keyed, owners, placed
+from strobe.sources.mariadb.source import MariadbSource
 
 if TYPE_CHECKING:
     from mariadb_server import Server

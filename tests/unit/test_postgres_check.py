@@ -11,8 +11,8 @@ from patience import PATIENCE
 from postgres_database import ORDERS, Database, read
 
 from strobe.errors import RelationLost, SourceUnavailable, UserError
-from strobe.sources.postgres import PostgresSource
-from strobe.sources.postgres_place import Place, object_name
+from strobe.sources.postgres.connection import Place, object_name
+from strobe.sources.postgres.source import PostgresSource
 
 
 def test_preflight_says_the_statement_that_mends(db: Database) -> None:

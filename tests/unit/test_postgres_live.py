@@ -19,16 +19,16 @@ from memory_live import Audits, MemoryWarehouse, audit, compare, contents
 from patience import PATIENCE, Writing
 from postgres_server import PostgresServer
 
-from strobe import config
 from strobe.algebra.bag import Bag
+from strobe.config.load import load_project
+from strobe.coordinator import status
 from strobe.managers.registry import ALGORITHMS
 from strobe.messages import Transaction
-from strobe.runtime import status
-from strobe.runtime.assembly import Assembly, assemble
-from strobe.runtime.coordinator import Coordinator
+from strobe.pipeline.pipeline import Coordinator
+from strobe.planning.topology import Assembly, assemble
 from strobe.simulator.world import Contents, evaluate
 from strobe.sources.base import Source
-from strobe.warehouse.header import Commit
+from strobe.warehouse.records import Commit
 
 TABLES = {
     "sales": """
@@ -97,7 +97,7 @@ class Shop:
             self.databases[name] = self.server.database(script + (FULL[name] if full else ""))
             self.monkeypatch.setenv(f"{name.upper()}_DSN", self.server.dsn(self.databases[name]))
         (self.folder / "strobe.yml").write_text(PROJECT + views)
-        self.assembly = assemble(config.load(self.folder))
+        self.assembly = assemble(load_project(self.folder))
         for name, source in self.assembly.sources.items():
             relations = [relation.name for relation in self.assembly.relations(name)]
             if relations:
@@ -385,7 +385,7 @@ def test_a_table_of_another_schema(shop: Shop) -> None:
     )
     sql = "\n    sql: SELECT e.id, c.id AS c FROM sales.audit.events e JOIN sales.customers c ON c.id = e.customer\n"
     (shop.folder / "strobe.yml").write_text(PROJECT + view("v", "auto", sql))
-    assembly = assemble(config.load(shop.folder))
+    assembly = assemble(load_project(shop.folder))
     assert [relation.id for relation in assembly.relations("sales")] == ["sales.audit.events", "sales.customers"]
     assert assembly.sources["sales"].prepare_script(["audit.events"]) == [
         'ALTER PUBLICATION "strobe_live_sales" ADD TABLE "audit"."events"'

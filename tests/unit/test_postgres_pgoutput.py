@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strobe.errors import BrokenInvariant
-from strobe.sources import postgres_pgoutput as pgoutput
-from strobe.sources.postgres_pgoutput import EPOCH, UNCHANGED, lsn_text, parse_lsn, widen
+from strobe.sources.postgres import pgoutput
+from strobe.sources.postgres.pgoutput import EPOCH, UNCHANGED, lsn_text, parse_lsn, widen
 
 lsns = st.integers(0, 2**64 - 1)
 oids = st.integers(0, 2**32 - 1)

@@ -10,7 +10,7 @@ from postgres_database import COLUMNS, ORDERS, Database, read
 
 from strobe.algebra.bag import Bag
 from strobe.errors import LostGuarantee, RelationLost, UserError
-from strobe.sources import postgres_definitions
+from strobe.sources.postgres import definition_watch
 
 
 def test_the_default_identity_reports_keys_of_what_goes(db: Database) -> None:
@@ -134,7 +134,7 @@ def test_changes_of_what_is_used_stop_with_the_way_out(db: Database, statement: 
 )
 def test_what_the_log_does_not_tell_is_noticed(db: Database, statement: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A table of which no further change comes: its views stand still, after all that was committed before."""
-    monkeypatch.setattr(postgres_definitions, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(definition_watch, "LOOK_SECONDS", 0.2)
     db.make(f"{ORDERS}; CREATE SCHEMA aside; CREATE TABLE people (id int PRIMARY KEY)", "orders", "people")
     source = db.open()
     source.focus({"orders": ["id", "customer"], "people": ["id"]})
@@ -160,7 +160,7 @@ def test_what_the_log_does_not_tell_is_noticed(db: Database, statement: str, mon
 
 def test_a_renamed_table_is_not_taken_for_another(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log names tables; whose changes they are is decided by the tables' own ids."""
-    monkeypatch.setattr(postgres_definitions, "LOOK_SECONDS", 100)
+    monkeypatch.setattr(definition_watch, "LOOK_SECONDS", 100)
     source = db.make(ORDERS, "orders")
     source.focus({"orders": ["id"]})
     until = time.monotonic() + PATIENCE

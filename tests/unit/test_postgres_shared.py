@@ -15,8 +15,8 @@ from postgres_database import Database, read
 from strobe.algebra.bag import Bag
 from strobe.errors import AccessRefused, SourceUnavailable
 from strobe.messages import Position
-from strobe.sources import postgres_shared
 from strobe.sources.base import Reader, Shared
+from strobe.sources.postgres import snapshot
 
 TABLES = """
     CREATE TABLE plain (id bigint, amount bigint, filler text);
@@ -38,7 +38,7 @@ COLUMNS = ("id", "amount")
 
 @pytest.fixture
 def made(db: Database, monkeypatch: pytest.MonkeyPatch) -> Database:
-    monkeypatch.setattr(postgres_shared, "PAGES", 1)
+    monkeypatch.setattr(snapshot, "PAGES", 1)
     db.make(TABLES, *NAMES)
     return db
 

@@ -13,11 +13,11 @@ from patience import PATIENCE, eventually
 from postgres_database import COLUMNS, LOCAL, ORDERS, Database, read, stalled
 
 from strobe.algebra.bag import Bag
+from strobe.coordinator.maintenance import end_of
 from strobe.errors import LostGuarantee, SourceLost, SourceUnavailable
 from strobe.messages import SeenByXid
-from strobe.runtime.caretaker import end_of
-from strobe.sources import postgres_slot
-from strobe.sources.postgres_place import Keep
+from strobe.sources.postgres import slot
+from strobe.sources.postgres.connection import Keep
 
 
 def test_a_snapshot_sees_a_later_commit_without_an_earlier_one(db: Database) -> None:
@@ -201,7 +201,7 @@ def test_the_log_that_is_kept_is_told_with_its_reason(db: Database) -> None:
 @pytest.mark.parametrize("rebuild", [False, True])
 def test_beyond_its_limit_a_slot_is_given_up(db: Database, rebuild: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The stream ends with the way out; where the views are to be rebuilt, a new slot can take the old one's place."""
-    monkeypatch.setattr(postgres_slot, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(slot, "LOOK_SECONDS", 0.1)
     db.make(f"{ORDERS}; CREATE TABLE other (a text)", "orders")
     source = db.open(keep=Keep(limit=2_000_000, rebuild=rebuild))
     stream = source.transactions(source.now(), [], lambda: False)

@@ -8,8 +8,8 @@ from decimal import Decimal
 
 from worlds import VIEWS, random_world, run
 
-from strobe import recording
 from strobe.algebra.bag import NAN, Bag
+from strobe.engine import recording
 from strobe.managers.sweep import Sweep
 from strobe.messages import Answer, Cut, Lookup, Message, Position, Query, Rel, Seen, Transaction, Update
 from strobe.simulator.world import World

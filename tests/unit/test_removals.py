@@ -15,10 +15,10 @@ from strobe.algebra.relation import Relation
 from strobe.algebra.schema import Column, RelationSchema
 from strobe.algebra.view import Equality, Occurrence, Output, View
 from strobe.errors import BrokenInvariant
+from strobe.merge.removals import First, Removal, Resolved, combined, resolve
 from strobe.messages import ActionList, KeyDelete, Position, WarehouseTransaction
-from strobe.runtime.committer import Committer
-from strobe.warehouse.header import Commit
-from strobe.warehouse.removals import First, Removal, Resolved, combined, resolve
+from strobe.pipeline.committer import Committer
+from strobe.warehouse.records import Commit
 
 
 def relation(name: str, columns: str, key: str) -> RelationSchema:

@@ -9,7 +9,7 @@ import pytest
 
 from strobe.algebra.bag import Bag
 from strobe.errors import UserError
-from strobe.sources.sqlite import SqliteSource
+from strobe.sources.sqlite.source import SqliteSource
 
 
 def test_only_used_columns_are_decoded(tmp_path: Path) -> None:

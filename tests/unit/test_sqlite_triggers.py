@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from strobe.sources.sqlite_tables import quote, read_table
-from strobe.sources.sqlite_triggers import LOG, Watch, create_log, widen_log
+from strobe.sources.sqlite.catalog import quote, read_table
+from strobe.sources.sqlite.triggers import LOG, Watch, create_log, widen_log
 
 Rows = Counter[tuple[object, ...]]
 

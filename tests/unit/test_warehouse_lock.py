@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from strobe.errors import NotNow
-from strobe.warehouse.lock import CoordinatorLock, heartbeat_age, read_heartbeat, write_heartbeat
+from strobe.warehouse.control.lock import CoordinatorLock, heartbeat_age, read_heartbeat, write_heartbeat
 
 HOLD = """
 import sys, pathlib
-from strobe.warehouse.lock import CoordinatorLock
+from strobe.warehouse.control.lock import CoordinatorLock
 CoordinatorLock(pathlib.Path(sys.argv[1])).acquire()
 print("held", flush=True)
 sys.stdin.read()

@@ -11,8 +11,8 @@ import pytest
 from deltalake import write_deltalake
 
 from strobe.errors import UserError
-from strobe.warehouse import look
-from strobe.warehouse.fence import Fence, fences
+from strobe.warehouse import inspect
+from strobe.warehouse.claim import Fence, fences
 from strobe.warehouse.layout import Layout
 
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -75,32 +75,32 @@ def test_the_log_is_read_by_its_newest_files_only(tmp_path: Path) -> None:
     old = [path for path in (tmp_path / "log").rglob("*.parquet") if pq.read_metadata(path).num_rows > 1000]
     for path in old:
         path.rename(path.with_suffix(".away"))
-    last = look.last_header(tmp_path)
-    past = look.history(tmp_path, 3)
+    last = inspect.last_header(tmp_path)
+    past = inspect.history(tmp_path, 3)
     for path in old:
         path.with_suffix(".away").rename(path)
     assert last is not None and last.number == 5059 and last.positions == {"v": {"s": "5059"}}
     assert last.as_of == {"v": {"s": START + timedelta(seconds=5059)}} and last.generations == {"v": 1}
     assert [p.header.number for p in past] == [5059, 5058, 5057] and past[0].changed == ("v",)
     assert old
-    log = look.open_log(Layout(tmp_path))
-    at = look.header_at(log, START + timedelta(seconds=4321.5))
+    log = inspect.open_log(Layout(tmp_path))
+    at = inspect.header_at(log, START + timedelta(seconds=4321.5))
     assert at is not None and at.number == 4321
-    assert look.header_at(log, START) is None
-    assert look.changes(log, 4990, 5001) == {"v": (5001, 11)}
-    assert look.header_of(log, 5060) is None
+    assert inspect.header_at(log, START) is None
+    assert inspect.changes(log, 4990, 5001) == {"v": (5001, 11)}
+    assert inspect.header_of(log, 5060) is None
 
 
 def test_what_is_no_warehouse_is_refused(tmp_path: Path) -> None:
     """An absent one, a newer format, and a table that is something else."""
     with pytest.raises(UserError, match="no table"):
-        look.last_header(tmp_path)
+        inspect.last_header(tmp_path)
     append(tmp_path / "new", 1, format_="99")
     with pytest.raises(UserError, match="format 99"):
-        look.last_header(tmp_path / "new")
+        inspect.last_header(tmp_path / "new")
     write_deltalake(str(tmp_path / "other" / "log"), pa.table({"a": [1]}))
     with pytest.raises(UserError, match="something else"):
-        look.history(tmp_path / "other", 5)
+        inspect.history(tmp_path / "other", 5)
 
 
 def test_fences_are_read_from_the_properties() -> None:

@@ -1,7 +1,7 @@
 """A relation as managers handle it: a signed bag behind a handle.
 
-Two implementations keep this interface: `Bag` in memory, and `dataplane.relation.SparkRelation` over data in Spark. One
-property suite holds the two equal. A manager never asks which one it has. (A third, `dataplane.spilled.Spilled`, is
+Two implementations keep this interface: `Bag` in memory, and `spark.relation.SparkRelation` over data in Spark. One
+property suite holds the two equal. A manager never asks which one it has. (A third, `data.spilled.Spilled`, is
 what a source hands over of a large transaction, and is read into one of the two before it reaches a manager.)
 
 A signed bag maps rows to counts; a count is positive for rows that are there or come, negative for rows that go, never

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from strobe import __version__
-from strobe.cli import act, lab, look, pin, project, query, spectrum
+from strobe.cli.commands import act, lab, look, pin, project, query, spectrum
 from strobe.cli.terminal import Terminal
 from strobe.errors import StrobeError, UserError
 

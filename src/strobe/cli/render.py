@@ -127,7 +127,7 @@ def applied(document: Document) -> Iterable[RenderableType]:
 
 
 def _coordinator(coordinator: Document) -> str:
-    from strobe.runtime.waiting import shown_age
+    from strobe.client.wait import shown_age
 
     if coordinator["last_heard_seconds"] is None:
         return "never run"

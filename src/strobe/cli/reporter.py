@@ -17,7 +17,7 @@ from strobe.cli import render
 from strobe.cli.terminal import Terminal
 
 if TYPE_CHECKING:
-    from strobe.runtime.reporter import Reporter
+    from strobe.events import Reporter
 
 _LOADING_EVERY = 2.0
 _STATUS_EVERY = 10.0

@@ -15,8 +15,8 @@ import typer
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from strobe import config
-from strobe.config import Project
+from strobe.config.load import load_project
+from strobe.config.model import Project
 from strobe.errors import StrobeError, UserError
 
 FORMAT = 1
@@ -48,7 +48,7 @@ class Terminal:
         self.as_json = as_json
         if not directory.is_dir():
             raise UserError(f"there is no folder {directory}", fix="Name a project's folder with --project.")
-        self.project = config.load(directory)
+        self.project = load_project(directory)
         return self.project
 
     def redact(self, text: str) -> str:

@@ -19,17 +19,17 @@ from typing import Any
 
 from rich.console import Console
 
-from strobe import config
-from strobe.config import Project
+from strobe.client.audit import audit
+from strobe.config.load import load_project
+from strobe.config.model import Project
+from strobe.coordinator.coordinator import Service
 from strobe.demo import shop
 from strobe.demo.history import Archive
 from strobe.demo.oracle import Verdict, check_every_state
 from strobe.demo.screen import Screen
 from strobe.demo.server import Server
 from strobe.errors import NotNow, StrobeError, UserError
-from strobe.runtime.assembly import assemble
-from strobe.runtime.audit import audit
-from strobe.runtime.service import Service
+from strobe.planning.topology import assemble
 
 NAIVE = {f"{view}_naive": sql for view, sql in shop.VIEWS.items()}
 
@@ -45,7 +45,7 @@ def run(seconds: float = 40, keep: Path | None = None, console: Console | None =
         screen.step("Starting PostgreSQL")
         with Server() as server:
             shop.create(folder, server.dsn)
-            verdicts, audited = _show(config.load(folder), server.dsn, seconds, screen)
+            verdicts, audited = _show(load_project(folder), server.dsn, seconds, screen)
         screen.judge(verdicts, audited)
         screen.conclude(keep)
     right = all(verdicts[view].states > 1 and not verdicts[view].wrong for view in shop.VIEWS)

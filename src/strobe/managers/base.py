@@ -1,6 +1,6 @@
 """What a view manager is: a pure state machine for one view.
 
-Messages in, messages out; no clock, no thread, no randomness, no Spark. The live runtime and the simulator drive the
+Messages in, messages out; no clock, no thread, no randomness, no Spark. The live pipeline and the simulator drive the
 very same objects. A manager is handed everything that is there for it at once, in order, and then decides what to do,
 so that it never starts a batch before it has seen all that arrived together.
 """

@@ -14,9 +14,9 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from strobe.errors import Fenced
-from strobe.warehouse import look, tables, views
-from strobe.warehouse.header import Definition, Published
+from strobe.warehouse import inspect, tables, view_table
 from strobe.warehouse.layout import Layout
+from strobe.warehouse.records import Definition, Published
 
 Hook = Callable[[str], None]
 
@@ -44,8 +44,8 @@ def fold(
 
     A commit with which views came in is published on the way, if it was not yet.
     """
-    log = look.open_log(layout)
-    last = look.last_header_of(log)
+    log = inspect.open_log(layout)
+    last = inspect.last_header_of(log)
     standings = _standings(layout, definitions)
     if last is None or standings is None:
         return None
@@ -60,7 +60,7 @@ def fold(
     came = {d.from_commit for d in definitions if newest is None or d.from_commit > newest.commit}
     for commit in sorted({*came, last.number}):
         for definition, after in _pending(log, commit, newest, standings):
-            views.fold(spark, layout, log, definition, after, commit, definition.view in lenient)
+            view_table.fold(spark, layout, log, definition, after, commit, definition.view in lenient)
             at("fold.view")
         at("fold.before_publish")
         newest = publish(layout, definitions, commit)
@@ -78,12 +78,12 @@ def left_since(definitions: Iterable[Definition], newest: Published | None) -> l
 def settle(spark: SparkSession, layout: Layout, left: Iterable[Definition], at: Hook) -> None:
     """Fold each view that has left to its last commit. Nothing is published, for it is gone; a table that is gone, or
     holds another generation by now, is left alone. Nobody asks any more what a view without guarantees has lost."""
-    log, newest = look.open_log(layout), newest_published(layout)
+    log, newest = inspect.open_log(layout), newest_published(layout)
     for each in left:
-        standings = _standings(layout, [each]) if look.exists(layout.view(each.view)) else None
+        standings = _standings(layout, [each]) if inspect.exists(layout.view(each.view)) else None
         end = each.to_commit or 0
         for definition, after in _pending(log, end, newest, standings or {}):
-            views.fold(spark, layout, log, definition, after, end, lenient=True)
+            view_table.fold(spark, layout, log, definition, after, end, lenient=True)
             at("fold.view")
 
 
@@ -105,7 +105,7 @@ def publish(layout: Layout, definitions: Iterable[Definition], commit: int) -> P
 
 
 def newest_published(layout: Layout) -> Published | None:
-    return max(look.published(layout.root), key=lambda row: (row.commit, row.published_at), default=None)
+    return max(inspect.published(layout.root), key=lambda row: (row.commit, row.published_at), default=None)
 
 
 def renew(spark: SparkSession, layout: Layout, newest: Published, retention: timedelta) -> None:
@@ -118,9 +118,9 @@ def renew(spark: SparkSession, layout: Layout, newest: Published, retention: tim
     limit = datetime.now(timezone.utc) - retention / 2
     for name, version in newest.views.items():
         path = layout.view(name)
-        if look.version(path) == version and look.written_at(path, version) < limit:
-            views.set_properties(spark, path, {"strobe.renewed": datetime.now(timezone.utc).isoformat()})
-            versions[name] = look.version(path)
+        if inspect.version(path) == version and inspect.written_at(path, version) < limit:
+            view_table.set_properties(spark, path, {"strobe.renewed": datetime.now(timezone.utc).isoformat()})
+            versions[name] = inspect.version(path)
     if versions != newest.views:
         tables.append_published(layout, Published(newest.commit, datetime.now(timezone.utc), versions))
 
@@ -128,10 +128,10 @@ def renew(spark: SparkSession, layout: Layout, newest: Published, retention: tim
 def _standings(layout: Layout, definitions: Iterable[Definition]) -> dict[str, Standing] | None:
     found = {}
     for definition in definitions:
-        table = look.open_table(layout.view(definition.view))
-        if look.loaded_generation(table, definition.view) != definition.generation:
+        table = inspect.open_table(layout.view(definition.view))
+        if inspect.loaded_generation(table, definition.view) != definition.generation:
             return None
-        folded = look.folded_to(table, definition.view, definition.generation)
+        folded = inspect.folded_to(table, definition.view, definition.generation)
         found[definition.view] = Standing(definition, table.version(), folded or definition.base)
     return found
 
@@ -148,5 +148,5 @@ def _pending(
     for name, standing in standings.items():
         unchanged = newest is not None and newest.views.get(name) == standing.version
         starts[name] = max(standing.folded, newest.commit) if newest is not None and unchanged else standing.folded
-    changes = look.changes(log, min(starts.values(), default=0), through)
+    changes = inspect.changes(log, min(starts.values(), default=0), through)
     return [(standings[n].definition, after) for n, after in starts.items() if changes.get(n, (0, 0))[0] > after]

@@ -23,14 +23,14 @@ from pyspark.sql import functions as F  # noqa: N812  # the name by which Spark'
 from strobe.algebra.bag import Bag
 from strobe.algebra.relation import Relation
 from strobe.algebra.view import View
-from strobe.dataplane.arrow import canonical_ddl, to_arrow
-from strobe.dataplane.relation import SparkRelation, local_data
+from strobe.data.arrow import canonical_ddl, to_arrow
 from strobe.errors import BrokenInvariant, UserError
-from strobe.warehouse.header import Commit
+from strobe.merge.removals import Removal, Resolved, resolve
+from strobe.spark.relation import SparkRelation, local_data
 from strobe.warehouse.layout import RANGE, Layout, quoted
 from strobe.warehouse.layout import field as column
-from strobe.warehouse.leaving import leaving
-from strobe.warehouse.removals import Removal, Resolved, resolve
+from strobe.warehouse.records import Commit
+from strobe.warehouse.removal_plan import leaving
 
 TOGETHER = 16 * 2**20
 """Up to so many bytes of a view are searched for removed rows by one task: no slower than two, and one job."""

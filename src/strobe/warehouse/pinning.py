@@ -16,9 +16,9 @@ from pathlib import Path
 from deltalake import DeltaTable
 
 from strobe.errors import UserError
-from strobe.warehouse import look
-from strobe.warehouse.header import Published
+from strobe.warehouse import inspect
 from strobe.warehouse.layout import COPIES, COPY, Layout, quoted, sql_path
+from strobe.warehouse.records import Published
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,9 @@ class Statements:
 def pinned(path: Path, at: int | datetime | None = None) -> Pinned:
     """The newest published commit that is not later than a commit or a time."""
     layout = Layout(path)
-    log = look.open_log(layout)
-    oldest = look.oldest_readable(layout, log)
-    rows = [row for row in look.published(path) if row.commit >= oldest]
+    log = inspect.open_log(layout)
+    oldest = inspect.oldest_readable(layout, log)
+    rows = [row for row in inspect.published(path) if row.commit >= oldest]
     if not rows:
         raise UserError(
             "no commit has been published yet", where=str(path), fix="`strobe fold` publishes the last one."
@@ -63,10 +63,10 @@ def pinned(path: Path, at: int | datetime | None = None) -> Pinned:
 def _newest_until(rows: Sequence[Published], log: DeltaTable, at: int | datetime) -> Published:
     """Rows are in order, so that the last of several for one commit is the one whose versions live longest."""
     if isinstance(at, datetime):
-        header, what = look.header_at(log, at), f"{at:%Y-%m-%d %H:%M:%S %Z}"
+        header, what = inspect.header_at(log, at), f"{at:%Y-%m-%d %H:%M:%S %Z}"
         limit = header.number if header else 0
     else:
-        last = look.last_header_of(log)
+        last = inspect.last_header_of(log)
         if last is None or at > last.number:
             raise UserError(f"there is no commit {at}", fix=_nearest(rows, at))
         limit, what = at, f"commit {at}"
@@ -85,7 +85,7 @@ def _nearest(rows: Sequence[Published], commit: int) -> str:
 
 def _table(layout: Layout, view: str, version: int) -> Table:
     path = layout.view(view)
-    columns = tuple(field.name for field in look.open_table(path, version).schema().fields)
+    columns = tuple(field.name for field in inspect.open_table(path, version).schema().fields)
     return Table(path, version, tuple(name for name in columns if name != COPY))
 
 

@@ -17,11 +17,11 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name by which Spark's users know it
 
-from strobe.dataplane.relation import COUNT
 from strobe.errors import BrokenInvariant, UserError
-from strobe.warehouse import look, views
-from strobe.warehouse.header import Definition, Header, Published
+from strobe.spark.relation import COUNT
+from strobe.warehouse import inspect, view_table
 from strobe.warehouse.layout import COPY, Layout
+from strobe.warehouse.records import Definition, Header, Published
 
 _SMALL = 100_000
 """Up to so many changed rows are sent to every executor instead of shuffling the table."""
@@ -48,11 +48,11 @@ class Snapshot:
         """A view's rows, copies repeated."""
         base = self._base(view)
         frame = self._spark.read.format("delta").option("versionAsOf", base.version).load(str(self._layout.view(view)))
-        rows = look.changes(self._log, base.commit, self.commit).get(view, (0, 0))[1]
+        rows = inspect.changes(self._log, base.commit, self.commit).get(view, (0, 0))[1]
         if not rows:
             return frame.drop(COPY)
-        change = views.net(self._spark, self._log, base.definition, base.commit, self.commit)
-        return views.merged(frame, change, base.definition.key, rows <= _SMALL)
+        change = view_table.net(self._spark, self._log, base.definition, base.commit, self.commit)
+        return view_table.merged(frame, change, base.definition.key, rows <= _SMALL)
 
     def pieces(self, view: str) -> tuple[DataFrame, int]:
         """The rows of `table` in pieces with `_count`, to be summed by row; and how many bytes must be read for them.
@@ -60,20 +60,20 @@ class Snapshot:
         For whoever wants a few of them: nothing has to be merged before these are found.
         """
         base = self._base(view)
-        rows, size = views.stored(self._spark, self._layout, base.definition, base.version)
+        rows, size = view_table.stored(self._spark, self._layout, base.definition, base.version)
         whole = rows.withColumn(COUNT, F.lit(1).cast("bigint"))
         if base.commit == self.commit:
             return whole, size
-        since, more = views.logged(self._spark, self._log, base.definition, base.commit, self.commit)
+        since, more = view_table.logged(self._spark, self._log, base.definition, base.commit, self.commit)
         return whole.unionByName(since), size + more
 
     @cached_property
     def _definitions(self) -> Mapping[tuple[str, int], Definition]:
-        return {(d.view, d.generation): d for d in look.definitions(self._layout.root)}
+        return {(d.view, d.generation): d for d in inspect.definitions(self._layout.root)}
 
     @cached_property
     def _published(self) -> list[Published]:
-        return look.published(self._layout.root)
+        return inspect.published(self._layout.root)
 
     def _base(self, view: str) -> _Base:
         generation = self.header.generations.get(view)
@@ -104,11 +104,11 @@ class _Base:
 def snapshot(spark: SparkSession, path: Path, at: int | None = None) -> Snapshot:
     """The views at a commit, or at the last one."""
     layout = Layout(path)
-    log = look.open_log(layout)
-    header = look.last_header_of(log) if at is None else look.header_of(log, at)
+    log = inspect.open_log(layout)
+    header = inspect.last_header_of(log) if at is None else inspect.header_of(log, at)
     if header is None:
         raise _no_commit(layout, log, at)
-    oldest = look.oldest_readable(layout, log)
+    oldest = inspect.oldest_readable(layout, log)
     if header.number < oldest:
         raise _too_old(header.number, oldest)
     return Snapshot(spark, layout, log, header)
@@ -117,10 +117,10 @@ def snapshot(spark: SparkSession, path: Path, at: int | None = None) -> Snapshot
 def commit_at(path: Path, time: datetime) -> int:
     """The newest commit that was there at a time."""
     layout = Layout(path)
-    log = look.open_log(layout)
-    header, oldest = look.header_at(log, time), look.oldest_readable(layout, log)
+    log = inspect.open_log(layout)
+    header, oldest = inspect.header_at(log, time), inspect.oldest_readable(layout, log)
     if header is None or header.number < oldest:
-        first = look.header_of(log, oldest)
+        first = inspect.header_of(log, oldest)
         since = f", which was at {first.committed_at:%Y-%m-%d %H:%M:%S} UTC" if first else ""
         raise UserError(
             f"nothing is kept from {time:%Y-%m-%d %H:%M:%S %Z}", fix=f"The oldest commit is {oldest}{since}."
@@ -136,9 +136,9 @@ def _too_old(commit: int, oldest: int) -> UserError:
 
 
 def _no_commit(layout: Layout, log: DeltaTable, at: int | None) -> UserError:
-    last = look.last_header_of(log)
+    last = inspect.last_header_of(log)
     if last is None:
         return UserError("nothing has been committed yet", where=str(layout.root), fix="Start `strobe run` first.")
     if at is not None and at <= last.number and at > 0:
-        return _too_old(at, look.oldest_readable(layout, log))
+        return _too_old(at, inspect.oldest_readable(layout, log))
     return UserError(f"there is no commit {at}", where=str(layout.root), fix=f"The last commit is {last.number}.")

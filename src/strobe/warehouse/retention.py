@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from strobe.warehouse import fence, look, views
+from strobe.warehouse import claim, inspect, view_table
 from strobe.warehouse.layout import OLDEST_PROPERTY, RANGE, Layout, sql_path
 
 SMALL = 8 * 1024 * 1024
@@ -30,23 +30,23 @@ def drop_old(
     spark: SparkSession, layout: Layout, retention: timedelta, appending: AbstractContextManager[object]
 ) -> int:
     """Drop what no commit inside the horizon needs; returns the oldest commit that can be read."""
-    log = look.open_log(layout)
-    horizon = look.header_at(log, datetime.now(timezone.utc) - retention)
-    last = look.last_header_of(log)
-    kept = look.oldest_readable(layout, log)
+    log = inspect.open_log(layout)
+    horizon = inspect.header_at(log, datetime.now(timezone.utc) - retention)
+    last = inspect.last_header_of(log)
+    kept = inspect.oldest_readable(layout, log)
     if horizon is None or last is None:
         return kept
-    before = [row.commit for row in look.published(layout.root) if row.commit <= horizon.number]
+    before = [row.commit for row in inspect.published(layout.root) if row.commit <= horizon.number]
     if not before or before[-1] <= kept:
         return kept
     oldest = before[-1]
-    views.set_properties(spark, layout.published, {OLDEST_PROPERTY: str(oldest)})
+    view_table.set_properties(spark, layout.published, {OLDEST_PROPERTY: str(oldest)})
     spark.sql(f"DELETE FROM {sql_path(layout.published)} WHERE commit < {oldest}")
     ranges = min((oldest + 1) // RANGE, last.number // RANGE)
-    if any(file.last < ranges * RANGE for file in look.log_files(log)):
+    if any(file.last < ranges * RANGE for file in inspect.log_files(log)):
         spark.sql(f"DELETE FROM {sql_path(layout.log)} WHERE `range` < {ranges}")
     with appending:
-        fence.drop_implied(spark, layout, look.oldest_commit(look.open_log(layout)) or 0)
+        claim.drop_implied(spark, layout, inspect.oldest_commit(inspect.open_log(layout)) or 0)
     return oldest
 
 
@@ -73,7 +73,7 @@ def vacuum(spark: SparkSession, layout: Layout, names: Iterable[str]) -> None:
 
 
 def _compact(spark: SparkSession, path: Path) -> bool:
-    if look.small_files(path, SMALL) < MANY:
+    if inspect.small_files(path, SMALL) < MANY:
         return False
     spark.sql(f"OPTIMIZE {sql_path(path)}")
     return True

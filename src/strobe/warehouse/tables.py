@@ -14,8 +14,7 @@ from deltalake import write_deltalake
 from deltalake.exceptions import DeltaError
 
 from strobe.errors import UserError
-from strobe.warehouse import look
-from strobe.warehouse.header import Definition, Header, Published
+from strobe.warehouse import inspect
 from strobe.warehouse.layout import (
     DEFINITIONS_SCHEMA,
     DELETION_VECTORS,
@@ -30,6 +29,7 @@ from strobe.warehouse.layout import (
     retention_properties,
     sql_path,
 )
+from strobe.warehouse.records import Definition, Header, Published
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,12 +58,12 @@ _DEFINITIONS = pa.schema(
 
 def create_or_check(spark: SparkSession, layout: Layout, retention: timedelta, project: str) -> None:
     """Make the tables in an empty folder; `UserError` for a folder of somebody else's, which is left as it is."""
-    if look.exists(layout.log):
+    if inspect.exists(layout.log):
         check(layout, project)
         return
     refuse_foreign(layout)
     for name in ("published", "definitions", "log"):
-        if not look.exists(layout.root / name):
+        if not inspect.exists(layout.root / name):
             shutil.rmtree(layout.root / name, ignore_errors=True)  # else Delta takes drafts for a table, and makes none
     common = {FORMAT_PROPERTY: str(FORMAT), DELETION_VECTORS: "false", **retention_properties(retention)}
     _create(spark, layout, "published", PUBLISHED_SCHEMA, "", common)
@@ -79,7 +79,7 @@ def create_or_check(spark: SparkSession, layout: Layout, retention: timedelta, p
 
 def check_before_use(layout: Layout, project: str) -> None:
     """`UserError` unless the folder is this project's warehouse, or can become one. Writes nothing, starts no JVM."""
-    if look.exists(layout.log):
+    if inspect.exists(layout.log):
         check(layout, project)
     else:
         refuse_foreign(layout)
@@ -87,7 +87,7 @@ def check_before_use(layout: Layout, project: str) -> None:
 
 def check_end(layout: Layout, last: Header | None) -> None:
     """`UserError` if commits were published that the log does not have any more: it lost its end."""
-    newest = max((published.commit for published in look.published(layout.root)), default=0)
+    newest = max((published.commit for published in inspect.published(layout.root)), default=0)
     if newest > (last.number if last else 0):
         raise UserError(
             f"the log ends at commit {last.number if last else 0}, and commit {newest} has been published: files of "
@@ -100,15 +100,15 @@ def check_end(layout: Layout, last: Header | None) -> None:
 
 def check(layout: Layout, project: str) -> None:
     """That the tables are there, whole, ours, and of a format that is understood."""
-    owner = look.properties(look.open_log(layout)).get(PROJECT_PROPERTY, project)
+    owner = inspect.properties(inspect.open_log(layout)).get(PROJECT_PROPERTY, project)
     if owner != project:
         raise UserError(
             f"the warehouse belongs to the project {owner!r}",
             where=str(layout.root),
             fix=f"Set `project: {owner}` in strobe.yml, or choose another folder for `warehouse`.",
         )
-    look.open_table(layout.published)
-    look.open_table(layout.definitions)
+    inspect.open_table(layout.published)
+    inspect.open_table(layout.definitions)
 
 
 def refuse_foreign(layout: Layout) -> None:
@@ -131,8 +131,8 @@ def refuse_foreign(layout: Layout) -> None:
 
 def _half_made(table: Path) -> bool:
     """Whether a table is ours and whole, or nothing was ever committed to it: drafts of a first commit are hidden."""
-    if look.exists(table):
-        return FORMAT_PROPERTY in look.properties(look.open_table(table))
+    if inspect.exists(table):
+        return FORMAT_PROPERTY in inspect.properties(inspect.open_table(table))
     return not any(path.is_file() and not path.name.startswith(".") for path in table.rglob("*"))
 
 

@@ -25,14 +25,15 @@ from pyspark.sql import DataFrame, SparkSession
 from strobe.algebra.bag import Bag
 from strobe.algebra.relation import Relation
 from strobe.algebra.view import View
-from strobe.dataplane.failures import FAILURES, cause, remedy
-from strobe.dataplane.relation import SparkRelation
-from strobe.dataplane.session import in_background, own_session
 from strobe.errors import BrokenInvariant, CommitUnknown, Fenced, NotNow, UserError
 from strobe.messages import Lookup
-from strobe.warehouse import copies, fence, folding, log, look, notes, reader, retention, tables, views
+from strobe.spark.failures import FAILURES, cause, remedy
+from strobe.spark.relation import SparkRelation
+from strobe.spark.session import in_background, own_session
+from strobe.warehouse import claim, folding, inspect, log, lookups, reader, retention, tables, view_table
+from strobe.warehouse.control import todo
+from strobe.warehouse.control.lock import CoordinatorLock
 from strobe.warehouse.folding import Hook
-from strobe.warehouse.header import Commit, Definition, Header, Published
 from strobe.warehouse.layout import (
     FILE_RETENTION,
     ID_PROPERTY,
@@ -44,8 +45,8 @@ from strobe.warehouse.layout import (
     sql_path,
     struct,
 )
-from strobe.warehouse.lock import CoordinatorLock
 from strobe.warehouse.log import Batch, Member, Part
+from strobe.warehouse.records import Commit, Definition, Header, Published
 
 APPENDS = "strobe appends"
 """The group of Spark jobs under which appends run: one job each, if all goes well."""
@@ -71,7 +72,7 @@ class Warehouse:
     def __init__(self, spark: SparkSession, path: Path, retention: timedelta, at: Hook = _nothing) -> None:
         self.layout = Layout(path)
         self.lock = CoordinatorLock(self.layout.control)
-        self.id = look.properties(look.open_log(self.layout)).get(ID_PROPERTY, "")
+        self.id = inspect.properties(inspect.open_log(self.layout)).get(ID_PROPERTY, "")
         self._spark = spark
         self._background = own_session(spark)
         self._retention = retention
@@ -102,8 +103,8 @@ class Warehouse:
         """
         self.lock.acquire(take_over)
         with self._folding, self._appending, self._guarded("the warehouse could not be claimed"):
-            self._epoch = fence.claim(self._spark, self.layout)
-            self._last = look.last_header_of(look.open_log(self.layout))
+            self._epoch = claim.claim(self._spark, self.layout)
+            self._last = inspect.last_header_of(inspect.open_log(self.layout))
             tables.check_end(self.layout, self._last)
             self._members = {}
             self._repair()
@@ -171,7 +172,9 @@ class Warehouse:
         """A view's rows at the last commit, for whoever looks for a few of them."""
         if self._last is None:
             raise BrokenInvariant("rows are removed before the first commit", where=f"view {view}")
-        return reader.Snapshot(spark or self._spark, self.layout, look.open_log(self.layout), self._last).pieces(view)
+        return reader.Snapshot(spark or self._spark, self.layout, inspect.open_log(self.layout), self._last).pieces(
+            view
+        )
 
     def _check_numbers(self, commits: Sequence[Commit]) -> None:
         if not self._epoch:
@@ -184,8 +187,8 @@ class Warehouse:
     def _diagnosis(self, batches: Sequence[Batch], error: Exception) -> Exception:
         """What a failed append means."""
         try:
-            fence.ensure_ours(self.layout, self._epoch)
-            last = look.last_header_of(look.open_log(self.layout))
+            claim.ensure_ours(self.layout, self._epoch)
+            last = inspect.last_header_of(inspect.open_log(self.layout))
             untouched = (last.number if last else 0) < batches[0].commits[0].number
             found = (log.failing_view(self._spark, batch) for batch in batches if untouched)
             failing = next(filter(None, found), None)
@@ -214,14 +217,14 @@ class Warehouse:
 
     def load(self, view: View, frame: DataFrame) -> Loaded:
         """Write a view's table from freshly computed rows; nobody sees them before `join`."""
-        views.check_names(view)
+        view_table.check_names(view)
         types = log.output_types(self._spark, view)
-        views.check_types(view, types)
+        view_table.check_types(view, types)
         found = {f.name: f.dataType.simpleString() for f in frame.schema}
         if list(found.items()) != list(types.items()):
             raise BrokenInvariant(f"changes yield {types}, a computation yields {found}", where=f"view {view.name}")
         with self._folding, in_background(self._spark):
-            fence.ensure_ours(self.layout, self._epoch)
+            claim.ensure_ours(self.layout, self._epoch)
             generation = self._next_generation(view.name)
             properties = retention_properties(self._retention)
             version = self._load(view, frame, generation, properties)
@@ -231,7 +234,7 @@ class Warehouse:
 
     def _load(self, view: View, frame: DataFrame, generation: int, properties: dict[str, str]) -> int:
         try:
-            return views.load(self._spark, self.layout, view, frame, generation, properties)
+            return view_table.load(self._spark, self.layout, view, frame, generation, properties)
         except FAILURES as error:
             if _DATA_EXCEPTION in str(error):
                 raise log.evaluation_error(view.name, error) from error
@@ -240,7 +243,7 @@ class Warehouse:
     def expect(self, loaded: Sequence[Loaded]) -> None:
         """Make room in the log for views that will join: then their join takes less time."""
         with self._appending:
-            fence.ensure_ours(self.layout, self._epoch)
+            claim.ensure_ours(self.layout, self._epoch)
             self._add_fields(loaded)
 
     def join(
@@ -259,7 +262,7 @@ class Warehouse:
         are appended with it: all or none. With `empty`, tables of views that leave are to be emptied afterwards.
         """
         with self._folding, self._appending, self._guarded("views could not be brought in"):
-            fence.ensure_ours(self.layout, self._epoch)
+            claim.ensure_ours(self.layout, self._epoch)
             self._check_numbers([*before, commit])
             self._check_loads(loaded)
             ending = {item.view.name for item in loaded} | set(dropped)
@@ -271,7 +274,7 @@ class Warehouse:
             tables.write_definitions(self.layout, rows)
             if empty:
                 leaving = {n: d.generation for n, d in self.definitions.items() if n in dropped}
-                notes.add(self.layout, notes.EMPTY, leaving)
+                todo.add(self.layout, todo.EMPTY, leaving)
             self._add_fields(loaded)
             self._at("load.definitions")
             generations = {n: d.generation for n, d in self.definitions.items() if n not in dropped}
@@ -290,23 +293,23 @@ class Warehouse:
     def _check_loads(self, loaded: Sequence[Loaded]) -> None:
         for item in loaded:
             name = item.view.name
-            if look.loaded_generation(look.open_table(self.layout.view(name)), name) != item.generation:
+            if inspect.loaded_generation(inspect.open_table(self.layout.view(name)), name) != item.generation:
                 raise NotNow("its table was taken back meanwhile", where=f"view {name}", fix="Try again.")
 
     def take_back(self) -> None:
         """Loads that will not join after all: the tables hold the generations in force again."""
         with self._folding, in_background(self._spark), self._guarded("loads could not be taken back"):
-            fence.ensure_ours(self.layout, self._epoch)
+            claim.ensure_ours(self.layout, self._epoch)
             for definition in self.definitions.values():
-                views.undo_load(self._background, self.layout, definition)
+                view_table.undo_load(self._background, self.layout, definition)
 
     def unsettled(self, spark: SparkSession, after: int, commits: Sequence[Commit]) -> dict[str, Part]:
         """What changed of views after a commit, and would by commits that were not appended: their columns and
         `_count`. For another warehouse, to which `spark` belongs and which the views are to join."""
-        own, last = look.open_log(self.layout), self._last.number if self._last else 0
+        own, last = inspect.open_log(self.layout), self._last.number if self._last else 0
         found: dict[str, list[Part]] = defaultdict(list)
-        for name in look.changes(own, after, last):
-            rows, size = views.logged(spark, own, self.definitions[name], after, last)
+        for name in inspect.changes(own, after, last):
+            rows, size = view_table.logged(spark, own, self.definitions[name], after, last)
             found[name].append((rows, size <= log.TOGETHER))
         waiting = log.changed_rows(spark, self._members, commits, partial(self._stored, spark=spark))
         for name, (rows, small) in waiting.items():
@@ -318,25 +321,25 @@ class Warehouse:
 
         The tables stay, and with them the versions that past commits name; their files go when nothing needs them.
         """
-        if not notes.read(self.layout, notes.EMPTY):
+        if not todo.read(self.layout, todo.EMPTY):
             return
         with (
             self._folding,
             in_background(self._spark),
             self._guarded("tables of views that have left could not be emptied"),
         ):
-            fence.ensure_ours(self.layout, self._epoch)
-            wanted = notes.read(self.layout, notes.EMPTY)
+            claim.ensure_ours(self.layout, self._epoch)
+            wanted = todo.read(self.layout, todo.EMPTY)
             gone = [d for d in self._definitions if d.to_commit is not None and wanted.get(d.view) == d.generation]
             folding.settle(self._background, self.layout, gone, self._at)
             for definition in gone:
-                views.empty(self._background, self.layout, definition)
-            notes.clear(self.layout, notes.EMPTY)
+                view_table.empty(self._background, self.layout, definition)
+            todo.clear(self.layout, todo.EMPTY)
 
     def _next_generation(self, view: str) -> int:
         defined = [d.generation for d in self._definitions if d.view == view]
         path = self.layout.view(view)
-        loaded = look.last_load(look.open_table(path), view) if look.exists(path) else 0
+        loaded = inspect.last_load(inspect.open_table(path), view) if inspect.exists(path) else 0
         return 1 + max([loaded, *defined])
 
     def _add_fields(self, loaded: Sequence[Loaded]) -> None:
@@ -351,13 +354,13 @@ class Warehouse:
             added = ", ".join(f"rows.{name} {type_}" for name, type_ in new.items())
         else:
             added = f"rows STRUCT<{', '.join(f'{name}: {type_}' for name, type_ in new.items())}> AFTER `count`"
-        views.allow_types(self._spark, self.layout.log, new.values())
+        view_table.allow_types(self._spark, self.layout.log, new.values())
         self._spark.sql(f"ALTER TABLE {sql_path(self.layout.log)} ADD COLUMNS ({added})")
 
     def _repair(self) -> None:
         """Do away with what an interrupted load left behind: the log's last header is the truth."""
         last = self._last.number if self._last else 0
-        stored = look.definitions(self.layout.root)
+        stored = inspect.definitions(self.layout.root)
         named = self._last.generations.items() if self._last else ()
         kept = [replace(d, to_commit=None) if (d.view, d.generation) in named else d for d in stored]
         kept = [
@@ -369,15 +372,15 @@ class Warehouse:
             tables.write_definitions(self.layout, kept)
         self._definitions = kept
         for definition in self.definitions.values():
-            views.undo_load(self._spark, self.layout, definition)
+            view_table.undo_load(self._spark, self.layout, definition)
 
     def _keep_retention(self) -> None:
         """Set the tables' retention if the project's has changed."""
         wanted = retention_properties(self._retention)
         paths = [self.layout.published, self.layout.definitions, *map(self.layout.view, self.definitions)]
         for path in [*paths, self.layout.log]:
-            if look.properties(look.open_table(path)).get(FILE_RETENTION) != wanted[FILE_RETENTION]:
-                views.set_properties(self._spark, path, wanted)
+            if inspect.properties(inspect.open_table(path)).get(FILE_RETENTION) != wanted[FILE_RETENTION]:
+                view_table.set_properties(self._spark, path, wanted)
 
     # -- in the background --------------------------------------------------------------------------------------------
 
@@ -410,7 +413,7 @@ class Warehouse:
             in_background(self._spark),
             self._guarded("old parts of the warehouse could not be dropped"),
         ):
-            fence.ensure_ours(self.layout, self._epoch)
+            claim.ensure_ours(self.layout, self._epoch)
             newest = self.fold()
             if newest is not None:
                 folding.renew(self._background, self.layout, newest, self._retention)
@@ -418,7 +421,7 @@ class Warehouse:
             names = tuple(self.definitions)
             if retention.compact(self._background, self.layout, names) and newest is not None:
                 folding.publish(self.layout, tuple(self.definitions.values()), newest.commit)
-            left = dict.fromkeys(d.view for d in self._definitions if look.exists(self.layout.view(d.view)))
+            left = dict.fromkeys(d.view for d in self._definitions if inspect.exists(self.layout.view(d.view)))
             retention.vacuum(self._background, self.layout, tuple(left))
 
     # -- reading ------------------------------------------------------------------------------------------------------
@@ -426,15 +429,15 @@ class Warehouse:
     def copy(self, source: str, lookup: Lookup, types: Mapping[str, str]) -> tuple[Relation, str]:
         """Rows of a relation from the copy that is kept here, and the source's position that they are of."""
         if isinstance(lookup.keys, Bag):
-            return copies.answer(self.layout.root, source, lookup, (row for row, _ in lookup.keys.items()))
+            return lookups.answer(self.layout.root, source, lookup, (row for row, _ in lookup.keys.items()))
         snapshot, name = self.snapshot(), copy_of(source, lookup.relation)
         rows = snapshot.table(name).select(*(quoted(column) for column in lookup.columns))
         return SparkRelation.of_rows(rows, types), snapshot.header.positions[name][source]
 
     def shown(self, view: View, lookup: Lookup) -> tuple[Relation, str]:
         """Rows of a relation that a view itself shows, and the source's position that they are of; few keys only."""
-        few = lookup.keys if isinstance(lookup.keys, Bag) and len(lookup.keys) <= copies.MOST_KEYS else Bag(lookup.on)
-        return copies.shown(self.layout.root, view, lookup, (row for row, _ in few.items()))
+        few = lookup.keys if isinstance(lookup.keys, Bag) and len(lookup.keys) <= lookups.MOST_KEYS else Bag(lookup.on)
+        return lookups.shown(self.layout.root, view, lookup, (row for row, _ in few.items()))
 
     def snapshot(self, at: int | None = None) -> reader.Snapshot:
         """All views at one commit, or at the last."""
@@ -469,7 +472,7 @@ def _guarded(layout: Layout, what: str) -> Iterator[None]:
 
 def _summed(parts: Sequence[Part]) -> Part:
     whole, small = reduce(DataFrame.unionByName, (rows for rows, _ in parts)), all(few for _, few in parts)
-    return views.summed(whole.coalesce(1) if small else whole), small
+    return view_table.summed(whole.coalesce(1) if small else whole), small
 
 
 def _definition(item: Loaded, commit: int) -> Definition:

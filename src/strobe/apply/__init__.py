@@ -1,0 +1,1 @@
+"""Views that come, change and go while the others are kept."""

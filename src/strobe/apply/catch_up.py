@@ -1,0 +1,282 @@
+"""Views that are about to join: loaded and kept beside the others, until they are where these are.
+
+Their rows go at once into the tables that they will have, where nobody sees them, because no header names them. What
+changes from then on goes into a small log of their own, under `staging`, from a coordinator of their own with its own
+streams of the sources: they catch up with the very machinery that keeps all views, and those that are there already go
+on meanwhile. Most of that log is merged into the tables before anybody has to wait. When both stand at one vector, one
+commit brings the views in, and carries the rest.
+
+Nothing here is durable. After a crash it is swept away, and tables whose loads never joined are taken back.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from strobe.algebra.relation import Relation
+from strobe.algebra.view import View
+from strobe.apply.load import NOTHING, Snapshot, first_commit, snapshot
+from strobe.errors import BrokenInvariant, NotNow, SourceUnavailable, UserError
+from strobe.failpoints import reach
+from strobe.messages import Position, Query, Seen
+from strobe.pipeline.pipeline import Coordinator, Errand
+from strobe.planning.topology import Assembly, PlannedView, as_applied
+from strobe.sources.base import Source
+from strobe.spark import staging
+from strobe.spark.failures import SPARK, cause, reading
+from strobe.spark.session import in_background, own_session
+from strobe.warehouse import inspect, view_table
+from strobe.warehouse.records import Commit
+from strobe.warehouse.warehouse import Loaded, Warehouse
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from strobe.warehouse.log import Part
+
+JOINING = "joining"
+
+FIRST = 1
+"""The commit that holds what was loaded."""
+
+DOWN = 60.0
+"""Seconds for which a source may be down before views that need it do not join."""
+
+CLOSE = 60.0
+"""Seconds to wait for the end of views that will not join."""
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """Views that join: loaded, with what their tables do not hold yet, at the positions of a commit of their own."""
+
+    loaded: Sequence[Loaded] = ()
+    carried: Mapping[str, Part] = field(default_factory=dict)
+    at: Commit = NOTHING
+
+
+def sweep_leftovers(folder: Path) -> None:
+    """Remove what an earlier run left behind, in its staging folder."""
+    shutil.rmtree(folder / JOINING, ignore_errors=True)
+
+
+class Beside:
+    def __init__(self, main: Warehouse, spark: SparkSession, assembly: Assembly, names: Sequence[str]) -> None:
+        """`assembly` has sources of its own, not those that the others are kept with."""
+        self._main = main
+        loaded = {name: assembly.views[name].view.sql for name in names}
+        kept = as_applied(assembly, loaded, lambda _: None)
+        self.assembly = replace(kept, views={name: _in_haste(planned) for name, planned in kept.views.items()})
+        self._main_session, self._spark = spark, own_session(spark)
+        self._folder = assembly.project.warehouse / "staging" / JOINING / uuid.uuid4().hex
+        self._warehouse: Warehouse | None = None
+        self._staged: list[staging.Staged] = []
+        self._ended = threading.Event()
+        self._error: BaseException | None = None
+        self._loaded: list[Loaded] = []
+        self._settled = FIRST
+        """The commit of the small log up to which it has been merged into the tables."""
+        self._settle = threading.Event()
+        self.rows: dict[str, int] = {}
+        """How many rows of each source have been read."""
+        self._vector: Mapping[str, Position] = {}
+        self._stands = False
+        self._waiting: list[Commit] = []
+        """What brings these views to the vector from where their own log ends: one append less that others wait for."""
+        self.coordinator: Coordinator | None = None
+        """At work as soon as the views are loaded."""
+        self._thread = threading.Thread(target=self._work, name="beside", daemon=True)
+        self._thread.start()
+
+    # In a thread of its own: load, and keep.
+
+    def _work(self) -> None:
+        try:
+            with in_background(self._main_session):
+                self._keep()
+        except BaseException as error:  # told to whoever waits for the views
+            self._error = error
+
+    def _keep(self) -> None:
+        project = self.assembly.project
+        warehouse = Warehouse.create_or_open(self._spark, self._folder, project.retention, project.name)
+        warehouse.fence()
+        self._warehouse = warehouse
+        planned = self.assembly.views.values()
+        compiled = [each.view for each in planned]
+        self._link(warehouse)
+        self._main.fold()  # what was joined last is published before its tables may change
+        with snapshot(self._spark, self.assembly.sources, compiled, self._folder, self.rows.__setitem__) as taken:
+            last = first_commit(self.assembly.sources, compiled, taken)
+            self._loaded = [self._load(view, taken) for view in compiled]
+            warehouse.join(self._loaded, last)
+        self._main.expect(self._loaded)
+        reach("apply.loaded")
+        warehouse.use(compiled, lenient=[each.view.name for each in planned if each.level == "none"])
+        used = frozenset(source for view in compiled for source in view.sources)
+        self.coordinator = Coordinator(  # in one group: they meet the others at one vector anyhow
+            self.assembly, warehouse, last, through_spark=self._answer, spark=lambda: self._spark, together=[used]
+        )
+        self.coordinator.run(self._turn)
+
+    def _load(self, view: View, taken: Snapshot) -> Loaded:
+        if self._ended.is_set():
+            raise NotNow("it was interrupted", where=f"view {view.name}", fix="Try again.")
+        return self._main.load(view, taken.compute(self._spark, view))
+
+    def _link(self, warehouse: Warehouse) -> None:
+        """The views' tables are those of the other warehouse."""
+        for name in self.assembly.views:
+            link = warehouse.layout.view(name)
+            link.parent.mkdir(exist_ok=True)
+            link.symlink_to(self._main.layout.view(name).absolute(), target_is_directory=True)
+
+    def _turn(self) -> bool:
+        if self._staged and self.coordinator is not None and self.coordinator.settled and not self._stands:
+            for staged in self._staged:
+                staged.remove()
+            self._staged = []
+        if self._settle.is_set():
+            self._merge_log()
+            self._settle.clear()
+        return self._ended.is_set()
+
+    def _merge_log(self) -> None:
+        """Merge what has changed by now into the tables."""
+        own, through = self._own(), self._at_work().committer.last.number
+        log = inspect.open_log(own.layout)
+        for name in inspect.changes(log, self._settled, through):
+            lenient = self.assembly.views[name].level == "none"
+            after, definition = self._settled, own.definitions[name]
+            view_table.catch_up(self._spark, self._main.layout, log, definition, after, through, lenient)
+        self._settled = through
+
+    def _answer(self, source: Source, query: Query) -> tuple[tuple[Relation, ...], Seen]:
+        view = self.assembly.views[query.view].view
+        with source.elsewhere() as taken, reading(source.name):
+            folder = self._folder / "staging"
+            relations, staged = staging.answer(self._spark, source.reader(), query, view, folder)
+            taken(staged.seen)
+        self._staged.append(staged)
+        return relations, staged.seen
+
+    # For the coordinator of the others, in whose loop all this is called.
+
+    def check(self) -> None:
+        """Raise what went wrong here."""
+        if isinstance(self._error, (UserError, NotNow, SourceUnavailable)):
+            raise self._error
+        if self._error is not None:
+            lines = str(self._error).strip().splitlines() or [type(self._error).__name__]
+            raise NotNow(f"the views could not be loaded: {lines[0]}", fix="Try again.")
+
+    def meet(self, other: Coordinator) -> Errand:
+        """Come to where the others were when this was called; `SourceUnavailable` if a source is down for long."""
+        own, well = self._at_work(), time.monotonic()
+        goals = {
+            s: other.monitors[s].position if s in other.monitors else self.assembly.sources[s].now() for s in own.vector
+        }
+        while not all(goal <= own.visible(s) for s, goal in goals.items()):
+            self.check()
+            problem = next(filter(None, map(own.problem, own.vector)), None)
+            well = well if problem is not None else time.monotonic()
+            if problem is not None and time.monotonic() - well > DOWN:
+                raise SourceUnavailable(problem.message, where=problem.where, fix=problem.fix)
+            yield
+
+    def settle(self) -> Errand:
+        """Bring the tables to where these views are, while everything goes on."""
+        self._settle.set()
+        while self._settle.is_set():
+            self.check()
+            yield
+
+    def hold(self) -> Errand:
+        """Begin no more appends here: what comes until the end goes into the commit with which the views join."""
+        committer = self._at_work().committer
+        committer.hold()
+        while committer.working:
+            self.check()
+            yield
+
+    def pause(self, other: Coordinator, seconds: float) -> Errand:
+        """Let nothing more in, here and there; afterwards `vector` is where both can meet."""
+        yield from other.pause(seconds)
+        own = self._at_work()
+        yield from own.pause(seconds)
+        self._vector = {s: _later(monitor.position, other, s) for s, monitor in own.monitors.items()}
+
+    @property
+    def vector(self) -> Mapping[str, Position]:
+        return self._vector
+
+    def stand(self, seconds: float) -> None:
+        """Come to the vector, in this coordinator's own loop."""
+        own = self._at_work()
+
+        def errand() -> Errand:
+            yield from own.bring_to(self._vector, seconds, hold=True)
+            self._waiting, self._stands = own.committer.hand_over(), True
+
+        own.start_errand(errand())
+
+    @property
+    def stands(self) -> bool:
+        self.check()
+        return self._stands
+
+    def arrivals(self) -> Arrivals:
+        """The views as they stand, when they can join."""
+        own, coordinator = self._own(), self._at_work()
+        self.check()
+        last = self._waiting[-1] if self._waiting else coordinator.committer.last
+        for name, vector in last.positions.items():
+            guarded = self.assembly.views[name].level != "none"
+            at = {s: self.assembly.sources[s].position(text) for s, text in vector.items()}
+            if guarded and any(position.order != self._vector[s].order for s, position in at.items()):
+                wrong = f"it stands at {vector}, not at {self._vector}, and does not join"
+                raise NotNow(wrong, where=f"view {name}", fix="Try again.")
+        tables = self._main.layout
+        loaded = [replace(each, version=inspect.version(tables.view(each.view.name))) for each in self._loaded]
+        try:
+            return Arrivals(loaded, own.unsettled(self._main_session, self._settled, self._waiting), last)
+        except SPARK as error:
+            raise NotNow(f"Spark failed: {cause(error)}", fix="Try again.") from error
+
+    def close(self) -> None:
+        """Let go of everything. A load that is still on its way ends by itself; the next start sweeps up after it."""
+        self._ended.set()
+        self._thread.join(CLOSE)
+        if self._warehouse is not None:
+            self._warehouse.close()
+        if not self._thread.is_alive():
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _at_work(self) -> Coordinator:
+        if self.coordinator is None:
+            raise BrokenInvariant("the views that are to join are not loaded yet")
+        return self.coordinator
+
+    def _own(self) -> Warehouse:
+        if self._warehouse is None:
+            raise BrokenInvariant("the views that are to join are not loaded yet")
+        return self._warehouse
+
+
+def _in_haste(planned: PlannedView) -> PlannedView:
+    """Nobody reads the states in between: large batches catch up sooner, and sweep's blocks end whenever it suits."""
+    level = "strong" if planned.level == "complete" else planned.level
+    every = None if planned.algorithm.name == "sweep" else planned.every
+    return replace(planned, level=level, freshness=0.0, every=every)
+
+
+def _later(position: Position, other: Coordinator, source: str) -> Position:
+    there = other.monitors[source].position if source in other.monitors else position
+    return max(position, there, key=lambda p: p.order)

@@ -1,0 +1,344 @@
+"""Views that come, change and go while the others are kept: an edit, from the request to the commit that shows it.
+
+New and changed views are loaded and catch up beside the others (`beside`). Then all come to one vector, and the commit
+with which the others get there brings the new ones in: nobody waits for more than an ordinary commit. The loop ends,
+and the boxes are built anew from its header.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from strobe.apply import plan
+from strobe.apply.catch_up import Arrivals, Beside
+from strobe.apply.load import next_commit
+from strobe.apply.plan import Edit
+from strobe.config.load import load_project
+from strobe.config.model import Project
+from strobe.coordinator.availability import Absences
+from strobe.errors import LostGuarantee, NotNow, SourceLost, SourceUnavailable, StrobeError, UserError
+from strobe.events import Reporter
+from strobe.failpoints import reach
+from strobe.pipeline.background import aside
+from strobe.pipeline.pipeline import BRING, PAUSE, Coordinator, Errand
+from strobe.planning.topology import Assembly, as_applied, assemble, open_sources, preflight
+from strobe.warehouse.control import requests
+from strobe.warehouse.records import Commit, Definition
+from strobe.warehouse.warehouse import Warehouse
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROUNDS = 5
+"""How often views that are about to join come to where the others are, before they join however far behind they are."""
+
+ATTEMPTS = 3
+"""To rebuild views within the limit of log that a source may keep."""
+
+CLOSE_BEHIND = 3.0
+"""Seconds of catching up that the others can wait for."""
+
+
+@dataclass
+class Change:
+    """An edit that is being applied: who asked for it, the project as it is to be, and the views that are to join."""
+
+    request: str | None
+    edit: Edit
+    assembly: Assembly
+    drop_tables: bool = False
+    beside: Beside | None = None
+    loaded: Mapping[str, int] = field(default_factory=dict)
+    """The generations with which the views are to join."""
+    near: bool = False
+    """The views will join in a moment: nothing that takes long is begun."""
+    ready: bool = False
+    """The views join, and it is too late to give up."""
+    over: bool = False
+    """They have joined, or could not: the loop ends."""
+    answered: bool = False
+
+    def close(self) -> None:
+        if self.beside is not None:
+            self.beside.close()
+
+
+class Joining:
+    """The edit that is being applied, if there is one."""
+
+    def __init__(self, project: Project, spark: Callable[[], SparkSession], reporter: Reporter) -> None:
+        self._project, self._spark, self._reporter = project, spark, reporter
+        self.change: Change | None = None
+        self._giving_up = threading.Lock()
+        self._lost_again = 0
+        """Attempts to rebuild views in whose course log was let go again."""
+
+    @property
+    def near(self) -> bool:
+        """Whether views are about to join."""
+        return self.change is not None and self.change.near
+
+    @property
+    def ready(self) -> bool:
+        """Whether views join at this moment, or have; whoever asked is told."""
+        return self.change is not None and self.change.ready
+
+    @property
+    def asked_by(self) -> str | None:
+        """The request that is being done."""
+        return self.change.request if self.change is not None else None
+
+    @property
+    def over(self) -> bool:
+        """Whether views have joined, or could not."""
+        return self.change is not None and self.change.over
+
+    def abandon(self) -> None:
+        """The loop has ended before everything stood at one vector."""
+        with self._giving_up:  # nor is anything being given up when the next one begins
+            if self.change is not None and not self.change.ready:
+                self.change.close()
+                self.change.assembly.close()
+                self.change = None
+
+    def rebuild(self, coordinator: Coordinator, request: str, view: str) -> Errand:
+        """Load one view anew, as strobe.yml defines it now."""
+        wanted = partial(plan.rebuilt, view=view, kept=coordinator.assembly.views)
+        return self._change(coordinator, request, self._assembled, wanted)
+
+    def apply(self, coordinator: Coordinator, request: str, drop_tables: bool) -> Errand:
+        """Make the views those of strobe.yml."""
+        return self._change(coordinator, request, self._assembled, plan.edit, drop_tables)
+
+    def rebuild_lost(self, coordinator: Coordinator, absent: Absences) -> Errand:
+        """Let go of what is left of log that views needed; load those anew, as they are, that can be."""
+        sources, last = coordinator.assembly.sources, coordinator.committer.last
+        try:
+            for name in sorted(absent.to_renew & sources.keys() - coordinator.vector.keys()):
+                yield from aside(sources[name].renew, "renew")
+            absent.put_still((yield from aside(partial(absent.unfit, sources, last, absent.ready), "verify")))
+            if views := absent.ready:
+                definitions = coordinator.warehouse.definitions
+                edit = Edit(rebuild=tuple(views), keep=tuple(name for name in definitions if name not in views))
+                applied = {name: definitions[name].sql for name in views}
+                assembled = partial(self._as_applied, coordinator.assembly.project, applied)
+                yield from self._change(coordinator, None, assembled, lambda *_: edit)
+        except (UserError, NotNow, SourceUnavailable) as error:
+            coordinator.resume()
+            self._reporter.say(f"{', '.join(absent.to_rebuild)} could not be rebuilt yet: {error}")
+            if not isinstance(error, SourceLost):
+                return
+            if not error.rebuild:
+                absent.stand_still(error, absent.ready)
+                return
+            self._lost_again += 1
+            if self._lost_again == ATTEMPTS:
+                fix = "Raise slot.limit: it was reached again, each time, before the views had been loaded."
+                raise LostGuarantee(error.message, where=error.where, fix=fix) from error
+
+    def _change(
+        self,
+        coordinator: Coordinator,
+        request: str | None,
+        assembled: Callable[[], Assembly],
+        wanted: Callable[[Assembly, Mapping[str, Definition]], Edit],
+        drop_tables: bool = False,
+    ) -> Errand:
+        """Load views beside the others while these go on, bring all to one vector, and join them there."""
+        warehouse = coordinator.warehouse
+        fresh = yield from aside(assembled, "apply")
+        with _closed_if_refused(fresh):
+            change = Change(request, wanted(fresh, warehouse.definitions), fresh, drop_tables)
+        if change.edit.nothing:
+            self._answer(change, coordinator.committer.last)
+            fresh.close()
+            return
+        self.change = change
+        try:
+            if change.edit.load:
+                yield from self._load_beside(coordinator, change)
+            else:
+                yield from self._before_they_leave(warehouse, change)
+            arrivals = change.beside.arrivals() if change.beside is not None else Arrivals()
+        except Exception as error:
+            coordinator.resume()
+            yield from aside(partial(self.give_up, warehouse), "give up")
+            if isinstance(error, SourceUnavailable):
+                raise _refusal(error) from error
+            raise
+        change.loaded = {item.view.name: item.generation for item in arrivals.loaded}
+        change.ready = True
+        coordinator.committer.end_with(partial(self._join, warehouse, change, arrivals))
+        while not change.over:
+            yield
+
+    def _assembled(self) -> Assembly:
+        """The project as strobe.yml has it now, if nothing is wrong with it."""
+        try:
+            fresh = assemble(load_project(self._project.directory), self._spark)
+            with _closed_if_refused(fresh):
+                preflight(fresh)
+        except SourceUnavailable as error:
+            raise _refusal(error) from error
+        return fresh
+
+    def _as_applied(self, project: Project, applied: Mapping[str, str]) -> Assembly:
+        """Some views as they were last applied, with sources of their own."""
+        fresh = Assembly(project, open_sources(project, self._spark), {}, {})
+        with _closed_if_refused(fresh):
+            fresh = as_applied(fresh, applied, lambda _: None)
+            preflight(fresh)
+        return fresh
+
+    def _load_beside(self, coordinator: Coordinator, change: Change) -> Errand:
+        names = ", ".join(change.edit.load)
+        self._tell(change, f"loading {names}")
+        for name in change.assembly.sources.keys() & coordinator.assembly.sources.keys():
+            change.assembly.sources[name].beside(coordinator.assembly.sources[name])
+        own = change.beside = Beside(coordinator.warehouse, self._spark(), change.assembly, change.edit.load)
+        told: dict[str, int] = {}
+        while own.coordinator is None:
+            own.check()
+            if own.rows != told and (told := dict(own.rows)):
+                self._tell_rows(change, told)
+            yield
+        self._tell(change, f"{names}: catching up")
+        yield from self._catch_up(coordinator, own)
+        yield from own.settle()
+        yield from own.meet(coordinator)
+        yield from self._draw_near(coordinator.warehouse, change)
+        self._tell(change, f"{names}: joining")
+        yield from own.hold()
+        yield from own.pause(coordinator, PAUSE)
+        own.stand(BRING)
+        shared = {s: p for s, p in own.vector.items() if s in coordinator.monitors}
+        yield from coordinator.bring_to(shared, BRING, hold=True)
+        while not own.stands:
+            yield
+        reach("apply.met")
+
+    def _before_they_leave(self, warehouse: Warehouse, change: Change) -> Errand:
+        if warehouse.unpublished:  # while all views are there that came last
+            yield from aside(warehouse.fold, "fold")
+        yield from self._draw_near(warehouse, change)
+
+    @staticmethod
+    def _draw_near(warehouse: Warehouse, change: Change) -> Errand:
+        """Wait for the end of whatever takes long, and let nothing of the kind begin."""
+        change.near = True
+        while warehouse.folding:
+            yield
+
+    def _tell_rows(self, change: Change, rows: Mapping[str, int]) -> None:
+        for source, number in rows.items():
+            self._reporter.loading(source, number)
+        read = ", ".join(f"{number:,} rows of {source}" for source, number in rows.items())
+        self._mail(change, f"read {read}")
+
+    @staticmethod
+    def _catch_up(coordinator: Coordinator, own: Beside) -> Errand:
+        before = float("inf")
+        for _ in range(ROUNDS):
+            began = time.monotonic()
+            yield from own.meet(coordinator)
+            took = time.monotonic() - began
+            if took < CLOSE_BEHIND or took > before / 2:  # it will not come much closer
+                return
+            before = took
+
+    def give_up(self, warehouse: Warehouse) -> None:
+        """Views that were to join will not: their tables are again what they were."""
+        with self._giving_up:
+            change, self.change = self.change, None
+            if change is not None:
+                change.close()
+                if change.beside is not None:
+                    warehouse.take_back()
+                change.assembly.close()
+
+    def _join(
+        self, warehouse: Warehouse, change: Change, arrivals: Arrivals, last: Commit, before: Sequence[Commit]
+    ) -> Commit | None:
+        """Bring views in and let others go, in one commit, at the vector to which the commits `before` it bring all."""
+        edit, stands = change.edit, arrivals.at
+        commit = next_commit(last, stands.positions, stands.identity, stands.as_of, edit.drop)
+        try:
+            warehouse.join(arrivals.loaded, commit, edit.drop, arrivals.carried, before, empty=change.drop_tables)
+        except (UserError, NotNow) as error:  # nothing was committed: the others go on
+            self._fail(change, error)
+            return None
+        else:
+            self._lost_again = 0
+            self._reporter.say(f"applied at commit {commit.number}: {edit}")
+            self._answer(change, commit)
+            return commit
+        finally:
+            change.over = True
+
+    def joined(self, warehouse: Warehouse, assembly: Assembly, change: Change) -> Assembly:
+        """The project to go on with: the new one if the views have joined, which the last header says."""
+        change.close()
+        self._fail(change, _interrupted())
+        there = {name: definition.generation for name, definition in warehouse.definitions.items()}
+        if change.loaded.items() <= there.items() and not set(change.edit.drop) & there.keys():
+            assembly.close()
+            return change.assembly
+        warehouse.take_back()
+        change.assembly.close()
+        return assembly
+
+    def interrupted(self) -> Project | None:
+        """Spark has ended meanwhile: the project as it was to be, if an edit was on its way."""
+        change, self.change = self.change, None
+        if change is None:
+            return None
+        change.close()
+        self._fail(change, _interrupted())
+        change.assembly.close()
+        return change.assembly.project
+
+    def _fail(self, change: Change, error: StrobeError) -> None:
+        """Tell whoever asked, unless they know already."""
+        if not change.answered:
+            self._reporter.say(str(error))
+            self._reply(change, error.document())
+        change.answered = True
+
+    def _answer(self, change: Change, last: Commit) -> None:
+        change.answered = True
+        self._reply(change, {"commit": last.number, **change.edit.document()})
+
+    def _tell(self, change: Change, text: str) -> None:
+        self._reporter.say(text)
+        self._mail(change, text)
+
+    def _mail(self, change: Change, text: str) -> None:
+        if change.request is not None:
+            requests.tell(self._project.warehouse, change.request, text)
+
+    def _reply(self, change: Change, document: requests.Document) -> None:
+        if change.request is not None:
+            requests.reply(self._project.warehouse, change.request, document)
+
+
+@contextmanager
+def _closed_if_refused(assembly: Assembly) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        assembly.close()
+        raise
+
+
+def _refusal(error: SourceUnavailable) -> UserError:
+    return UserError(error.message, where=error.where, fix=error.fix or "Apply it when it is back.")
+
+
+def _interrupted() -> NotNow:
+    return NotNow("it was interrupted, and may have been applied", fix="Look at `strobe plan`, and try again.")

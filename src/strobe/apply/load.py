@@ -1,0 +1,164 @@
+"""Loads views: each source read once, in one snapshot, into staging; each view computed by Spark from the user's own
+SQL.
+
+The same recomputation serves the first load, a rebuild and an audit.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from strobe.algebra.schema import RelationSchema
+from strobe.algebra.view import View, snapshot_name
+from strobe.errors import SourceUnavailable, UserError
+from strobe.messages import Position
+from strobe.sources.base import Source
+from strobe.spark import staging
+from strobe.spark.failures import reading
+from strobe.warehouse.records import Commit, Positions, Times
+from strobe.warehouse.warehouse import Warehouse
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ATTEMPTS = 4
+"""How often a source is read whose connection breaks, before a load is given up."""
+
+Progress = Callable[[str, int], None]
+"""Is told (source, rows read so far)."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The sources as they were read, each in one state of its own."""
+
+    staged: Mapping[str, staging.Staged]
+
+    @property
+    def positions(self) -> dict[str, Position]:
+        return {source: staged.seen.through for source, staged in self.staged.items()}
+
+    def compute(self, spark: SparkSession, view: View) -> DataFrame:
+        """The view over this snapshot, by its own SQL."""
+        from pyspark.errors import AnalysisException
+
+        for relation in view.relations:
+            rows = self.staged[relation.source].dataframe(relation)
+            _whole(rows, relation).createOrReplaceTempView(snapshot_name(relation))
+        try:
+            return spark.sql(view.recompute_sql)
+        except AnalysisException as error:
+            raise UserError(
+                f"Spark does not accept the view's SQL: {str(error).splitlines()[0]}",
+                where=f"view {view.name}",
+                fix="Change the SQL; types are Spark's, as `strobe explain` shows them.",
+            ) from error
+
+
+def _whole(rows: DataFrame, relation: RelationSchema) -> DataFrame:
+    """All columns of the relation, as the SQL may name them; those that the view makes no use of are not read: NULL."""
+    from pyspark.sql import functions as F  # noqa: N812  # the name by which Spark's users know it
+
+    there = set(rows.columns)
+    return rows.select(
+        *(
+            rows[f"`{c.name.replace('`', '``')}`"] if c.name in there else F.lit(None).cast(c.type).alias(c.name)
+            for c in relation.columns
+        )
+    )
+
+
+@contextmanager
+def snapshot(
+    spark: SparkSession,
+    sources: Mapping[str, Source],
+    views: Iterable[View],
+    warehouse: Path,
+    progress: Progress = lambda _source, _rows: None,
+) -> Iterator[Snapshot]:
+    """Read what these views use; the staged copies are gone afterwards."""
+    wanted: dict[str, dict[str, tuple[RelationSchema, set[str]]]] = {}
+    for view in views:
+        for relation in view.relations:
+            columns = wanted.setdefault(relation.source, {}).setdefault(relation.id, (relation, set()))[1]
+            columns.update(view.columns_of(relation))
+    staged: dict[str, staging.Staged] = {}
+    try:
+        for source, relations in wanted.items():
+            chosen: staging.Chosen = [
+                (relation, [c.name for c in relation.columns if c.name in columns])
+                for relation, columns in relations.values()
+            ]
+
+            def read(source: str = source, chosen: staging.Chosen = chosen) -> staging.Staged:
+                with reading(source):
+                    reader, folder = sources[source].reader(at_a_position=True), warehouse / "staging"
+                    return staging.snapshot(spark, reader, chosen, folder, partial(progress, source))
+
+            staged[source] = _again(read)
+        yield Snapshot(staged)
+    finally:
+        for one in staged.values():
+            one.remove()
+
+
+def _again(read: Callable[[], staging.Staged]) -> staging.Staged:
+    """If reading a source breaks off, all of it is read again, in another snapshot."""
+    for attempt in range(1, ATTEMPTS):
+        try:
+            return read()
+        except SourceUnavailable:
+            time.sleep(attempt)
+    return read()
+
+
+NOTHING = Commit(0, datetime.fromtimestamp(0, timezone.utc), {})
+"""Before the first commit."""
+
+
+def next_commit(
+    last: Commit,
+    positions: Positions,
+    identity: Mapping[str, str],
+    as_of: Times | None = None,
+    drop: Iterable[str] = (),
+) -> Commit:
+    """The commit after `last` with which views come in at these positions, and others leave."""
+    gone = set(drop)
+    times = {view: found for view, found in last.as_of.items() if view not in positions}
+    return Commit(
+        number=last.number + 1,
+        committed_at=max(datetime.now(timezone.utc), last.committed_at + timedelta(microseconds=1)),
+        positions={v: p for v, p in {**last.positions, **positions}.items() if v not in gone},
+        as_of={v: t for v, t in {**times, **(as_of or {})}.items() if v not in gone},
+        identity={**last.identity, **identity},
+    )
+
+
+def first_commit(sources: Mapping[str, Source], views: Iterable[View], taken: Snapshot) -> Commit:
+    """The commit that brings views in where none are."""
+    vectors = {view.name: {s: taken.positions[s].text for s in view.sources} for view in views}
+    return next_commit(NOTHING, vectors, {s: sources[s].identity() for s in taken.positions})
+
+
+def load(
+    spark: SparkSession,
+    sources: Mapping[str, Source],
+    warehouse: Warehouse,
+    views: list[View],
+    progress: Progress = lambda _source, _rows: None,
+) -> Commit:
+    """Load the first views from one snapshot of each source, and bring them in with one commit."""
+    with snapshot(spark, sources, views, warehouse.layout.root, progress) as taken:
+        commit = first_commit(sources, views, taken)
+        loaded = [warehouse.load(view, taken.compute(spark, view)) for view in views]
+        warehouse.join(loaded, commit)
+        warehouse.fold()
+        return commit

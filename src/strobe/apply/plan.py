@@ -1,0 +1,161 @@
+"""What an edited `strobe.yml` means for the views that are there: which come, change, go and stay. No Spark, nothing
+written."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from strobe.algebra.view import View
+from strobe.config.model import Project
+from strobe.errors import StrobeError, UserError
+from strobe.planning.topology import Assembly, assemble
+from strobe.sources.base import Source
+from strobe.warehouse import inspect, tables
+from strobe.warehouse.layout import COPIES, Layout, copy_of
+from strobe.warehouse.records import Definition
+
+Reads = dict[str, dict[str, int | None]]
+"""Source to relation to the rows that will be read; None where nobody knows without reading them."""
+
+_FAILED = "apply.json"
+
+
+@dataclass(frozen=True)
+class Edit:
+    """The views, by what becomes of them."""
+
+    add: tuple[str, ...] = ()
+    rebuild: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
+
+    @property
+    def load(self) -> tuple[str, ...]:
+        """The views that are loaded, new and changed ones."""
+        return (*self.add, *self.rebuild)
+
+    @property
+    def nothing(self) -> bool:
+        return not (self.load or self.drop)
+
+    def document(self) -> dict[str, list[str]]:
+        return {name: list(views) for name, views in asdict(self).items()}
+
+    def __str__(self) -> str:
+        parts = [f"{what} {', '.join(names)}" for what, names in self.document().items() if names and what != "keep"]
+        return "; ".join(parts) or "nothing to do"
+
+
+def edit(assembly: Assembly, applied: Mapping[str, Definition]) -> Edit:
+    """What has to be done so that the views in `applied` become those of the assembly."""
+    changed = [n for n, planned in assembly.views.items() if n in applied and _differs(planned.view, applied[n])]
+    return Edit(
+        add=tuple(name for name in assembly.views if name not in applied),
+        rebuild=tuple(changed),
+        drop=tuple(name for name in applied if name not in assembly.views),
+        keep=tuple(name for name in assembly.views if name in applied and name not in changed),
+    )
+
+
+def _differs(view: View, definition: Definition) -> bool:
+    """Whether the table would hold other rows: another query, or rows that repeat where they did not."""
+    return view.sql.strip() != definition.sql.strip() or tuple(view.key) != tuple(definition.key)
+
+
+def rebuilt(assembly: Assembly, applied: Mapping[str, Definition], view: str, kept: Collection[str]) -> Edit:
+    """Load one view anew, with the copies that it needs and nobody keeps; all others stay as they were last applied."""
+    if view not in assembly.views:
+        known = ", ".join(assembly.views)
+        raise UserError(f"there is no view {view!r}", where="strobe.yml", fix=f"It has {known}.")
+    needed = [copy_of(o.source, o.relation.name) for o in assembly.views[view].view.occurrences if o.copied]
+    load = dict.fromkeys((*(name for name in needed if name not in kept), view))
+    return Edit(
+        add=tuple(name for name in load if name not in applied),
+        rebuild=tuple(name for name in load if name in applied),
+        keep=tuple(name for name in applied if name not in load),
+    )
+
+
+def applied(warehouse: Path) -> dict[str, Definition]:
+    """The definitions in force, by view; none where nothing was committed yet."""
+    if not inspect.exists(Layout(warehouse).log):
+        return {}
+    header = inspect.last_header(warehouse)
+    generations = header.generations if header else {}
+    return {d.view: d for d in inspect.definitions(warehouse) if generations.get(d.view) == d.generation}
+
+
+def plan(project: Project) -> tuple[Edit, Reads]:
+    """What `strobe apply` would do now, and how many rows it would read; `UserError` for what is wrong with a view."""
+    assembly = assemble(project)
+    try:
+        tables.check_before_use(Layout(project.warehouse), project.name)
+        found = edit(assembly, applied(project.warehouse))
+        return found, reads(assembly, found)
+    finally:
+        assembly.close()
+
+
+def reads(assembly: Assembly, wanted: Edit) -> Reads:
+    """How many rows of which relations are read to load the views: each relation once, whoever uses it."""
+    relations = {r.id: r for name in wanted.load for r in assembly.views[name].view.relations}
+    found: Reads = {}
+    for source in dict.fromkeys(r.source for r in relations.values()):
+        names = sorted(r.name for r in relations.values() if r.source == source)
+        found[source] = _counted(assembly.sources[source], names)
+    return found
+
+
+def _counted(source: Source, relations: list[str]) -> dict[str, int | None]:
+    try:
+        reader = source.reader()
+        reader.open()
+    except StrobeError:
+        return dict.fromkeys(relations)
+    try:
+        return {relation: reader.rows(relation) for relation in relations}
+    finally:
+        reader.close()
+
+
+# What `strobe status` tells of edits.
+
+
+def pending(project: Project, definitions: Mapping[str, Definition]) -> dict[str, str]:
+    """The views that are not as strobe.yml has them, and what `strobe apply` would do with each; without asking a
+    source."""
+    found = {name: "add" for name in project.views if name not in definitions}
+    for name, definition in definitions.items():
+        config = project.views.get(name)
+        if config is None and not name.startswith(COPIES):
+            found[name] = "drop"
+        elif config is not None and config.sql.strip() != definition.sql.strip():
+            found[name] = "rebuild"
+    return found
+
+
+def note(project: Project, error: StrobeError | None) -> None:
+    """Remember why the last `strobe apply` failed, or that it did not."""
+    file = Layout(project.warehouse).control / _FAILED
+    if error is None:
+        file.unlink(missing_ok=True)
+        return
+    body = {name: project.redact(text) for name, text in error.document()["error"].items()}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(body))
+
+
+def failed(project: Project, definitions: Mapping[str, Definition]) -> dict[str, str]:
+    """The views that the last `strobe apply` could not bring in, and why: the one that its message names, else all."""
+    try:
+        body = json.loads((Layout(project.warehouse).control / _FAILED).read_text())
+    except (OSError, ValueError):
+        return {}
+    waiting = pending(project, definitions)
+    text = f"{body.get('where', '')}: {body.get('message', '')}"
+    named = [name for name in waiting if re.search(rf"\bview {name}\b", text)]
+    return {name: str(body.get("message", "")) for name in named or waiting}

@@ -1,0 +1,76 @@
+"""`strobe pin`: the published tables of one commit, for another engine. No JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import Annotated
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from strobe.cli.options import HERE, AsJson, ProjectFolder
+from strobe.cli.terminal import Document, Terminal
+from strobe.errors import UserError
+
+
+class Engine(str, Enum):
+    """The engines that statements can be written for."""
+
+    duckdb = "duckdb"
+    spark = "spark"
+    trino = "trino"
+    polars = "polars"
+
+
+def pin(
+    context: typer.Context,
+    engine: Annotated[Engine, typer.Option("--engine", help="Who is to read the tables.")],
+    at: Annotated[
+        str | None,
+        typer.Option("--at", metavar="COMMIT|TIME", help="The newest published commit until then. Default: until now."),
+    ] = None,
+    project: ProjectFolder = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Print the statements that pin the published tables of one commit in another engine."""
+    from strobe.api import parse_at
+    from strobe.warehouse import inspect, pinning
+    from strobe.warehouse.layout import Layout
+
+    terminal = Terminal.of(context)
+    loaded = terminal.open(project, as_json)
+    moment = parse_at(at)
+    if not inspect.exists(Layout(loaded.warehouse).log):
+        where = str(loaded.warehouse)
+        raise UserError("nothing has been committed yet", where=where, fix="Start `strobe run` first.")
+    found = pinning.pinned(loaded.warehouse, moment)
+    written = pinning.ENGINES[engine.value](found, loaded.name)
+    document = {
+        "commit": found.commit,
+        "engine": engine.value,
+        "statements": list(written.statements),
+        "once": list(written.once),
+        "tables": {view: {"path": str(t.path), "version": t.version} for view, t in found.tables.items()},
+    }
+    terminal.show(document, _render)
+
+
+def _render(document: Document) -> Iterable[RenderableType]:
+    python = document["engine"] == Engine.polars.value
+    comment, end = ("#", "") if python else ("--", ";")
+    yield _line(f"{comment} the views as they were at commit {document['commit']}")
+    if document["once"]:
+        yield _line(f"{comment} once, if they are not there yet:")
+    for statement in document["once"]:
+        yield _line(f"{comment}   {statement}{end}")
+    for statement in document["statements"]:
+        yield _line(f"{statement}{end}")
+
+
+def _line(text: str) -> Text:
+    return Text(text, no_wrap=True, overflow="ignore")
+
+
+COMMANDS = (pin,)

@@ -1,0 +1,1 @@
+"""What other processes ask of a warehouse and of its coordinator."""

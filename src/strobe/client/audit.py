@@ -1,0 +1,163 @@
+"""`strobe audit`: recompute views from the live sources *while they change*, and compare.
+
+The sources are read, each in one snapshot with its position; the coordinator commits exactly that vector; the view at
+that commit must equal the recomputation, row for row. A running coordinator is asked to stand still while the sources
+are being read, so that it cannot pass the vector before it is known; without one, this process keeps the views up to
+there itself.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from strobe.apply import plan
+from strobe.apply.load import Snapshot, snapshot
+from strobe.auditor.compare import differences
+from strobe.config.model import Project
+from strobe.coordinator.coordinator import Service
+from strobe.coordinator.requests import FREEZE
+from strobe.errors import NotNow, UserError
+from strobe.planning.topology import Assembly, as_applied
+from strobe.warehouse import reader
+from strobe.warehouse.control import requests
+from strobe.warehouse.control.lock import CoordinatorLock
+from strobe.warehouse.layout import Layout
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class _Silent:
+    """Tells nobody."""
+
+    def say(self, text: str) -> None: ...
+
+    def loading(self, source: str, rows: int) -> None: ...
+
+    def status(self, document: dict[str, Any]) -> None: ...
+
+
+def audit(project: Project, names: Sequence[str], say: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
+    """The verdict over these views (all, if none are named), as the public JSON document."""
+    service = Service(project, _Silent(), set_aside=True)
+    assembly = service.assembled()
+    verdicts: dict[str, dict[str, Any]] = {}
+    if applied := plan.applied(project.warehouse):
+        assembly, verdicts = _as_applied(assembly, {n: d.sql for n, d in applied.items() if n in (names or applied)})
+    unknown = [name for name in names if name not in {*assembly.views, *verdicts}]
+    if unknown:
+        raise UserError(f"there is no view {unknown[0]!r}", fix=f"There are {', '.join(applied or assembly.views)}.")
+    chosen = [name for name in names or assembly.views if name in assembly.views]
+    if not chosen:
+        return _document(service.last_number(), verdicts)
+    say("starting Spark")
+    spark = service.spark()
+    with coordinator_at_work(project, service, say):
+        with _frozen(project) as freeze, _read(spark, assembly, chosen, project) as taken:
+            say("bringing the views to the vector that was read")
+            vector = {source: position.text for source, position in taken.positions.items()}
+            bring = {"kind": "bring", "freeze": freeze, "positions": vector}
+            reply = requests.request(project.warehouse, bring, timeout=120)
+            say(f"comparing at commit {reply['commit']}")
+            state = reader.snapshot(spark, project.warehouse, int(reply["commit"]))
+            verdicts |= {n: _verdict(spark, state, assembly, n, taken) for n in chosen}
+    return _document(state.commit, verdicts)
+
+
+def _document(commit: int, verdicts: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    found = [verdict["verdict"] for verdict in verdicts.values()]
+    worst = next((verdict for verdict in ("invalid", "unknown") if verdict in found), "valid")
+    return {"verdict": worst, "commit": commit, "views": verdicts}
+
+
+def _as_applied(assembly: Assembly, applied: Mapping[str, str]) -> tuple[Assembly, dict[str, dict[str, Any]]]:
+    """The views as they were last applied, and what can be said of those that the sources have no rows for any more."""
+    verdicts = {}
+    for name, sql in applied.items():
+        try:
+            as_applied(assembly, {name: sql}, lambda _: None)
+        except UserError as error:
+            verdicts[name] = _unknown(f"it stands still: {error.message}")
+    return as_applied(assembly, {n: q for n, q in applied.items() if n not in verdicts}, lambda _: None), verdicts
+
+
+def _unknown(because: str) -> dict[str, Any]:
+    return {"verdict": "unknown", "level": "none", "because": because, "witness": None}
+
+
+def _verdict(
+    spark: SparkSession, state: reader.Snapshot, assembly: Assembly, name: str, taken: Snapshot
+) -> dict[str, Any]:
+    planned, commit = assembly.views[name], state.commit
+    for source, text in state.header.positions[name].items() if planned.level != "none" else ():
+        if assembly.sources[source].position(text).order != taken.positions[source].order:
+            stands = f"it stands still, at position {text} of source {source}, and there are no rows to compare it with"
+            return _unknown(stands)
+    total, rows = differences(state.table(name), taken.compute(spark, planned.view))
+    if not total:
+        because = f"commit {commit} equals a recomputation at exactly the positions that it names"
+        return {"verdict": "valid", "level": planned.level, "because": because, "witness": None}
+    because = f"{total} different rows differ from a recomputation at the positions of commit {commit}"
+    return {"verdict": "invalid", "level": "none", "because": because, "witness": [str(row) for row in rows]}
+
+
+@contextmanager
+def _read(spark: SparkSession, assembly: Assembly, names: list[str], project: Project) -> Iterator[Snapshot]:
+    views = [assembly.views[name].view for name in names]
+    with snapshot(spark, assembly.sources, views, project.warehouse) as taken:
+        yield taken
+
+
+@contextmanager
+def _frozen(project: Project) -> Iterator[str]:
+    """The coordinator takes nothing new in, until it has been brought to a vector or nobody renews the request."""
+    freeze = str(requests.request(project.warehouse, {"kind": "freeze"}, timeout=90)["freeze"])
+    over = threading.Event()
+
+    def renew() -> None:
+        while not over.wait(FREEZE / 4):
+            requests.post(project.warehouse, {"kind": "renew", "freeze": freeze})
+
+    threading.Thread(target=renew, name="renew", daemon=True).start()
+    try:
+        yield freeze
+    finally:
+        over.set()
+
+
+@contextmanager
+def coordinator_at_work(project: Project, service: Service, say: Callable[[str], None]) -> Iterator[None]:
+    """A coordinator at work: the one that runs already, or one in this process for as long as the audit takes."""
+    lock = CoordinatorLock(Layout(project.warehouse).control)
+    try:
+        lock.acquire()
+    except NotNow:
+        yield
+        return
+    lock.release()
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            service.run()
+        except BaseException as error:  # told to the thread that waits
+            failed.append(error)
+
+    say("no coordinator is running: keeping the views here meanwhile")
+    thread = threading.Thread(target=run, name="coordinator", daemon=True)
+    thread.start()
+    try:
+        while service.coordinator is None and thread.is_alive():
+            time.sleep(0.05)
+        if failed:
+            raise failed[0]
+        yield
+    finally:
+        service.stop()
+        thread.join()
+    if failed:
+        raise failed[0]

@@ -1,0 +1,197 @@
+"""`strobe wait`: until everything that the sources had committed by now is visible. Starts no JVM.
+
+What readers see of a source is said by two things: the last header in the log, and the heartbeat of a coordinator,
+which may be further (updates that changed no view are visible without a commit). Either is enough.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from strobe.config.model import Project
+from strobe.errors import NotNow, SourceUnavailable, UserError
+from strobe.messages import Position
+from strobe.planning.topology import open_sources, source_names
+from strobe.sources.base import Source
+from strobe.warehouse import inspect
+from strobe.warehouse.control.lock import ALIVE, heartbeat_age, read_heartbeat
+from strobe.warehouse.layout import Layout
+from strobe.warehouse.records import Header
+
+_LOOK = 0.1
+"""Seconds between two looks at the heartbeat; the log is looked at less often."""
+
+_LOOK_AT_LOG = 1.0
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What was last heard of a coordinator."""
+
+    document: dict[str, Any] = field(default_factory=dict)
+    age: float | None = None
+    """Seconds ago; None if nothing ever was."""
+    alive: bool = False
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The coordinator as `strobe status` tells it."""
+        known = {name: self.document.get(name) for name in ("pid", "host", "epoch")}
+        seconds = None if self.age is None else round(self.age, 1)
+        return {"alive": self.alive, **known, "last_heard_seconds": seconds}
+
+    def __str__(self) -> str:
+        if self.age is None:
+            return "no coordinator has ever run"
+        who = f"process {self.document.get('pid')} on {self.document.get('host')}"
+        if self.alive:
+            return f"a coordinator is running ({who})"
+        how = "stopped" if self.document.get("stopped") else "last heard"
+        return f"no coordinator is running (the last was {who}, {how} {shown_age(self.age)} ago)"
+
+
+def shown_age(seconds: float) -> str:
+    """`12 s`, `5 min`, `3 h`, `4 d`."""
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def hear(warehouse: Path) -> Heard:
+    """What the coordinator of a warehouse last said, and whether it still lives."""
+    control = Layout(warehouse).control
+    document, age = read_heartbeat(control), heartbeat_age(control)
+    if document is None or age is None:
+        return Heard()
+    here = document.get("host") == socket.gethostname()
+    gone = document.get("stopped") or age > ALIVE or (here and not _exists(document.get("pid")))
+    return Heard(document, age, alive=not gone)
+
+
+def _exists(pid: object) -> bool:
+    try:
+        os.kill(int(str(pid)), 0)
+    except (ProcessLookupError, ValueError):
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def last_header(warehouse: Path) -> Header | None:
+    """The last commit, None where nothing was committed yet."""
+    return inspect.last_header(warehouse) if inspect.exists(Layout(warehouse).log) else None
+
+
+def wait(project: Project, names: Sequence[str] = (), timeout: float = 60.0) -> dict[str, str]:
+    """Return the positions at which the sources were, once they are visible in these views (all, if none are named).
+
+    `NotNow` if that is not so within `timeout` seconds.
+    """
+    deadline = time.monotonic() + timeout
+    needed = _needed(project, names)
+    used = {source for sources in needed.values() for source in sources}
+    opened = open_sources(project)
+    try:
+        barrier = _Barrier(project, {name: opened[name] for name in sorted(used)}, needed)
+        while barrier.missing():
+            if time.monotonic() >= deadline:
+                raise barrier.refusal(timeout)
+            time.sleep(min(_LOOK, max(0.0, deadline - time.monotonic())))
+        return {source: position.text for source, position in barrier.goal.items()}
+    finally:
+        for source in opened.values():
+            source.close()
+
+
+def _needed(project: Project, names: Sequence[str]) -> dict[str, list[str]]:
+    """The sources that each of these views uses."""
+    for name in names:
+        if name not in project.views:
+            raise UserError(f"there is no view {name!r}", fix=f"There are {', '.join(project.views)}.")
+    found = {name: sorted(source_names(project.views[name].sql)) for name in names or project.views}
+    for name, sources in found.items():
+        for source in sources:
+            if source not in project.sources:
+                raise UserError(f"there is no source {source!r}", where=f"view {name}", fix="See `strobe check`.")
+    return found
+
+
+class _Barrier:
+    """Where the sources were when the wait began, and which views are not there yet."""
+
+    def __init__(self, project: Project, sources: dict[str, Source], needed: dict[str, list[str]]) -> None:
+        self._warehouse = project.warehouse
+        self._sources = sources
+        self._needed = needed
+        self.goal: dict[str, Position] = {}
+        self._identity: dict[str, str] = {}
+        self._problems: dict[str, str] = {}
+        self._heard = Heard()
+        self._header: Header | None = None
+        self._next_look = 0.0
+
+    def missing(self) -> list[tuple[str, str]]:
+        """The (view, source) pairs of which readers do not see enough yet."""
+        self._ask()
+        self._heard = hear(self._warehouse)
+        if time.monotonic() >= self._next_look:
+            self._header = last_header(self._warehouse)
+            self._next_look = time.monotonic() + _LOOK_AT_LOG
+        pairs = ((view, source) for view, sources in self._needed.items() for source in sources)
+        return [(view, source) for view, source in pairs if not self._reached(view, source)]
+
+    def _ask(self) -> None:
+        for name, source in self._sources.items():
+            if name in self.goal:
+                continue
+            try:
+                self._identity[name] = source.identity()
+                self.goal[name] = source.now()
+                self._problems.pop(name, None)
+            except SourceUnavailable as error:
+                self._problems[name] = str(error)
+
+    def _reached(self, view: str, source: str) -> bool:
+        if source not in self.goal or self._header is None:
+            return False
+        if self._header.identity.get(source) != self._identity[source]:
+            return False
+        return any(self.goal[source] <= position for position in self._visible(view, source))
+
+    def _visible(self, view: str, source: str) -> Iterable[Position]:
+        parse = self._sources[source].position
+        if self._header is not None and source in self._header.positions.get(view, {}):
+            yield parse(self._header.positions[view][source])
+        said = self._heard.document if self._heard.alive else {}
+        kept, position = said.get("views", {}).get(view), said.get("sources", {}).get(source, {}).get("position")
+        if kept is not None and not kept.get("stale") and position is not None:
+            yield parse(position)
+
+    def refusal(self, timeout: float) -> NotNow:
+        missing = self.missing()
+        reasons = list(dict.fromkeys(self._reason(view, source) for view, source in missing))
+        fix = "Wait longer with --timeout, or see `strobe status`." if self._heard.alive else "Start `strobe run`."
+        return NotNow(
+            f"not everything was visible within {timeout:g} s: {'; '.join(reasons)}; {self._heard}",
+            where=f"views {', '.join(dict.fromkeys(view for view, _ in missing))}",
+            fix=fix,
+        )
+
+    def _reason(self, view: str, source: str) -> str:
+        if source in self._problems:
+            return self._problems[source]
+        if self._header is None or view not in self._header.positions:
+            return f"view {view} has not been loaded yet"
+        if self._header.identity.get(source) != self._identity[source]:
+            return f"source {source} is another database than the one that the views were loaded from"
+        seen = max(self._visible(view, source), key=lambda position: position.order, default=None)
+        problem = self._heard.document.get("sources", {}).get(source, {}).get("problem") if self._heard.alive else None
+        return f"source {source} is at {self.goal[source]} and seen up to {seen}{f' ({problem})' if problem else ''}"

@@ -1,0 +1,1 @@
+"""The project file: what it may say, and how it is read."""

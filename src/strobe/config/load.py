@@ -1,0 +1,345 @@
+"""Reads a project folder: `strobe.yml` and `views/*.sql`.
+
+Reading goes in steps, each of which knows where it is in the file: text to plain values with their lines; `${…}`
+replaced in sources and Spark settings; values to models; models to a `Project`. Whatever is wrong ends in one
+`UserError` that names the line and what to write instead. Messages quote the file as it was written, never a value that
+came in through `${…}`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from strobe.config.model import (
+    NAME_PATTERN,
+    WITH_DSN,
+    DeltaSource,
+    Document,
+    FilesSource,
+    Limits,
+    MariadbSource,
+    PostgresSource,
+    Project,
+    Slot,
+    SqliteSource,
+    ViewConfig,
+    _Model,
+)
+from strobe.config.yamlfile import FILE, NodePath, YamlFile, mistake
+from strobe.errors import UserError
+
+_FORMATS = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+_SHORTEST_SECRET = 4
+"""A shorter value hides nothing, and blotting it out would spoil every message that happens to contain it."""
+
+
+def load_project(directory: Path) -> Project:
+    """Read the project in a folder, or say in one `UserError` what is wrong with it."""
+    directory = directory.resolve()
+    source = YamlFile.read(directory / FILE)
+    filled, secrets = _substitute(source, directory)
+    document = _validate(source, filled)
+    return Project(
+        directory=directory,
+        name=document.project,
+        warehouse=_absolute(directory, document.warehouse),
+        retention=document.retention,
+        evaluate=document.evaluate,
+        order=document.order,
+        views=_views(source, document, directory),
+        sources={
+            name: config
+            if isinstance(config, WITH_DSN)
+            else config.model_copy(update={"path": str(_absolute(directory, config.path))})
+            for name, config in document.sources.items()
+        },
+        spark=dict(document.spark),
+        secrets=frozenset(secret for secret in (*secrets, *_passwords(document)) if len(secret) >= _SHORTEST_SECRET),
+    )
+
+
+def _passwords(document: Document) -> Iterable[str]:
+    """Parts of dsns that are secrets by themselves."""
+    dsns = (config.dsn for config in document.sources.values() if isinstance(config, WITH_DSN))
+    return [found for dsn in dsns for found in _password(dsn)]
+
+
+def _password(dsn: str) -> list[str]:
+    in_url = re.findall(r"://[^/?#]*?:([^/?#]*)@", dsn) + re.findall(r"[?&]password=([^&]*)", dsn)
+    in_keys = [a or b for a, b in re.findall(r"\bpassword\s*=\s*(?:'((?:[^'\\]|\\.)*)'|([^\s']+))", dsn)]
+    found = [text for text in (in_url if "://" in dsn else in_keys) if text]
+    return [*found, *(unquote(text) for text in found)]
+
+
+def _absolute(directory: Path, path: str) -> Path:
+    return Path(os.path.normpath(directory / Path(path).expanduser()))
+
+
+# Secrets.
+
+
+def _substitute(source: YamlFile, directory: Path) -> tuple[dict[str, Any], set[str]]:
+    """The values with every `${…}` in sources and Spark settings replaced, and what they were replaced by."""
+    secrets: set[str] = set()
+
+    def fill(value: Any, path: NodePath) -> Any:
+        if isinstance(value, dict):
+            return {key: fill(item, (*path, key)) for key, item in value.items()}
+        if isinstance(value, list):
+            return [fill(item, (*path, index)) for index, item in enumerate(value)]
+        if not isinstance(value, str):
+            return value
+        return re.sub(r"\$\{([^}]*)\}", lambda found: secret(found.group(1), path), value)
+
+    def secret(reference: str, path: NodePath) -> str:
+        try:
+            found = _look_up(reference, directory)
+        except _MissingError as missing:
+            raise mistake(missing.message, source.line(path), missing.fix) from None
+        secrets.add(found)
+        return found
+
+    values = {key: fill(item, (key,)) if key in ("sources", "spark") else item for key, item in source.values.items()}
+    return values, secrets
+
+
+class _MissingError(Exception):
+    def __init__(self, message: str, fix: str) -> None:
+        self.message, self.fix = message, fix
+
+
+def _look_up(reference: str, directory: Path) -> str:
+    if reference.startswith("file:"):
+        path = reference.removeprefix("file:")
+        try:
+            return _absolute(directory, path).read_text(encoding="utf-8").rstrip("\r\n")
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+            raise _MissingError(
+                f"the secret file {path} cannot be read: {reason}", f"Put the secret into {path}."
+            ) from None
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", reference):
+        raise _MissingError(
+            f"${{{reference}}} names nothing", "Write ${NAME} for an environment variable or ${file:path}."
+        )
+    if reference not in os.environ:
+        raise _MissingError(
+            f"the environment variable {reference} is not set", f"Set {reference} before you start Strobe."
+        )
+    return os.environ[reference]
+
+
+# Validation, and its errors in plain words.
+
+
+def _validate(source: YamlFile, values: dict[str, Any]) -> Document:
+    for section in ("spark", "views"):
+        if section in values and values[section] is None:
+            values[section] = {}
+    _check_sources(source, values.get("sources"))
+    _check_spark(source, values.get("spark"))
+    views = values.get("views")
+    if isinstance(views, dict):
+        values["views"] = {name: {} if view is None else view for name, view in views.items()}
+    try:
+        document = Document.model_validate(values)
+    except ValidationError as error:
+        # The first in the file, but a misspelt key before the complaint that the right one is missing.
+        details = error.errors(include_url=False, include_input=False)
+        mistakes = [(detail["type"] == "missing", *_explain(source, detail)) for detail in details]
+        raise min(mistakes, key=lambda each: each[:2])[2] from None
+    if not document.retention:
+        raise mistake("retention must be longer than nothing", source.line(("retention",)), "Write retention: 7d.")
+    return document
+
+
+def _check_sources(source: YamlFile, sources: Any) -> None:
+    """What the models cannot say of sources: reserved names, formats by suffix, keys that repeat."""
+    for name, config in sources.items() if isinstance(sources, dict) else ():
+        path: NodePath = ("sources", name)
+        if name == "views":
+            fix = "`views.<name>` stands for views on views: give the source another name."
+            raise mistake("views is reserved and cannot name a source", source.line(path), fix)
+        if not isinstance(config, dict):
+            continue
+        if config.get("type") == "files":
+            _check_files(source, path, config)
+        if config.get("type") in ("files", "delta"):
+            _check_key(source, path, config)
+        if config.get("type") in ("postgres", "mariadb"):
+            _check_dsn(source, path)
+
+
+def _check_dsn(source: YamlFile, path: NodePath) -> None:
+    """A password may come from outside only, where it is known to be a secret."""
+    written = source.get((*path, "dsn"))
+    if isinstance(written, str) and _password(re.sub(r"\$\{[^}]*\}", "", written)):
+        fix = f"Write dsn: ${{{str(path[1]).upper()}_DSN}} and set that variable, or use ${{file:…}}."
+        raise mistake("the dsn holds a password", source.line((*path, "dsn")), fix)
+
+
+def _check_files(source: YamlFile, path: NodePath, config: dict[str, Any]) -> None:
+    if "format" not in config and isinstance(config.get("path"), str):
+        suffix = Path(config["path"]).suffix.lower()
+        if suffix not in _FORMATS:
+            fix = f"Add format: csv, jsonl or parquet to source {path[1]}."
+            raise mistake("the path does not say which format the file has", source.line((*path, "path")), fix)
+        config["format"] = _FORMATS[suffix]
+
+
+def _check_key(source: YamlFile, path: NodePath, config: dict[str, Any]) -> None:
+    key = config.get("key")
+    if isinstance(key, list) and any(key.count(column) > 1 for column in key):
+        raise mistake("key names a column twice", source.line((*path, "key")), "Name each column of the key once.")
+
+
+def _check_spark(source: YamlFile, settings: Any) -> None:
+    for name, value in settings.items() if isinstance(settings, dict) else ():
+        line = source.line(("spark", name))
+        if not name.startswith("spark."):
+            raise mistake(f"{name} is not a Spark setting", line, "Spark's settings begin with `spark.`")
+        if name == "spark.sql.session.timeZone" and value != "UTC":
+            fix = "Remove the setting; convert with from_utc_timestamp where a view should show local time."
+            raise mistake("Strobe always runs Spark in UTC", line, fix)
+
+
+_KINDS = {
+    "string_type": "text",
+    "dict_type": "keys and values",
+    "model_type": "keys and values",
+    "model_attributes_type": "keys and values",
+    "list_type": "a list, as [a, b]",
+}
+
+
+def _explain(source: YamlFile, detail: ErrorDetails) -> tuple[int, UserError]:
+    """One of pydantic's findings as (line, error)."""
+    is_key = detail["loc"][-1:] == ("[key]",)
+    path = _path_in_file(detail["loc"][:-1] if is_key else detail["loc"])
+    name = ".".join(map(str, path))
+    kind, context, line = detail["type"], detail.get("ctx", {}), source.line(path)
+    if kind == "extra_forbidden":
+        known = _keys_at(source, path[:-1])
+        message, fix = f"{name} is not a known key", _suggest(str(path[-1]), known)
+    elif kind in ("missing", "union_tag_not_found"):
+        wanted = f"{name}.type" if kind == "union_tag_not_found" else name
+        message, fix = f"{wanted} is missing", f"Add {wanted.rpartition('.')[2]}."
+    elif kind in ("literal_error", "union_tag_invalid"):
+        inside = path if kind == "literal_error" else (*path, "type")
+        line = source.line(inside)
+        known = re.findall(r"'([^']*)'", str(context.get("expected") or context.get("expected_tags"))) or ["1"]
+        message = f"{'.'.join(map(str, inside))} cannot be {_shown(source.get(inside))}"
+        fix = _suggest(str(source.get(inside)), known)
+    elif kind == "string_pattern_mismatch":
+        shown = path[-1] if is_key else source.get(path)
+        message = f"{shown} is not a name that Strobe takes"
+        fix = "Names begin with a lower-case letter; lower-case letters, digits and _ follow."
+    elif kind in _KINDS:
+        message, fix = f"{name} must be {_KINDS[kind]}, not {_shown(source.get(path))}", "Put text in quotes."
+        if kind != "string_type":
+            fix = f"Write {_KINDS[kind]} there."
+    elif kind in ("string_too_short", "too_short"):
+        message, fix = f"{name} is empty", "Fill it in."
+    else:
+        message, fix = f"{name} {detail['msg']}", f"Change {name}."
+    return line, mistake(message, line, fix)
+
+
+def _path_in_file(loc: Iterable[str | int]) -> NodePath:
+    """Where pydantic's location is in the file: it puts the kind of a source behind the source's name."""
+    path = tuple(loc)
+    return path[:2] + path[3:] if path[:1] == ("sources",) and len(path) > 2 else path
+
+
+def _keys_at(source: YamlFile, path: NodePath) -> list[str]:
+    models: dict[str, type[_Model]] = {
+        "sqlite": SqliteSource,
+        "files": FilesSource,
+        "postgres": PostgresSource,
+        "mariadb": MariadbSource,
+        "delta": DeltaSource,
+    }
+    if path[:1] == ("sources",) and path[2:] == ("limits",):
+        return list(Limits.model_fields)
+    if path[:1] == ("sources",) and path[2:] == ("slot",):
+        return list(Slot.model_fields)
+    if path[:1] == ("views",):
+        return list(ViewConfig.model_fields)
+    if path[:1] == ("sources",):
+        fields = models[source.get((*path, "type"))].model_fields
+        return [field.alias or name for name, field in fields.items()]
+    return list(Document.model_fields)
+
+
+def _suggest(written: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(written, known, n=1)
+    listed = ", ".join(known)
+    return f"Did you mean {close[0]}? Possible here: {listed}." if close else f"Possible here: {listed}."
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "empty"
+    if isinstance(value, dict | list):
+        return "keys and values" if isinstance(value, dict) else "a list"
+    return json.dumps(value, default=str, ensure_ascii=False)
+
+
+# Views.
+
+
+def _views(source: YamlFile, document: Document, directory: Path) -> dict[str, ViewConfig]:
+    """The views of strobe.yml with their SQL, and then those that are only files, by name."""
+    files = {file.stem: file for file in sorted((directory / "views").glob("*.sql")) if not file.name.startswith(".")}
+    named = {_absolute(directory, view.file) for view in document.views.values() if view.file}
+    views: dict[str, ViewConfig] = {}
+    for name, view in document.views.items():
+        line = source.line(("views", name))
+        own = files.pop(name, None)
+        if view.sql and view.file:
+            raise mistake(f"view {name} has both sql and file", line, "Keep one of the two.")
+        if own and (view.sql or view.file) and own not in named:
+            raise mistake(f"view {name} is defined here and in views/{name}.sql", line, "Remove one of the two.")
+        views[name] = _with_sql(name, view, own, directory, f"{FILE}: line {line}")
+    for name, file in files.items():
+        if file not in named:
+            views[name] = _with_sql(name, ViewConfig(), file, directory, f"views/{file.name}")
+    if not views:
+        fix = "Add a view under `views:`, or a file views/<name>.sql."
+        raise mistake("the project has no views", source.line(("views",)), fix)
+    return views
+
+
+def _with_sql(name: str, view: ViewConfig, own: Path | None, directory: Path, where: str) -> ViewConfig:
+    if not re.fullmatch(NAME_PATTERN, name):
+        fix = "Names begin with a lower-case letter; lower-case letters, digits and _ follow: rename the file."
+        raise UserError(f"{name} is not a name that a view can have", where=where, fix=fix)
+    if view.sql:
+        sql, file = view.sql, None
+    elif view.file or own:
+        file = view.file or f"views/{name}.sql"
+        sql = _read_sql(_absolute(directory, file), file, where)
+    else:
+        fix = f"Add sql: or file: to it, or write views/{name}.sql."
+        raise UserError(f"view {name} has no SQL", where=where, fix=fix)
+    if not sql.strip():
+        raise UserError(f"the SQL of view {name} is empty", where=file or where, fix="Write a SELECT statement.")
+    return view.model_copy(update={"sql": sql, "file": file})
+
+
+def _read_sql(path: Path, shown: str, where: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise UserError(f"{shown} cannot be read: {reason}", where=where, fix="Name a file that holds SQL.") from None

@@ -1,0 +1,333 @@
+"""Views that cannot be kept at the moment, so that the others go on without them.
+
+A view is *aside* if it cannot be compiled any more when the run starts (a column is gone), stands *still* when one of
+its relations or sources cannot be followed any more, until it is rebuilt, and waits while one of its sources is down:
+*detached* if that was noticed when its views had been compiled, *unreached* if before.
+
+Where the log of a source is let go on purpose, its views are rebuilt without anybody's asking. Which these are is
+noted in the warehouse before.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
+
+from strobe.algebra.view import View
+from strobe.coordinator.verify import same_source, verify_source
+from strobe.errors import LostGuarantee, RelationLost, SourceLost, SourceUnavailable, StrobeError, UserError
+from strobe.pipeline.background import begin
+from strobe.pipeline.pipeline import Coordinator
+from strobe.planning.topology import Assembly, as_applied, as_loaded, schemas_of, source_names
+from strobe.sources.base import Source
+from strobe.warehouse.control import todo
+from strobe.warehouse.layout import Layout
+from strobe.warehouse.records import Commit, Definition
+
+DETACH = 10.0
+"""Seconds for which a source may be down before the views that do not need it go on without the others."""
+
+RETRY = 2.0
+"""Seconds between looks whether it is back."""
+
+VERIFY, VERIFY_LONGEST = 60.0, 3600.0
+"""Seconds between looks whether a source that was lost is the old one again: twice as many each time that it seemed
+so, since it may have been lost by something that verifying does not find."""
+
+
+class Absences:
+    def __init__(self, layout: Layout, say: Callable[[str], None], *, set_aside: bool) -> None:
+        """With `set_aside`, it is no reason to end that no view is left, and none is rebuilt without being asked."""
+        self._layout = layout
+        self._say = say
+        self._set_aside = set_aside
+        self._applied: Mapping[str, Definition] = {}
+        self._compiled: Mapping[str, View] = {}
+        self.aside: dict[str, UserError] = {}
+        self.still: dict[str, SourceLost] = {}
+        """Until they are rebuilt."""
+        self._noted: dict[str, set[str]] = {}
+        """Views that are to be rebuilt, and because of which sources."""
+        self.detached: set[str] = set()
+        self._unreached: set[str] = set()
+        self.regroup: set[str] | None = None
+        """What will be detached when the loop begins anew, because sources came or went or were tied together."""
+        self.together: set[frozenset[str]] = set()
+        """Sources that have taken part in one global transaction."""
+        self._down_since: dict[str, float] = {}
+        self._looking: Future[tuple[set[str], set[str]]] | None = None
+        self._next_look = self._next_verify = 0.0
+        self._verify_every = VERIFY
+
+    @property
+    def problems(self) -> dict[str, UserError]:
+        """By view, why it stands still."""
+        return {**self.still, **self.aside}
+
+    def complain(self) -> None:
+        """Raise if views stand still until somebody does something."""
+        if self.problems:
+            first = next(iter(self.problems.values()))
+            raise LostGuarantee(f"{_standing(self.problems)}: {first.message}", where=first.where, fix=first.fix)
+
+    @property
+    def down(self) -> set[str]:
+        """Sources that are down, whose views stand still."""
+        return self.detached | self._unreached
+
+    @property
+    def given_up(self) -> set[str]:
+        """Views for which no log need be kept. Where a source was lost as a whole it may not be theirs."""
+        return {name for name, error in self.still.items() if isinstance(error, RelationLost)}
+
+    # At the start of the loop.
+
+    def as_applied(self, assembly: Assembly, definitions: Mapping[str, Definition]) -> Assembly:
+        """The views as they were last loaded, without those that cannot be kept."""
+        self._begin_with(definitions)
+        applied = {name: definition.sql for name, definition in definitions.items()}
+        assembly, failed = _asked(assembly, {s for sql in applied.values() for s in source_names(sql)})
+        self._unreached = {name for name, error in failed.items() if isinstance(error, SourceUnavailable)}
+        absent = {n: failed[s] for n, sql in applied.items() for s in sorted(source_names(sql)) if s in failed}
+        rest = {name: sql for name, sql in applied.items() if name not in absent}
+        found, lacking = _compiled(assembly, rest, self._say)
+        absent |= lacking
+        if absent and absent.keys() == applied.keys() and not (self._unreached or self._set_aside):
+            error = next(iter(absent.values()))
+            raise UserError(error.message, where=error.where, fix=error.fix) from error
+        for name, error in absent.items():
+            self._say(f"view {name} stands still: {error}")
+        self.aside = {name: error for name, error in absent.items() if isinstance(error, UserError)}
+        self._compiled = {name: planned.view for name, planned in found.views.items()}
+        return found
+
+    def _begin_with(self, definitions: Mapping[str, Definition]) -> None:
+        """What was said of views that are gone, or were loaded anew since, counts no more."""
+        before, self._applied, self._looking = self._applied, definitions, None
+        same = {n for n, d in definitions.items() if n not in before or before[n].generation == d.generation}
+        self.still = {name: error for name, error in self.still.items() if name in same}
+        self._noted = {}
+        for source in {s for d in definitions.values() for s in source_names(d.sql)}:
+            noted = todo.read(self._layout, f"{todo.REBUILD}.{source}")
+            views = [n for n, d in definitions.items() if noted.get(n) == d.generation]
+            for name in views:
+                self._noted.setdefault(name, set()).add(source)
+                fix = "It is rebuilt by itself."
+                let_go = SourceLost("log that it needed was let go", source=source, rebuild=True, fix=fix)
+                self.still.setdefault(name, let_go)
+            if noted and not views:
+                todo.clear(self._layout, f"{todo.REBUILD}.{source}")
+
+    def present(self, assembly: Assembly, last: Commit) -> Assembly:
+        """The views that can be kept from the last commit on."""
+        while True:
+            present = self._present(assembly)
+            try:
+                unreachable = self._verify(present, last)
+            except SourceLost as error:
+                self.stand_still(error)
+                continue
+            if not unreachable and not present.views.keys() & self.still.keys():
+                return present
+            self.detached |= unreachable
+
+    def _present(self, assembly: Assembly) -> Assembly:
+        """The views all of whose sources can be reached; the others stay at their last right state until they can. A
+        copy that stands still is of no use: the source is asked instead."""
+        known = {n: p for n, p in assembly.views.items() if n not in self.still}
+        views = {n: p for n, p in known.items() if not self.detached & set(p.view.sources)}
+        waiting = sorted(set(known) - set(views))
+        if waiting:
+            self._say(f"waiting for {', '.join(sorted(self.detached))}: {_standing(waiting)}")
+        views = {name: replace(planned, view=as_loaded(planned.view, views)) for name, planned in views.items()}
+        return replace(assembly, views=views)
+
+    def _verify(self, assembly: Assembly, last: Commit) -> set[str]:
+        """Rule 8: the sources are the same, and their logs still reach back to where the views stand.
+
+        Returns those that cannot be reached; they are verified when they are back. A view that stood still until a log
+        did not reach back to it any more does not keep the others from going on.
+        """
+        unreachable: set[str] = set()
+        for name in {s for planned in assembly.views.values() for s in planned.view.sources}:
+            users = [view for view, planned in assembly.views.items() if name in planned.view.sources]
+            try:
+                self.put_still(verify_source(assembly.sources[name], last, users))
+            except SourceUnavailable as error:
+                self._say(str(error))
+                unreachable.add(name)
+        return unreachable
+
+    # Views that stand still.
+
+    def stand_still(self, error: SourceLost, among: Collection[str] | None = None) -> None:
+        """Let views go on without those, of all or of some, that use what cannot be followed any more."""
+        if isinstance(error, RelationLost):
+            lost = {(error.source, name) for name in error.relations}
+            using = {n for n, view in self._compiled.items() if lost & {(r.source, r.name) for r in view.relations}}
+        else:
+            using = {name for name, d in self._applied.items() if error.source in source_names(d.sql)}
+        if among is not None:
+            using &= set(among)
+        if not using:
+            raise error
+        self.put_still(dict.fromkeys(using, error))
+
+    def put_still(self, lost: Mapping[str, SourceLost]) -> None:
+        """Raises the reason if no view is left that can be kept, now or when its source is back.
+
+        A view that somebody has to decide about is not rebuilt unasked, whatever else it loses."""
+        news = {n: e for n, e in lost.items() if not (e.rebuild and n in self.still and not self.still[n].rebuild)}
+        for name, error in news.items():
+            if error.rebuild:
+                todo.add(self._layout, f"{todo.REBUILD}.{error.source}", {name: self._applied[name].generation})
+                self._noted.setdefault(name, set()).add(error.source)
+        if news:
+            self._next_verify = time.monotonic() + self._verify_every
+        self.still |= news
+        left = self._applied.keys() - self.still.keys() - self.aside.keys()
+        if lost and not (left or self._noted or self._set_aside):
+            raise next(iter(lost.values()))
+        for error in {*news.values()}:
+            self._say(f"{_standing(n for n in news if news[n] is error)}: {error}")
+
+    # Views that are rebuilt without being asked.
+
+    @property
+    def to_rebuild(self) -> list[str]:
+        if self._set_aside:
+            return []
+        return [name for name in self._noted if name in self.still and self.still[name].rebuild]
+
+    @property
+    def to_renew(self) -> set[str]:
+        """The sources whose log is let go for that."""
+        return {source for name in self.to_rebuild for source in self._noted[name]} - self.down
+
+    @property
+    def ready(self) -> list[str]:
+        """Those of the views that can be loaded at the moment."""
+        absent = {*self.aside, *(n for n, d in self._applied.items() if source_names(d.sql) & self.down)}
+        return [name for name in self.to_rebuild if name not in absent]
+
+    def unfit(self, sources: Mapping[str, Source], last: Commit, views: list[str]) -> dict[str, SourceLost]:
+        """Those of the views that have lost more than log which was let go, so that somebody has to decide."""
+        found: dict[str, SourceLost] = {}
+        for name in views:
+            for source in sorted(source_names(self._applied[name].sql)):
+                try:
+                    if source in self._noted[name]:
+                        same_source(sources[source], last, [name])
+                    else:
+                        verify_source(sources[source], last, [name])
+                except SourceLost as error:
+                    found[name] = error
+        return found
+
+    # While the loop runs.
+
+    def mind(self, coordinator: Coordinator) -> None:
+        """Let views go on without those whose source is down, and take these in again when it is back."""
+        now = time.monotonic()
+        down = {name for name in coordinator.monitors if isinstance(coordinator.problem(name), SourceUnavailable)}
+        self._down_since = {name: self._down_since.get(name, now) for name in down}
+        lost = {name for name, since in self._down_since.items() if now - since > DETACH}
+        if any(not lost & set(planned.view.sources) for planned in coordinator.assembly.views.values()) and lost:
+            self.regroup = self.detached | lost
+        elif self._looking is not None and self._looking.done():
+            back, mended = self._looking.result()
+            self._looking, self._next_look = None, now + RETRY
+            if mended:
+                self._verify_every = min(2 * self._verify_every, VERIFY_LONGEST)
+            if back or mended:
+                self.still = {name: error for name, error in self.still.items() if name not in mended}
+                self.regroup = self.detached - back
+        elif self._looking is None and now >= self._next_look:
+            doubted: dict[str, list[str]] = {}
+            if now >= self._next_verify:
+                doubted, self._next_verify = self._doubted(), now + self._verify_every
+            if self.down or doubted:
+                sources, last = coordinator.assembly.sources, coordinator.committer.last
+                self._looking = begin(
+                    partial(_look, sources, last, set(self.detached), set(self._unreached), doubted), "look"
+                )
+
+    def _doubted(self) -> dict[str, list[str]]:
+        """Sources that were lost as a whole, and the views that would be kept again if that was a mistake."""
+        found: dict[str, list[str]] = {}
+        for name, error in self.still.items():
+            if not isinstance(error, RelationLost) and not error.rebuild and name in self._compiled:
+                found.setdefault(error.source, []).append(name)
+        return found
+
+    def tie(self, sources: frozenset[str]) -> None:
+        """A global transaction ties sources together whose views were in different groups: begin anew, in one."""
+        self.together.add(sources)
+        self.regroup = set(self.detached)
+        self._say(f"a transaction spans {', '.join(sorted(sources))}: their views share commits from now on")
+
+
+def _standing(views: Iterable[str]) -> str:
+    names = sorted(views)
+    return f"{', '.join(names)} {'stands' if len(names) == 1 else 'stand'} still"
+
+
+def _asked(assembly: Assembly, used: set[str]) -> tuple[Assembly, dict[str, UserError | SourceUnavailable]]:
+    """The assembly with what the sources offer that were not asked yet, each once; and which could not be asked."""
+    known = {relation.source for relation in assembly.schemas.values()}
+    found, failed = dict(assembly.schemas), dict[str, UserError | SourceUnavailable]()
+    for name in sorted((used - known) & assembly.sources.keys()):
+        try:
+            found |= schemas_of(assembly.sources[name])
+        except (UserError, SourceUnavailable) as error:
+            failed[name] = error
+    return replace(assembly, schemas=found), failed
+
+
+def _compiled(
+    assembly: Assembly, applied: Mapping[str, str], say: Callable[[str], None]
+) -> tuple[Assembly, dict[str, UserError]]:
+    """The views, without those that a source has no more of what they use, and these."""
+    try:
+        return as_applied(assembly, applied, say), {}
+    except UserError:
+        lacking: dict[str, UserError] = {}
+        for name, sql in applied.items():
+            try:
+                as_applied(assembly, {name: sql}, lambda _: None)
+            except UserError as error:
+                lacking[name] = error
+        return as_applied(assembly, {n: sql for n, sql in applied.items() if n not in lacking}, say), lacking
+
+
+def _look(
+    sources: Mapping[str, Source],
+    last: Commit,
+    detached: set[str],
+    unreached: set[str],
+    doubted: Mapping[str, list[str]],
+) -> tuple[set[str], set[str]]:
+    """Which sources are back, and which views can be kept again."""
+    back = {name for name in detached if _answers(sources[name].now)}
+    back |= {name for name in unreached if _answers(sources[name].schemas)}
+    mended: set[str] = set()
+    for name, views in doubted.items():
+        try:
+            mended |= set(views) - verify_source(sources[name], last, views).keys()
+        except StrobeError:
+            continue
+    return back, mended
+
+
+def _answers(ask: Callable[[], object]) -> bool:
+    """Whatever is wrong otherwise is found out when it is verified."""
+    try:
+        ask()
+    except SourceUnavailable:
+        return False
+    except StrobeError:
+        pass
+    return True

@@ -1,0 +1,145 @@
+"""What must be done now and then, in the background: fold, discard, maintain.
+
+Folding merges the log into the view tables by time and size and when nothing else happens; sources are told how far
+they may discard their logs; old parts of the warehouse are compacted and dropped. None of it is needed for
+correctness, all of it can be interrupted anywhere, and none of it delays commits.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+
+from strobe.errors import LostGuarantee, SourceUnavailable, StrobeError, UserError
+from strobe.messages import Position
+from strobe.pipeline.pipeline import Coordinator
+from strobe.sources.base import Source
+from strobe.warehouse.warehouse import Warehouse
+
+FOLD_EVERY = 60.0
+FOLD_SHARE = 10
+"""Folding that takes long is done less often: at the most for one of so many seconds, unless many commits wait."""
+FOLD_COMMITS = 500
+IDLE_FOLD = 5.0
+DISCARD_EVERY = 5.0
+END_EVERY = 60.0
+"""Where a log ends that nobody reads takes a snapshot of its source to find out."""
+MAINTAIN_EVERY = 600.0
+
+
+class Caretaker(threading.Thread):
+    def __init__(self, coordinator: Coordinator, warehouse: Warehouse, say: Callable[[str], None]) -> None:
+        super().__init__(name="caretaker", daemon=True)
+        self._coordinator = coordinator
+        self._warehouse = warehouse
+        self._say = say
+        self._ended = threading.Event()
+        self._folded = coordinator.committer.last.number
+        self._fold_took = 0.0
+        self._folded_at = self._maintained_at = self._discarded_at = time.monotonic()
+        self._discarded: dict[str, str] = {}
+        self._next_end: dict[str, float] = {}
+        self.logs_needed: Callable[[], bool] = lambda: False
+        """Whether views that will join read the sources from earlier on: nothing is discarded or rewritten."""
+        self.hurry: Callable[[], bool] = lambda: False
+        """Whether nothing that takes long is to be begun."""
+        self.still: Collection[str] = ()
+        """Views that stand still until they are rebuilt: a source that is read for others keeps no log for them."""
+        self.given_up: Collection[str] = ()
+        """Those of them for which nobody's log need be kept."""
+
+    def fold_soon(self) -> None:
+        """There is something to publish that no later commit stands for."""
+        self._folded -= 1
+        self._folded_at -= FOLD_EVERY
+
+    def run(self) -> None:
+        while not self._ended.wait(0.5):
+            now = time.monotonic()
+            try:
+                if not self.hurry():
+                    self._warehouse.empty()
+                if now - self._discarded_at >= DISCARD_EVERY:
+                    self._discard()
+                if self._fold_due(now):
+                    self._fold()
+                if now - self._maintained_at >= MAINTAIN_EVERY and not self.logs_needed():
+                    self._warehouse.maintain()
+                    self._maintained_at = time.monotonic()
+            except LostGuarantee as error:  # more log is kept than may be
+                self._coordinator.fail(error)
+                return
+            except (SourceUnavailable, UserError) as error:
+                self._say(f"put off: {error}")
+                self._folded_at = self._maintained_at = time.monotonic()
+            except BaseException as error:  # the coordinator ends with it
+                self._coordinator.fail(error)
+                return
+
+    def _fold_due(self, now: float) -> bool:
+        last = self._coordinator.committer.last
+        behind = last.number - self._folded
+        since_commit = time.time() - last.committed_at.timestamp()
+        waited = now - self._folded_at
+        pause = max(FOLD_EVERY, FOLD_SHARE * self._fold_took)
+        if self.hurry():
+            return False
+        return behind > 0 and (behind >= FOLD_COMMITS or waited >= pause or min(waited, since_commit) >= IDLE_FOLD)
+
+    def _fold(self) -> None:
+        last, began = self._coordinator.committer.last.number, time.monotonic()
+        self._warehouse.fold()
+        self._folded, self._folded_at = last, time.monotonic()
+        self._fold_took = self._folded_at - began
+
+    def _discard(self) -> None:
+        """Durable positions only: what is not in the log yet may have to be read again."""
+        if self.logs_needed():
+            return
+        self._discarded_at = time.monotonic()
+        last = self._coordinator.committer.last
+        for name, source in self._coordinator.assembly.sources.items():
+            users = [view for view, vector in last.positions.items() if name in vector]
+            if users:
+                source.guard()
+                needed = self._needed(name, source, users)
+                if needed is not None and self._discarded.get(name) != needed.text:
+                    source.discard(needed)
+                    self._discarded[name] = needed.text
+
+    def _needed(self, name: str, source: Source, users: Sequence[str]) -> Position | None:
+        """Up to where its log may go; None if that is not known."""
+        read = name in self._coordinator.vector
+        absent = self.still if read else self.given_up
+        texts = [self._coordinator.committer.last.positions[view][name] for view in users if view not in absent]
+        if texts and read:
+            return min((source.position(text) for text in texts), key=lambda position: position.order)
+        if not texts and time.monotonic() >= self._next_end.get(name, 0.0):
+            self._next_end[name] = time.monotonic() + END_EVERY
+            return end_of(source)
+        return None
+
+    def finish(self) -> None:
+        """At a clean stop: fold everything that has been committed."""
+        self.stop()
+        self.join()
+        self._warehouse.empty()
+        self._warehouse.fold()
+        self._discard()
+
+    def stop(self) -> None:
+        self._ended.set()
+
+
+def end_of(source: Source) -> Position | None:
+    """Up to where everything in a log that is kept for nobody can be seen by whoever loads views anew; None if that
+    cannot be found out."""
+    with suppress(StrobeError):
+        reader = source.reader(at_a_position=True)
+        try:
+            return reader.open().through
+        finally:
+            reader.close()
+    return None

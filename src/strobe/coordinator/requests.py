@@ -1,0 +1,124 @@
+"""What others ask of a running coordinator through the mailbox: one request at a time, and every one is answered."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from strobe.apply.cutover import Joining
+from strobe.coordinator.availability import Absences
+from strobe.errors import NotNow, SourceUnavailable, UserError
+from strobe.pipeline.background import aside
+from strobe.pipeline.pipeline import BRING, PAUSE, Coordinator, Errand
+from strobe.warehouse.control import requests
+
+EDITS = ("rebuild", "apply")
+REBUILD_EVERY = 30.0
+"""Seconds between two attempts to rebuild views unasked."""
+FREEZE = 60.0
+"""Seconds for which a coordinator stands still for an auditor that has gone silent."""
+
+
+class Errands:
+    """Takes up requests from the mailbox, one at a time, and answers every one of them."""
+
+    def __init__(self, warehouse: Path, joining: Joining, coordinator: Coordinator) -> None:
+        self._warehouse = warehouse
+        self._joining, self._coordinator = joining, coordinator
+        self._next_look = self._next_rebuild = 0.0
+        self._open: str | None = None
+        self._document: dict[str, Any] = {}
+        self._brought: dict[str, Any] | None = None
+        self._frozen_until = 0.0
+
+    def look(self) -> None:
+        now = time.monotonic()
+        if now < self._next_look:
+            return
+        self._next_look = now + 0.1
+        for number, document in requests.requests(self._warehouse):
+            self._take(number, document)
+
+    def rebuild(self, absent: Absences) -> None:
+        """Unasked: views that needed log which is let go."""
+        if absent.to_rebuild and not self._coordinator.errand_open and time.monotonic() >= self._next_rebuild:
+            self._coordinator.start_errand(self._rebuild(absent))
+
+    def _rebuild(self, absent: Absences) -> Errand:
+        yield from self._joining.rebuild_lost(self._coordinator, absent)
+        self._next_rebuild = time.monotonic() + REBUILD_EVERY
+
+    def put_back(self) -> None:
+        """The coordinator starts anew without some views: an edit that was under way is begun anew with it."""
+        if self._open is not None and self._document.get("kind") in EDITS and not self._joining.ready:
+            requests.put_back(self._warehouse, self._open, self._document)
+            self._open = None
+
+    def _take(self, number: str, document: dict[str, Any]) -> None:
+        kind = document.get("kind")
+        if kind in ("renew", "bring"):
+            if document.get("freeze") != self._open:
+                self._refuse(number, "the coordinator has gone on meanwhile")
+            elif kind == "renew":
+                self._frozen_until = time.monotonic() + FREEZE
+            else:
+                self._brought = {"request": number, **document}
+        elif self._coordinator.errand_open:
+            self._refuse(number, "the coordinator is busy with another request")
+        elif kind in EDITS:
+            self._start(number, document, self._edit(number, document))
+        elif kind == "freeze":
+            self._start(number, document, self._audit(number))
+        elif kind == "fold":
+            self._start(number, document, self._fold(number))
+
+    def _edit(self, number: str, document: dict[str, Any]) -> Errand:
+        if document["kind"] == "rebuild":
+            return self._joining.rebuild(self._coordinator, number, str(document["view"]))
+        return self._joining.apply(self._coordinator, number, bool(document.get("drop_tables")))
+
+    def _start(self, number: str, document: dict[str, Any], errand: Errand) -> None:
+        self._open, self._document, self._brought = number, document, None
+        self._coordinator.start_errand(self._answered(number, errand))
+
+    def _answered(self, number: str, errand: Errand) -> Errand:
+        """An errand that fails is answered with its error, and everything goes on."""
+        try:
+            yield from errand
+        except (UserError, NotNow, SourceUnavailable) as error:
+            self._coordinator.resume()
+            requests.reply(self._warehouse, (self._brought or {}).get("request", number), error.document())
+        self._open = None
+
+    def abandon(self) -> None:
+        """The coordinator ends or starts anew: whoever still waits for an answer is told."""
+        joining = self._joining.ready and self._joining.asked_by == self._open  # then it is told what becomes of it
+        if self._open is not None and not joining:
+            self._refuse((self._brought or {}).get("request", self._open), "the coordinator was interrupted")
+
+    def _refuse(self, number: str, why: str) -> None:
+        requests.reply(self._warehouse, number, NotNow(why, fix="Try again.").document())
+
+    def _fold(self, request: str) -> Errand:
+        """Bring the view tables up to the last commit."""
+        yield from aside(self._coordinator.warehouse.fold, "fold")
+        requests.reply(self._warehouse, request, {"commit": self._coordinator.committer.last.number})
+
+    def _audit(self, request: str) -> Errand:
+        """Stand still until the auditor has read the sources, commit exactly the vector that it read, and go on."""
+        yield from self._coordinator.pause(PAUSE)
+        requests.reply(self._warehouse, request, {"freeze": request})
+        self._frozen_until = time.monotonic() + FREEZE
+        while self._brought is None:
+            if time.monotonic() > self._frozen_until:
+                self._coordinator.resume()
+                return
+            yield
+        sources = self._coordinator.assembly.sources
+        wanted = {s: text for s, text in self._brought["positions"].items() if s in self._coordinator.monitors}
+        vector = {s: sources[s].position(text) for s, text in wanted.items()}  # of others only views that stand still
+        yield from self._coordinator.bring_to(vector, BRING)
+        commit = self._coordinator.committer.last.number
+        self._coordinator.resume()
+        requests.reply(self._warehouse, self._brought["request"], {"commit": commit})

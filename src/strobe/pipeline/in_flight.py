@@ -1,0 +1,96 @@
+"""What transactions hold on to while they are on their way: rows in memory, and files.
+
+Rows in memory are counted, so that sources are left alone while there are too many of them. Rows in files (see
+`data.spilled`) are read into Spark for each view, in the types of its attributes, before a manager gets them.
+
+Files are removed in time, but not too early: the plan of one transaction's commit may read another's rows, which an
+answer had seen or missed. Managers let go of a transaction's rows no later than with its action list. So when a
+transaction has been committed, nothing that arrives from then on needs its files, and when everything has been
+committed that had arrived by then, nothing does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from strobe.algebra.bag import Bag
+from strobe.algebra.relation import Relation
+from strobe.algebra.view import View
+from strobe.data.spilled import Spilled, in_spark
+from strobe.messages import Position, Transaction, Update
+from strobe.sources.net_changes import remove_files
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Session = Callable[[], "SparkSession"]
+
+
+class InFlight:
+    def __init__(self, spark: Session | None, *, keep_files: bool = False) -> None:
+        """Without Spark rows in files are read into memory. Files are kept to the end where a view may be behind what
+        has been committed."""
+        self._spark, self._keep_files = spark, keep_files
+        self.rows = 0
+        """Those in memory, of transactions that have not been committed."""
+        self._held: list[tuple[str, Position, int]] = []
+        self._come: dict[str, Position] = {}
+        """How far each source has come in."""
+        self._spilled: list[Transaction] = []
+        self._committed: list[tuple[Transaction, Mapping[str, Position]]] = []
+        """Transactions with files, each with how far the sources had been read when it was committed."""
+
+    def arrive(self, transaction: Transaction) -> None:
+        self._come[transaction.source] = transaction.position
+        relations = (*transaction.changes.values(), *transaction.gone.values())
+        rows = sum(len(relation) for relation in relations if isinstance(relation, Bag))
+        if rows:
+            self._held.append((transaction.source, transaction.position, rows))
+            self.rows += rows
+        if any(isinstance(relation, Spilled) for relation in relations):
+            self._spilled.append(transaction)
+
+    def committed(self, visible: Callable[[str], Position]) -> None:
+        """Everything up to `visible` of each source has been committed."""
+        self._held = [held for held in self._held if not held[1] <= visible(held[0])]
+        self.rows = sum(rows for _, _, rows in self._held)
+        if self._keep_files:
+            return
+        done = [t for t in self._spilled if t.position <= visible(t.source)]
+        self._spilled = [t for t in self._spilled if not t.position <= visible(t.source)]
+        waiting = [*self._committed, *((transaction, dict(self._come)) for transaction in done)]
+        self._committed = []
+        for transaction, barrier in waiting:
+            if all(position <= visible(source) for source, position in barrier.items()):
+                remove_files(transaction.changes, transaction.gone)
+            else:
+                self._committed.append((transaction, barrier))
+
+    def end(self) -> None:
+        """Nothing is on its way any more."""
+        for transaction in (*self._spilled, *(transaction for transaction, _ in self._committed)):
+            remove_files(transaction.changes, transaction.gone)
+        self._spilled, self._committed = [], []
+
+    def readable(self, update: Update, view: View) -> Update:
+        """An update as the manager of a view can compute with it."""
+        transaction = update.transaction
+        relations = (*transaction.changes.values(), *transaction.gone.values())
+        if all(isinstance(relation, Bag) for relation in relations):
+            return update
+        changes = {name: self._read(relation, view) for name, relation in transaction.changes.items()}
+        gone = {name: self._read(relation, view) for name, relation in transaction.gone.items()}
+        return replace(update, transaction=replace(transaction, changes=changes, gone=gone))
+
+    def _read(self, relation: Relation, view: View) -> Relation:
+        if isinstance(relation, Bag):
+            return relation
+        if isinstance(relation, Spilled) and self._spark is None:
+            return relation.collect()
+        if isinstance(relation, Spilled) and self._spark is not None:
+            return in_spark(self._spark(), relation, view.attribute_types())
+        from strobe.spark.relation import SparkRelation
+
+        return relation.typed(view.attribute_types()) if isinstance(relation, SparkRelation) else relation

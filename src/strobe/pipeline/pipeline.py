@@ -1,0 +1,489 @@
+"""The coordinator: one process that keeps the views of a project, live.
+
+    monitors (a thread per source) ──Transaction──▶ ┐
+    answerer (a few threads per source) ──Answer──▶ ├─ events ─▶ this loop: integrator and merge
+    view tasks (a thread per view) ──ActionList───▶ ┘                │                  │ warehouse transactions
+        ▲ │ queries ▶ answerer                                       │                  ▼
+        └─┴──────────────── updates, answers, cuts ◀─────────────────┘   committer (a thread, one append at a time)
+
+Each pure box is touched by one thread only. The log in the warehouse is the only durable state: after a crash
+everything in flight is forgotten, the last header is read (after fencing off whoever wrote it), and the sources are
+read again from its positions.
+
+Blocks: strongly consistent managers work through the updates between two cuts. A cut is made when the views'
+freshness allows another commit and the block before has been merged, so that under load blocks grow by themselves,
+and for all views at the same update whose rows are tied (see `merge.components`). Groups share no source, and so
+nobody waits for another group.
+A group with complete-N views has a cut after every N transactions, whenever they come.
+"""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from strobe.algebra.relation import Relation
+from strobe.errors import BrokenInvariant, CommitUnknown, NotNow, SourceLost, StrobeError
+from strobe.failpoints import reach
+from strobe.integrator.integrator import Integrator
+from strobe.managers.base import Outbound
+from strobe.managers.inbox import Inbox
+from strobe.merge.components import Component
+from strobe.merge.groups import Group, Merges
+from strobe.messages import (
+    ActionList,
+    Answer,
+    Message,
+    Position,
+    Query,
+    Rel,
+    Seen,
+    Transaction,
+    WarehouseTransaction,
+)
+from strobe.pipeline.answerer import Answerer, SparkAnswer
+from strobe.pipeline.committer import Committer
+from strobe.pipeline.in_flight import InFlight, Session
+from strobe.pipeline.monitor import Monitor
+from strobe.pipeline.view_worker import ViewTask
+from strobe.planning.topology import Assembly
+from strobe.sources.base import Source
+from strobe.sources.net_changes import remove_files
+from strobe.warehouse.records import Commit
+from strobe.warehouse.warehouse import Warehouse
+
+TABLE_ROWS = 5_000
+"""Rows of the view-update table beyond which the sources are left alone until some have been applied."""
+
+HELD_ROWS = 500_000
+"""Rows of transactions in memory beyond which the sources are left alone until some have been committed."""
+
+MOMENT = 0.3
+"""Seconds without anything new after which nothing more is expected, by those who wait for the end."""
+
+PAUSE = 60.0
+"""Seconds in which the sources must come to rest for an errand."""
+
+BRING = 100.0
+"""Seconds in which the views must come to a vector."""
+
+Errand = Iterator[None]
+"""Work that takes several turns of the loop: it yields when it has to wait."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    error: BaseException
+
+
+Event = Transaction | Answer | ActionList | Failure
+
+
+class Coordinator:
+    def __init__(
+        self,
+        assembly: Assembly,
+        warehouse: Warehouse,
+        last: Commit,
+        *,
+        through_spark: SparkAnswer,
+        spark: Session | None = None,
+        record: Callable[[Message], None] = lambda _: None,
+        together: Collection[frozenset[str]] = (),
+    ) -> None:
+        """`last` is the last commit in the log, read after fencing; the assembly holds exactly the views in it.
+
+        Large transactions are read with `spark`; without it, into memory.
+
+        `together` are sources that have taken part in one global transaction: their views are in one group.
+
+        `record` is given every message that integrator and managers get, in each view's order: enough to replay them.
+        In which commits the views meet depends on when their action lists come, too."""
+        self.assembly = assembly
+        self.warehouse = warehouse
+        self._through_spark = through_spark
+        self._spark = spark
+        self._record = record
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self.stop_requested = threading.Event()
+        self._errand: Errand | None = None
+        self.tied: frozenset[str] = frozenset()
+        """Sources that a global transaction ties together while their views are in different groups: then nothing more
+        is taken in, and the loop is to end and to begin anew with them in one."""
+        self._together = tuple(together)
+        self._build(last)
+
+    def _build(self, last: Commit) -> None:
+        """Everything that follows from the last header."""
+        views = {name: planned.view for name, planned in self.assembly.views.items()}
+        positions = self._positions(last)
+        self.vector = {s: min((p[s] for p in positions.values() if s in p), key=_order) for s in self._used_sources()}
+        self._settled: dict[str, frozenset[str]] = {}
+        self.integrator = Integrator(views, positions, self._parts)
+        passing = [name for name, planned in self.assembly.views.items() if planned.level == "none"]
+        self.in_flight = InFlight(self._spark, keep_files=bool(passing))
+        pace = {name: planned.pace for name, planned in self.assembly.views.items()}
+        order = self.assembly.project.order
+        self.merge = Merges(views, self.vector, order=order, passing=passing, together=self._together, pace=pace)
+        self.tasks = {
+            name: ViewTask(
+                Inbox(planned.manager(self.assembly.views.values()), self.vector), send=self._send, fail=self.fail
+            )
+            for name, planned in self.assembly.views.items()
+        }
+        self.committer = Committer(self.warehouse, last, views, positions, passing=passing, fail=self.fail)
+        self.answerer = Answerer(
+            {s: self.assembly.sources[s] for s in self.vector},
+            deliver=self._events.put,
+            fail=self.fail,
+            through_spark=self._through_spark,
+            from_copy=self._from_copy,
+            evaluate=self.assembly.project.evaluate,
+        )
+        stops = {s: [p[s] for p in positions.values() if s in p] for s in self.vector}
+        self.monitors = {
+            s: Monitor(
+                self.assembly.sources[s],
+                self.vector[s],
+                stops[s],
+                deliver=self._events.put,
+                fail=self.fail,
+                room=partial(self._room, s),
+            )
+            for s in self.vector
+        }
+        for name in self.vector:
+            self.assembly.sources[name].focus(self.assembly.columns(name))
+        self._told = last.number
+        self._cut_at: dict[Component, float] = {}
+        self._wanted: dict[str, Position] = {}
+        self._missing: frozenset[str] = frozenset()
+        """Sources whose parts of global transactions rows wait for."""
+        self._crowded = False
+        self._let_go_at: Mapping[str, Position] | None = None
+        self._read: dict[str, str] = {}
+        self._read_at = 0.0
+
+    def _parts(self, source: str) -> frozenset[str]:
+        """The global transactions whose part at a source the views had already at the start; none if it cannot tell
+        now: then views wait for a part that was loaded, until the next start. Nobody asks before the first one."""
+        if source not in self._settled:
+            try:
+                found = self.assembly.sources[source].parts(self.vector[source]) if source in self.vector else ()
+            except StrobeError:
+                found = ()
+            self._settled[source] = frozenset(found)
+        return self._settled[source]
+
+    def _from_copy(self, query: Query) -> tuple[tuple[Relation, ...], Seen]:
+        """Answer from what the warehouse holds, as of its last commit."""
+        (lookup,) = query.lookups
+        view = self.assembly.views[query.view].view
+        if query.own:
+            rows, position = self.warehouse.shown(view, lookup)
+        else:
+            rows, position = self.warehouse.copy(query.source, lookup, view.attribute_types())
+        return (rows,), Seen(self.assembly.sources[query.source].position(position))
+
+    def _room(self, source: str, position: Position) -> bool:
+        """Whether more of a source may come in. What an answer or a part of a global transaction waits for always may:
+        else neither would ever move."""
+        wanted = self._wanted.get(source)
+        if source in self._missing or (wanted is not None and position < wanted):
+            return True
+        return not self._crowded and self.merge.backlog + self._events.qsize() < TABLE_ROWS
+
+    def _too_many_rows(self) -> bool:
+        """Whether there are too many rows in memory, and some will go by themselves: nothing waits for rows to come."""
+        if self.in_flight.rows < HELD_ROWS or self._missing:
+            return False
+        return bool(self.merge.backlog or self.committer.waiting)
+
+    def _used_sources(self) -> list[str]:
+        return sorted({s for planned in self.assembly.views.values() for s in planned.view.sources})
+
+    def _positions(self, last: Commit) -> dict[str, dict[str, Position]]:
+        sources = self.assembly.sources
+        return {
+            view: {s: sources[s].position(text) for s, text in vector.items()}
+            for view, vector in last.positions.items()
+            if view in self.assembly.views
+        }
+
+    def fail(self, error: BaseException) -> None:
+        """End the run with this error."""
+        self._events.put(Failure(error))
+
+    # The loop.
+
+    def run(self, done: Callable[[], bool] = lambda: False) -> None:
+        """Keep the views until asked to stop or `done`; then commit what has been merged, and end."""
+        for thread in (*self.monitors.values(), *self.tasks.values(), self.committer):
+            thread.start()
+        try:
+            while not self.stop_requested.is_set() and not done():
+                self._turn()
+        finally:
+            producers: list[Monitor | ViewTask] = [*self.monitors.values(), *self.tasks.values()]
+            for producer in producers:
+                producer.stop()
+            deadline = time.monotonic() + 10
+            for producer in producers:
+                producer.join(max(0.0, deadline - time.monotonic()))
+            self.answerer.stop()
+            self.committer.stop(everything=sys.exc_info()[0] is None)
+            self.committer.join()
+            self.in_flight.end()
+            if isinstance(sys.exc_info()[1], SourceLost):  # which would be found again; an unknown append would not
+                self._raise_failures(CommitUnknown)
+        self._raise_failures()
+
+    def _turn(self) -> None:
+        try:
+            self._handle(self._events.get(timeout=0.02))
+            for _ in range(200):
+                self._handle(self._events.get_nowait())
+        except queue.Empty:
+            pass
+        self._wanted = self._early_answers()
+        self._missing = frozenset().union(*self.merge.missing_parts().values())
+        self._tell_commits()
+        self._let_go()
+        self._cut_when_due()
+        if self._errand is not None and next(self._errand, self) is self:
+            self._errand = None
+
+    def _tell_commits(self) -> None:
+        """Inboxes need not remember what every copy shows from now on."""
+        if self.committer.last.number != self._told:
+            self._told = self.committer.last.number
+            for task in self.tasks.values():
+                task.committed(self.committer.visible)
+
+    def _let_go(self) -> None:
+        """Rows and files are needed no longer than until they have been committed."""
+        if self.committer.visible is not self._let_go_at:
+            self._let_go_at = self.committer.visible
+            self.in_flight.committed(self.visible)
+        self._crowded = self._too_many_rows()
+
+    def _handle(self, event: Event) -> None:
+        if isinstance(event, Transaction):
+            self.tied = self.tied or self._torn(event)
+            if not self.tied:
+                self._route(event)
+        elif isinstance(event, Answer):
+            self._record(event)
+            self.tasks[event.view].answer(event)
+        elif isinstance(event, ActionList):
+            self._merge(event)
+        else:
+            raise event.error
+
+    def _torn(self, transaction: Transaction) -> frozenset[str]:
+        """The sources of a global transaction whose views are in different groups, if they are."""
+        for part in transaction.part_of:
+            tied = part.participants & set(self.vector)
+            if not any(tied <= group.sources for group in self.merge.groups):
+                return tied
+        return frozenset()
+
+    def _raise_failures(self, kind: type[BaseException] = BaseException) -> None:
+        while not self._events.empty():
+            event = self._events.get_nowait()
+            if isinstance(event, Transaction):
+                remove_files(event.changes, event.gone)
+            if isinstance(event, Failure) and isinstance(event.error, kind):
+                raise event.error
+
+    def _route(self, transaction: Transaction) -> None:
+        reach("received")
+        self._record(transaction)
+        self.in_flight.arrive(transaction)
+        routed = self.integrator.receive(transaction)
+        self._merge(routed.rel)
+        for view in sorted(routed.rel.views):
+            self.tasks[view].update(self.in_flight.readable(routed.update, self.assembly.views[view].view))
+        reach("routed")
+        for name, task in self.tasks.items():
+            if transaction.source in self.assembly.views[name].view.sources:
+                task.progress(transaction.source, transaction.position)
+        for group in self.merge.groups:
+            if group.full:
+                self._cut(group, group.components)
+
+    def _send(self, message: Outbound) -> None:
+        """What a manager sends, in its own thread."""
+        if isinstance(message, Query):
+            self.answerer.ask(message)
+        else:
+            self._events.put(message)
+
+    def _merge(self, message: Rel | ActionList) -> None:
+        for transaction in self.merge.receive(message):
+            reach("merged")
+            self._submit(transaction)
+
+    def _submit(self, transaction: WarehouseTransaction) -> None:
+        views = [self.assembly.views[action.view] for action in transaction.actions]
+        complete = [planned for planned in views if planned.level == "complete"]
+        wait = min((p.freshness for p in complete), default=0.0) if len(complete) == len(views) else 0.0
+        keep = any(planned.level == "complete" or planned.pace for planned in views)
+        self.committer.submit(transaction, wait=wait, keep=keep)
+
+    # Blocks.
+
+    def _cut_when_due(self) -> None:
+        """End a block of all views that are ready for the next one."""
+        if self.committer.waiting:
+            return
+        for group in self.merge.groups:
+            for together in group.together() if group.uncut and not group.pace else ():
+                if any(c.uncut for c in together) and not any(self._at_work(group, c) for c in together):
+                    self._cut_in_time(group, together)
+
+    def _at_work(self, group: Group, component: Component) -> bool:
+        """Whether the block goes on by itself. Where its rows are tied to later ones, it needs another cut."""
+        return group.block_open(component) and any(self.tasks[name].at_work for name in component.views)
+
+    def _cut_in_time(self, group: Group, components: Sequence[Component]) -> None:
+        """Not more often than the freshness of the views demands."""
+        pause = min(self.assembly.views[name].freshness for component in components for name in component.views)
+        if time.monotonic() >= max(self._cut_at.get(component, 0.0) for component in components) + pause:
+            self._cut(group, components)
+
+    def _cut(self, group: Group, components: Sequence[Component]) -> None:
+        cut, applied = group.end_block(components)
+        self._record(cut)
+        for transaction in applied:
+            self._submit(transaction)
+        self._cut_at.update(dict.fromkeys(components, time.monotonic()))
+        for name in sorted(cut.views):
+            self.tasks[name].cut(cut)
+
+    # Coming to rest at an exact vector.
+
+    @property
+    def errand_open(self) -> bool:
+        return self._errand is not None
+
+    def start_errand(self, errand: Errand) -> None:
+        if self._errand is not None:
+            raise BrokenInvariant("two errands at a time")
+        self._errand = errand
+
+    def pause(self, seconds: float) -> Errand:
+        """Let nothing more in from any source."""
+        deadline = time.monotonic() + seconds
+        for monitor in self.monitors.values():
+            monitor.pause()
+        while not all(monitor.at_rest for monitor in self.monitors.values()):
+            if time.monotonic() > deadline:
+                busy = [name for name, monitor in self.monitors.items() if not monitor.at_rest]
+                raise NotNow(f"{', '.join(busy)} could not be paused within {seconds:.0f} s", fix="Try again.")
+            yield
+
+    def bring_to(self, positions: Mapping[str, Position], seconds: float, *, hold: bool = False) -> Errand:
+        """Commit exactly this vector, or `hold` what brings the views there. The monitors have been paused before these
+        positions were read.
+
+        The sources are read up to there and the block ends; then they go on, because answers may have to wait for what
+        came after, but the merge lets nothing of that through until `resume`.
+        """
+        deadline = time.monotonic() + seconds
+        for source, position in positions.items():
+            monitor = self.monitors.get(source)
+            if monitor is None or position < monitor.position:
+                raise NotNow(f"source {source} is down, or past the position that was read", fix="Try again.")
+            monitor.hold_at(position)
+        while not (all(self.monitors[source].holds for source in positions) and self._events.empty()):
+            yield from _until(deadline)
+        yield
+        if hold:
+            self.committer.hold()
+        ends = {}
+        for group in self.merge.groups:
+            self._cut(group, group.components)
+            group.merge.stop_at(group.arrived)
+            ends[group] = group.arrived
+        for monitor in self.monitors.values():
+            monitor.resume()
+        while any(group.merge.open_through(end) for group, end in ends.items()):  # cuts go on behind the barrier
+            yield from _until(deadline)
+        if not hold:
+            self.committer.flush()
+        while self.committer.working if hold else self.committer.busy:
+            yield from _until(deadline)
+
+    def resume(self) -> None:
+        """Go on after an errand, however it ended."""
+        for monitor in self.monitors.values():
+            monitor.resume()
+        self.committer.release()
+        for transaction in self.merge.go_on():
+            self._submit(transaction)
+
+    def _early_answers(self) -> dict[str, Position]:
+        wanted: dict[str, Position] = {}
+        for task in self.tasks.values():
+            for source, position in task.early.items():
+                wanted[source] = max(wanted.get(source, position), position, key=_order)
+        return wanted
+
+    def problem(self, source: str) -> StrobeError | None:
+        """Why this source cannot be read or asked at the moment."""
+        return self.monitors[source].problem or self.answerer.problems.get(source)
+
+    def visible(self, source: str) -> Position:
+        """Up to where readers see this source now: a durable commit, or updates since that changed no view."""
+        return self.committer.visible.get(source, self.vector[source])
+
+    # Rest.
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is in flight: all that was read has been committed."""
+        return not self.merge.size and not self.committer.busy
+
+    def idle(self) -> bool:
+        """Whether everything that the sources had committed by now is in the warehouse."""
+        return not self._busy() and self._all_read() and not self._busy()  # asking takes time, in which more may come
+
+    def _busy(self) -> bool:
+        return self._errand is not None or not self._events.empty() or bool(self.merge.size or self.committer.waiting)
+
+    def end_blocks(self) -> None:
+        """What is less than a block of N is to be shown too, if nothing has come for a moment."""
+        read = {name: monitor.position.text for name, monitor in self.monitors.items()}
+        if read != self._read:
+            self._read, self._read_at = read, time.monotonic()
+        started = [group for group in self.merge.groups if group.pace and group.uncut]
+        waited = time.monotonic() - self._read_at >= MOMENT
+        if started and waited and self._errand is None and self._events.empty() and self._all_read():
+            for group in started:
+                self._cut(group, group.components)
+
+    def _all_read(self) -> bool:
+        return all(self._caught_up(self.assembly.sources[s], monitor) for s, monitor in self.monitors.items())
+
+    @staticmethod
+    def _caught_up(source: Source, monitor: Monitor) -> bool:
+        try:
+            return source.now() <= monitor.position
+        except StrobeError:
+            return False
+
+
+def _until(deadline: float) -> Errand:
+    if time.monotonic() > deadline:
+        raise NotNow("the views could not be brought to the vector that was read in time", fix="Try again.")
+    yield
+
+
+def _order(position: Position) -> tuple[int, ...]:
+    return position.order

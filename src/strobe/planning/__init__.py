@@ -1,0 +1,1 @@
+"""From a project to what is run: sources opened, views compiled, algorithms and levels chosen."""

@@ -1,0 +1,150 @@
+"""What `strobe check` finds: everything at once, not only the first mistake. No JVM, nothing written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+
+from strobe.algebra.schema import RelationSchema
+from strobe.cli.terminal import Document
+from strobe.config.model import Project
+from strobe.errors import StrobeError
+from strobe.planning.topology import PlannedView, open_sources, plan_view, source_names
+from strobe.report.explain import Asked, asked
+from strobe.sources.base import Finding, Source
+from strobe.warehouse import inspect, tables
+from strobe.warehouse.layout import Layout
+
+_LEAVES = "`strobe apply` drops it."
+
+
+def check(project: Project) -> Document:
+    """The public document: `ok` unless some finding is an error."""
+    sources = open_sources(project)
+    try:
+        findings, planned = _preflight(project, sources)
+    finally:
+        for source in sources.values():
+            source.close()
+    return {
+        "ok": not any(finding.severity == "error" for finding in findings),
+        "findings": [asdict(finding) for finding in findings],
+        "views": {name: _view(plan) for name, plan in planned.items()},
+    }
+
+
+def _preflight(project: Project, sources: dict[str, Source]) -> tuple[list[Finding], dict[str, PlannedView]]:
+    findings: list[Finding] = []
+    relations = _relations(sources, findings)
+    planned: dict[str, PlannedView] = {}
+    for name, config in project.views.items():
+        where = f"{config.origin}: view {name}"
+        try:
+            broken = source_names(config.sql) & (set(sources) - set(relations))
+            known = {schema.id: schema for source in relations.values() for schema in source}
+            if broken:
+                raise StrobeError(f"source {', '.join(sorted(broken))} cannot be read", where=where, fix="See above.")
+            planned[name] = plan_view(name, config.sql, config, known, where)
+        except StrobeError as error:
+            findings.append(_error(error, where))
+    findings += _of_sources(sources, set(relations), planned)
+    findings += [f for plan in planned.values() for f in _costs(project, plan)]
+    findings += _of_warehouse(project)
+    return findings, planned
+
+
+def _relations(sources: dict[str, Source], findings: list[Finding]) -> dict[str, tuple[RelationSchema, ...]]:
+    """What each source offers; those that cannot say it are left out, with a finding."""
+    found = {}
+    for name, source in sources.items():
+        try:
+            found[name] = source.schemas()
+        except StrobeError as error:
+            findings.append(_error(error, f"source {name}"))
+    return found
+
+
+def _of_sources(sources: dict[str, Source], readable: set[str], planned: dict[str, PlannedView]) -> Iterator[Finding]:
+    for name, source in sources.items():
+        used = {r.name for plan in planned.values() for r in plan.view.relations if r.source == name}
+        if name not in readable:
+            continue
+        if not used:
+            yield Finding("warning", f"source {name}", "no view uses it")
+            continue
+        try:
+            yield from source.check(sorted(used))
+        except StrobeError as error:
+            yield _error(error, f"source {name}")
+
+
+def _costs(project: Project, planned: PlannedView) -> Iterator[Finding]:
+    """Look-ups that make a source read more than it should."""
+    told: set[tuple[str, tuple[str, ...]]] = set()
+    for each in asked(planned.view):
+        relation = each.occurrence.relation
+        this = (relation.id, tuple(each.columns))
+        if each.step.cost >= 2 and this not in told:
+            told.add(this)
+            kind = project.sources[relation.source].type
+            yield Finding("warning", f"view {planned.view.name}", _slow(each), _remedy(each, kind))
+
+
+def _slow(each: Asked) -> str:
+    relation, changed = each.occurrence.relation, each.changed.relation
+    if not each.columns:
+        return f"nothing leads from a change of {changed.id} to {relation.id}: every change fetches all its rows"
+    columns = ", ".join(each.columns)
+    return f"{relation.id} has no index on the joined column {columns}: a change of {changed.id} makes it scan"
+
+
+def _remedy(each: Asked, kind: str) -> str:
+    if not each.columns:
+        return "Join it by equality of plain columns of one type, or keep that relation small."
+    columns = ", ".join(each.columns)
+    if kind == "files":
+        return "A drop has no indexes but its key: join by the key, or keep the file small."
+    if kind == "delta":
+        return f"Partition or sort the table by {columns}, keep it small, or let the view `cache` it."
+    return f"Make an index on {each.occurrence.relation.name} ({columns})."
+
+
+def _of_warehouse(project: Project) -> Iterator[Finding]:
+    """Whether the folder can be used, and how the views in it differ from those in strobe.yml."""
+    layout = Layout(project.warehouse)
+    try:
+        tables.check_before_use(layout, project.name)
+        header = inspect.last_header(project.warehouse) if inspect.exists(layout.log) else None
+        stored = inspect.definitions(project.warehouse) if header else []
+    except StrobeError as error:
+        yield _error(error, "warehouse")
+        return
+    if header is None:
+        return
+    applied = {d.view: d.sql for d in stored if header.generations.get(d.view) == d.generation}
+    for name, config in project.views.items():
+        if name not in applied:
+            yield Finding("warning", f"view {name}", "it is new and not loaded yet", "Run `strobe apply`.")
+        elif applied[name].strip() != config.sql.strip():
+            message = "it was edited after it was loaded, and is kept as it was"
+            yield Finding("warning", f"view {name}", message, "`strobe apply` loads the new definition.")
+    for name in applied.keys() - project.views.keys():
+        yield Finding("warning", f"view {name}", "it is in the warehouse, but no longer in strobe.yml", _LEAVES)
+
+
+def _view(planned: PlannedView) -> Document:
+    view = planned.view
+    return {
+        "algorithm": planned.algorithm.name,
+        "level": planned.level,
+        "because": planned.because,
+        "higher": planned.higher or None,
+        "sources": list(view.sources),
+        "relations": [relation.id for relation in view.relations],
+        "key": list(view.key),
+        "rows_can_repeat": not view.key,
+    }
+
+
+def _error(error: StrobeError, where: str) -> Finding:
+    return Finding("error", error.where or where, error.message, error.fix)

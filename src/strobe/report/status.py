@@ -1,0 +1,160 @@
+"""What `strobe status` reports: the coordinator's last heartbeat, beside what the warehouse itself says. No JVM."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from strobe.apply import plan
+from strobe.cli.terminal import Document
+from strobe.client.wait import Heard, hear, last_header
+from strobe.config.model import Project
+from strobe.errors import StrobeError
+from strobe.messages import Position
+from strobe.planning.topology import open_sources
+from strobe.sources.base import Source
+from strobe.warehouse import inspect
+from strobe.warehouse.layout import Layout
+from strobe.warehouse.records import Header
+
+
+def status(project: Project) -> Document:
+    """The public document."""
+    heard, header = hear(project.warehouse), last_header(project.warehouse)
+    sources = _sources(project, heard, header)
+    rows = _rows(Layout(project.warehouse), header) if header else {}
+    names = dict.fromkeys([*project.views, *(header.generations if header else ())])
+    applied = plan.applied(project.warehouse)
+    pending, failed = plan.pending(project, applied), plan.failed(project, applied)
+    return {
+        "project": project.name,
+        "commit": header.number if header else None,
+        "committed_at": header.committed_at if header else None,
+        "sources": sources,
+        "views": {
+            name: {
+                **_view(project, name, heard, header, rows, sources),
+                "pending": pending.get(name),
+                "failed": failed.get(name),
+            }
+            for name in names
+        },
+        "coordinator": heard.summary,
+        "waiting": heard.document.get("waiting") if heard.alive else None,
+        "appends": heard.document.get("appends") if heard.alive else None,
+    }
+
+
+def _sources(project: Project, heard: Heard, header: Header | None) -> Document:
+    opened = open_sources(project)
+    try:
+        return {name: _source(source, heard, header) for name, source in opened.items()}
+    finally:
+        for source in opened.values():
+            source.close()
+
+
+def _source(source: Source, heard: Heard, header: Header | None) -> Document:
+    said = heard.document.get("sources", {}).get(source.name, {}) if heard.alive else {}
+    found: Document = {
+        "position": said.get("position"),
+        "lag_seconds": None,
+        "state": said.get("state", "not watched"),
+        "problem": said.get("problem"),
+        "asked": said.get("asked"),
+        "retained_bytes": None,
+        "warning": None,
+    }
+    try:
+        if log := source.kept():
+            found |= {"retained_bytes": log.bytes, "warning": log.warning or None}
+        reflected = _reflected(source, header)
+        known = [min(reflected, key=_order)] if reflected else []  # the log may be ahead of the last heartbeat
+        known += [source.position(said["position"])] if said.get("position") else []
+        if seen := max(known, key=_order, default=None):
+            found |= {"position": seen.text, "lag_seconds": _lag(source, seen, header)}
+    except StrobeError as error:
+        found["problem"] = found["problem"] or str(error)
+    return found
+
+
+def _reflected(source: Source, header: Header | None) -> list[Position]:
+    """The positions of a source at which views stand in the last commit."""
+    vectors = header.positions.values() if header else ()
+    return [source.position(vector[source.name]) for vector in vectors if source.name in vector]
+
+
+def _lag(source: Source, seen: Position, header: Header | None) -> float | None:
+    """0 when readers see everything; else how old the newest thing is that they see; None where nobody knows."""
+    if source.now() <= seen:
+        return 0.0
+    times = [t[source.name] for t in header.as_of.values() if source.name in t] if header else []
+    newest = max([*times, *([header.committed_at] if header and not times else [])], default=None)
+    return round((datetime.now(timezone.utc) - newest).total_seconds(), 1) if newest else None
+
+
+def _view(
+    project: Project,
+    name: str,
+    heard: Heard,
+    header: Header | None,
+    rows: dict[str, int],
+    sources: Document,
+) -> Document:
+    said = heard.document.get("views", {}).get(name, {}) if heard.alive else {}
+    config = project.views.get(name)
+    vector = header.positions.get(name, {}) if header else {}
+    lags = [sources[s]["lag_seconds"] for s in vector if s in sources]
+    return {
+        "rows": rows.get(name),
+        "level": said.get("level") or (config.consistency if config else None),
+        "algorithm": said.get("algorithm") or (config.algorithm if config else None),
+        "freshness": config.freshness.total_seconds() if config else None,
+        "lag_seconds": None if not lags or None in lags else max(lags),
+        "queue": said.get("queue", 0),
+        "waits_for": said.get("waits_for", []),
+        "dropped": said.get("dropped", 0),
+        "compensations": said.get("compensations", 0),
+        "as_of": header.as_of.get(name, {}) if header else {},
+        "stale": bool(said.get("stale")),
+        "problem": said.get("problem"),
+        "loaded": bool(vector),
+    }
+
+
+def _rows(layout: Layout, header: Header) -> dict[str, int]:
+    """How many rows each view has at the last commit: those in its table, and what the log adds after the last fold."""
+    log = inspect.open_log(layout)
+    start = {d.view: d.from_commit for d in inspect.definitions(layout.root) if _in_force(d, header)}
+    tables = {view: inspect.open_table(layout.view(view)) for view in start if inspect.exists(layout.view(view))}
+    folded = {
+        view: inspect.folded_to(table, view, header.generations[view]) or start[view] for view, table in tables.items()
+    }
+    added = _added(log, folded)
+    return {view: int(table.count()) + added.get(view, 0) for view, table in tables.items()}
+
+
+def _in_force(definition: Any, header: Header) -> bool:
+    return bool(header.generations.get(definition.view) == definition.generation)
+
+
+def _added(log: DeltaTable, after: dict[str, int]) -> dict[str, int]:
+    """For each view the net number of rows that the log holds after a commit of its own."""
+    first = min(after.values(), default=0)
+    found: dict[str, int] = {}
+    for file in inspect.log_files(log):
+        if file.last <= first:
+            continue
+        table = pq.read_table(file.path, columns=["commit", "view", "count"], partitioning=None)
+        for view, commit in after.items():
+            chosen = table.filter((pc.field("view") == view) & (pc.field("commit") > commit))
+            found[view] = found.get(view, 0) + (pc.sum(chosen["count"]).as_py() or 0)
+    return found
+
+
+def _order(position: Position) -> tuple[int, ...]:
+    return position.order

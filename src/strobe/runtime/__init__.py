@@ -1,1 +1,0 @@
-"""Runtime: runs the boxes live, with threads, clocks, retries and recovery."""

@@ -1,0 +1,1 @@
+"""Files that newer drops replace: what differs between two drops is one transaction."""

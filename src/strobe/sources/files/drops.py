@@ -1,0 +1,103 @@
+"""What a drop is before Spark sees it: a file that looks the same for a while, with columns, copied byte by byte."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from strobe.data.arrow import ddl_type
+from strobe.errors import SourceUnavailable, UserError
+
+
+@dataclass(frozen=True)
+class Drop:
+    """A file as it was when it was looked at."""
+
+    path: Path
+    size: int
+    mtime_ns: int
+
+    @classmethod
+    def of(cls, path: Path) -> Drop:
+        try:
+            stat = path.stat()
+        except OSError as problem:
+            raise SourceUnavailable(f"the drop cannot be read: {problem.strerror}", where=str(path)) from problem
+        return cls(path, stat.st_size, stat.st_mtime_ns)
+
+    @property
+    def fingerprint(self) -> dict[str, str | int]:
+        return {"name": self.path.name, "size": self.size, "mtime_ns": self.mtime_ns}
+
+
+def columns_of(path: Path, format_: str, where: Path) -> dict[str, str]:
+    """The columns that a file has, with the types it brings itself; text has none, and is `string`."""
+    if format_ == "parquet":
+        return _parquet_columns(path, where)
+    names = _header(path, where) if format_ == "csv" else _first_record(path, where)
+    if repeated := sorted({n for n in names if names.count(n) > 1}):
+        raise UserError(f"the column {repeated[0]!r} comes twice", where=str(where), fix="name each column once")
+    return dict.fromkeys(names, "string")
+
+
+def _parquet_columns(path: Path, where: Path) -> dict[str, str]:
+    try:
+        schema = pq.read_schema(path)
+    except (pa.ArrowException, OSError) as problem:
+        raise UserError(f"this is no complete Parquet file: {problem}", where=str(where)) from problem
+    types = {}
+    for field in schema:
+        try:
+            types[field.name] = ddl_type(field.type)
+        except UserError as problem:
+            raise UserError(problem.message, where=f"{where}: column {field.name}") from problem
+    return types
+
+
+def _header(path: Path, where: Path) -> list[str]:
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            names: list[str] = next(csv.reader(file), [])
+    except (UnicodeDecodeError, csv.Error) as problem:
+        raise UserError(f"the header cannot be read: {problem}", where=f"{where}: line 1") from problem
+    if not names or not all(names):
+        raise UserError("the first line must name every column", where=f"{where}: line 1", fix="write a header line")
+    return names
+
+
+def _first_record(path: Path, where: Path) -> list[str]:
+    with path.open("rb") as file:
+        line = file.readline()
+    try:
+        record = json.loads(line)
+    except ValueError as problem:
+        raise UserError(f"this is no JSON: {problem}", where=f"{where}: line 1") from problem
+    if not isinstance(record, dict):
+        raise UserError("a record must be a JSON object", where=f"{where}: line 1")
+    return list(record)
+
+
+def copy_whole(drop: Drop, copy: Path, format_: str) -> None:
+    """Copy a drop, so that all that follows reads the same bytes; look for what shows only in the whole text."""
+    decoder, quotes, line = codecs.getincrementaldecoder("utf-8")(), 0, 1
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    with drop.path.open("rb") as source, copy.open("wb") as target:
+        while chunk := source.read(1 << 20):
+            target.write(chunk)
+            if format_ == "parquet":
+                continue
+            try:
+                decoder.decode(chunk)
+            except UnicodeDecodeError as problem:
+                line += chunk[: problem.start].count(b"\n")
+                raise UserError("the text is not UTF-8", where=f"{drop.path}: line {line}") from problem
+            quotes += chunk.count(b'"')
+            line += chunk.count(b"\n")
+    if format_ == "csv" and quotes % 2:
+        raise UserError('a quotation mark (") is never closed', where=str(drop.path), fix='write a quote inside as ""')

@@ -1,0 +1,1 @@
+"""MariaDB and MySQL: changes from the binlog, look-ups in consistent snapshots."""

@@ -1,0 +1,1 @@
+"""The binlog as bytes: its protocol, events, rows and statements."""

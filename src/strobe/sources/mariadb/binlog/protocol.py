@@ -1,0 +1,170 @@
+"""The replication protocol: one connection to which the server sends its binlog from a position, event by event.
+
+Reading waits in short steps, so that whoever reads can be told to stop; a connection on which not even the server's
+heartbeat arrives is given up.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+import time
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pymysql
+
+from strobe.errors import SourceUnavailable
+from strobe.sources.mariadb.connection import Place, rows
+
+QUERY, STOP, ROTATE, FORMAT, XID, TABLE_MAP, INCIDENT, HEARTBEAT = 2, 3, 4, 15, 16, 19, 26, 27
+XA_PREPARE, ANNOTATE, CHECKPOINT, GTID, GTID_LIST = 38, 160, 161, 162, 163
+QUERY_COMPRESSED = 165
+MYSQL_GTID, MYSQL_ANONYMOUS, PARTIAL_UPDATE, PAYLOAD, MYSQL_TAGGED_GTID = 33, 34, 39, 40, 42
+MYSQL_GTIDS = {MYSQL_GTID, MYSQL_ANONYMOUS, MYSQL_TAGGED_GTID}
+ARTIFICIAL, IGNORABLE = 0x20, 0x80
+HARMLESS = {STOP, ANNOTATE, CHECKPOINT, GTID_LIST, 5, 13, 14, 29, 35, 36, 37, 164}
+"""Events that change nothing by themselves."""
+WRITES, UPDATES, DELETES = {23, 30, 166, 169}, {24, 31, 167, 170}, {25, 32, 168, 171}
+SECOND_VERSION = {30, 31, 32, 169, 170, 171}
+COMPRESSED = {166, 167, 168, 169, 170, 171}
+
+OLD_AND_NEW = ("master", "source")
+"""MySQL has renamed what a reader of its log sets."""
+STEP_SECONDS = 0.05
+HEARTBEAT_SECONDS = 5
+SILENCE_SECONDS = 30
+_CHUNK = 1 << 16
+_BIGGEST_PACKET = 0xFFFFFF
+
+
+class Broken(Exception):
+    """The connection ended, for whatever reason: the same position can be asked for again."""
+
+
+class Damaged(SourceUnavailable):
+    """An event that cannot be what the server wrote."""
+
+
+@dataclass(frozen=True)
+class Event:
+    type: int
+    timestamp: int
+    flags: int
+    end: int
+    """The offset after it in its file, modulo 2**32; 0 in events made up for the stream."""
+    size: int
+    body: bytes
+    server: int = 0
+    """The number of the server on which it first happened."""
+
+
+class Dump:
+    """The binlog from a place on."""
+
+    def __init__(self, place: Place, file: str, offset: int, forever: bool) -> None:
+        self._place = place
+        self._buffer = bytearray()
+        self._heard = time.monotonic()
+        self._checksum = False
+        self._connection = place.connect()
+        try:
+            with place.errors():
+                self._ask(file, offset, forever)
+        except BaseException:
+            self.close()
+            raise
+
+    def _ask(self, file: str, offset: int, forever: bool) -> None:
+        connection = self._connection
+        checksum, period = "@@global.binlog_checksum", HEARTBEAT_SECONDS * 10**9
+        names = [f"@{who}_binlog_checksum = {checksum}, @{who}_heartbeat_period = {period}" for who in OLD_AND_NEW]
+        rows(connection, f"SET {', '.join(names)}, @mariadb_slave_capability = 4")
+        # A number of one's own: the server ends a reader when another one comes with the same.
+        number = random.SystemRandom().randrange(1 << 31, 1 << 32) if forever else 0
+        request = struct.pack("<IHI", offset, 0 if forever else 1, number) + file.encode("utf-8")
+        connection._execute_command(0x12, request)
+        self._socket = connection._sock
+        self._socket.settimeout(STEP_SECONDS)
+
+    @property
+    def thread(self) -> int:
+        """The server's number for this connection."""
+        return int(self._connection.thread_id())
+
+    def close(self) -> None:
+        self._connection._force_close()
+
+    def next(self) -> Event | None:
+        """The next event, or None when none came for a moment. Raises `EOFError` at the end of what was asked for."""
+        packet = self._packet()
+        return None if packet is None else self._event(packet)
+
+    def _packet(self) -> bytes | None:
+        whole = b""
+        while True:
+            if not self._fill(4):
+                if whole:
+                    continue
+                return None
+            size = int.from_bytes(self._buffer[:3], "little")
+            if not self._fill(4 + size):
+                continue
+            piece = bytes(self._buffer[4 : 4 + size])
+            del self._buffer[: 4 + size]
+            whole += piece
+            if size < _BIGGEST_PACKET:
+                return whole
+
+    def _fill(self, size: int) -> bool:
+        """Whether so many bytes are here, after waiting for a moment if need be."""
+        while len(self._buffer) < size:
+            try:
+                received = self._socket.recv(max(_CHUNK, size - len(self._buffer)))
+            except TimeoutError:
+                if time.monotonic() - self._heard > SILENCE_SECONDS:
+                    raise Broken("the server fell silent") from None
+                return False
+            except OSError as error:
+                raise Broken(str(error)) from error
+            if not received:
+                raise Broken("the server ended the connection")
+            self._heard = time.monotonic()
+            self._buffer += received
+        return True
+
+    def _event(self, packet: bytes) -> Event:
+        if packet[0] == 0xFE and len(packet) < 9:
+            raise EOFError
+        if packet[0] == 0xFF:
+            code, text = struct.unpack_from("<H", packet, 1)[0], packet[3:].decode("utf-8", "replace")
+            raise pymysql.err.OperationalError(code, text[6:] if text.startswith("#") else text)
+        timestamp, type_, server, size, end, flags = struct.unpack_from("<IBIIIH", packet, 1)
+        body = packet[20:]
+        if type_ == FORMAT:
+            self._checksum = len(body) > 5 and body[-5] == 1
+        if self._has_checksum(type_, packet):
+            body = body[:-4]
+            if zlib.crc32(packet[1:-4]) != int.from_bytes(packet[-4:], "little") and type_ != FORMAT:
+                raise Damaged(
+                    f"an event of the binlog that ends at offset {end} is damaged: its checksum is wrong",
+                    where=self._place.where,
+                )
+        return Event(type_, timestamp, flags, end, size, body, server)
+
+    def _has_checksum(self, type_: int, packet: bytes) -> bool:
+        """Events made up for the stream have one or not, as the server's version has it."""
+        if type_ in (ROTATE, HEARTBEAT):
+            return zlib.crc32(packet[1:-4]) == int.from_bytes(packet[-4:], "little")
+        return self._checksum
+
+
+@contextmanager
+def dump(place: Place, file: str, offset: int, forever: bool = True) -> Iterator[Dump]:
+    connection = Dump(place, file, offset, forever)
+    try:
+        yield connection
+    finally:
+        connection.close()

@@ -1,0 +1,203 @@
+"""Preflight of a MariaDB or MySQL source: each thing that is missing, with the statement that mends it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pymysql
+
+from strobe.errors import StrobeError
+from strobe.sources.base import Finding
+from strobe.sources.mariadb import snapshot
+from strobe.sources.mariadb.catalog import Table, cascades, read_tables
+from strobe.sources.mariadb.connection import Place, is_mysql, quote, rows
+from strobe.sources.mariadb.global_names import Names
+from strobe.sources.mariadb.position import created
+
+OLDEST, OLDEST_MYSQL = (10, 6), (8, 0)
+SETTINGS = {
+    "binlog_format": ("ROW", "changes are logged as statements and not as rows"),
+    "binlog_row_image": ("FULL", "rows are logged in part"),
+    "binlog_row_metadata": ("FULL", "rows are logged without their columns' names and types"),
+}
+MYSQL_SETTINGS = {
+    **SETTINGS,
+    "gtid_mode": ("ON", "without GTIDs nobody can tell what a snapshot has seen"),
+    "binlog_row_value_options": ("", "JSON values are logged in part"),
+}
+DURABLE = {"sync_binlog": "1", "innodb_flush_log_at_trx_commit": "1"}
+OTHERS = (
+    "log_bin",
+    "binlog_expire_logs_seconds",
+    "binlog_storage_engine",
+    "log_slave_updates",
+    "gtid_slave_pos",
+    "wsrep_on",
+)
+GTID_FIX = (
+    "SET GLOBAL enforce_gtid_consistency = ON; then, one after the other, SET GLOBAL gtid_mode = OFF_PERMISSIVE;"
+    " ON_PERMISSIVE; and, when Ongoing_anonymous_transaction_count is 0, ON; and the same in the configuration."
+)
+SHORT_SECONDS = 24 * 3600
+
+
+def check(connection: Any, place: Place, relations: Sequence[str], names: Names | None) -> Iterator[Finding]:
+    problem = version(connection, place) or log_is_off(connection, place)
+    if problem:
+        yield problem
+        return
+    yield from settings(connection, place)
+    yield from privileges(connection, place)
+    tables = read_tables(connection, place.database)
+    if names is not None:
+        yield from names.check(place, tables)
+    for relation in relations:
+        yield from check_relation(connection, place, relation, tables.get(relation))
+
+
+def version(connection: Any, place: Place) -> Finding | None:
+    ((text,),) = rows(connection, "SELECT version()")
+    found = re.match(r"(\d+)\.(\d+)", text)
+    oldest = OLDEST_MYSQL if is_mysql(connection) else OLDEST
+    if not found or (int(found[1]), int(found[2])) < oldest:
+        fix = "Strobe needs MariaDB 10.6, MySQL 8.0, or newer."
+        return Finding("error", place.where, f"the server's version is {text}", fix)
+    return None
+
+
+def log_is_off(connection: Any, place: Place) -> Finding | None:
+    if variables(connection)["log_bin"] in ("ON", "1"):
+        return None
+    fix = "Set log_bin (and binlog_format = ROW, binlog_row_metadata = FULL) in the server's configuration; restart it."
+    return Finding("error", place.where, "the binlog is off", fix)
+
+
+def variables(connection: Any) -> dict[str, str]:
+    names = ", ".join(f"'{name}'" for name in (*OTHERS, *DURABLE, *MYSQL_SETTINGS))
+    return dict(rows(connection, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})"))
+
+
+def settings(connection: Any, place: Place) -> Iterator[Finding]:
+    found = variables(connection)
+    for name, (wanted, meaning) in (MYSQL_SETTINGS if is_mysql(connection) else SETTINGS).items():
+        value = found.get(name, "ROW" if name == "binlog_format" else "")  # MySQL will have no other format one day
+        if value.upper() != wanted:
+            note = " New sessions only: let writers connect anew." if name != "binlog_row_metadata" else ""
+            fix = f"SET GLOBAL {name} = '{wanted}'; and the same in the server's configuration.{note}"
+            yield Finding(
+                "error", place.where, f"{name} is {value}: {meaning}", GTID_FIX if name == "gtid_mode" else fix
+            )
+    yield from elsewhere(place, found, is_mysql(connection) and replicates(connection))
+    for name, wanted in DURABLE.items():
+        if found.get(name, wanted) != wanted:
+            message = f"{name} is {found[name]}: after a crash of its machine, tables and binlog may disagree"
+            yield Finding("warning", place.where, message, f"SET GLOBAL {name} = {wanted};")
+    seconds = int(found.get("binlog_expire_logs_seconds") or 0)
+    if 0 < seconds < SHORT_SECONDS:
+        message = (
+            f"the binlog is kept for {seconds / 3600:.1f} h: after a longer stop of Strobe views have to be rebuilt"
+        )
+        fix = "SET GLOBAL binlog_expire_logs_seconds = 604800; keeps a week."
+        yield Finding("warning", place.where, message, fix)
+    ((databases, ignored),) = [row[2:4] for row in _status(connection)] or [("", "")]
+    if databases or ignored:
+        message = "binlog_do_db or binlog_ignore_db is set: changes may be missing from the binlog"
+        yield Finding("error", place.where, message, "Take both out of the server's configuration; restart it.")
+
+
+def replicates(connection: Any) -> bool:
+    """Whether a MySQL server takes in changes of others."""
+    for statement in ("SHOW REPLICA STATUS", "SHOW SLAVE STATUS"):
+        try:
+            return bool(rows(connection, statement))
+        except pymysql.err.Error:
+            continue  # before 8.0.22, or for want of a right, which `privileges` finds
+    return False
+
+
+def elsewhere(place: Place, found: Mapping[str, str], replica: bool) -> Iterator[Finding]:
+    """Changes that come in from other servers, or a log that is kept in another way."""
+    if found.get("binlog_storage_engine"):
+        message = "the binlog is kept by a storage engine, where offsets mean something else"
+        yield Finding("error", place.where, message, "Take binlog_storage_engine out of the configuration; restart it.")
+    replica = replica or bool(found.get("gtid_slave_pos")) or found.get("wsrep_on") == "ON"
+    if replica and found.get("log_slave_updates") != "ON":
+        message = "the server takes in changes of others, and does not write them to its own binlog"
+        fix = "Set log_slave_updates = ON in its configuration and restart it, or watch the server that they come from."
+        yield Finding("error", place.where, message, fix)
+
+
+def _status(connection: Any) -> list[tuple[Any, ...]]:
+    try:
+        return rows(connection, snapshot.status(connection) if is_mysql(connection) else "SHOW MASTER STATUS")
+    except pymysql.err.Error:
+        return []  # for want of a right, which `privileges` finds
+
+
+def privileges(connection: Any, place: Place) -> Iterator[Finding]:
+    try:
+        logs = rows(connection, "SHOW BINARY LOGS")
+    except pymysql.err.Error:
+        right = "REPLICATION CLIENT ON *.*" if is_mysql(connection) else "BINLOG MONITOR ON *.*"
+        yield denied(connection, place, right, "it may not list the binlog's files")
+        return
+    try:
+        created(place, logs[-1][0])
+    except (StrobeError, pymysql.err.Error):
+        yield denied(connection, place, "REPLICATION SLAVE ON *.*", "it may not read the binlog")
+
+
+def denied(connection: Any, place: Place, right: str, what: str) -> Finding:
+    ((user,),) = rows(connection, "SELECT CURRENT_USER()")
+    name, _, host = user.rpartition("@")
+    account = f"{connection.escape(name)}@{connection.escape(host)}"
+    return Finding("error", place.where, f"the user {user} lacks a right: {what}", f"GRANT {right} TO {account};")
+
+
+def logs_cascades(connection: Any) -> bool:
+    """Whether rows that foreign keys change are in the binlog: MySQL from 9.6 on, unless it is told otherwise."""
+    found = rows(connection, "SHOW GLOBAL VARIABLES LIKE 'innodb_native_foreign_keys'")
+    return is_mysql(connection) and [value for _, value in found] == ["OFF"]
+
+
+def check_relation(connection: Any, place: Place, relation: str, table: Table | None) -> Iterator[Finding]:
+    where = f"{place.where}, table {relation}"
+    target = f"{quote(place.database)}.{quote(relation)}"
+    if table is None:
+        problem = denied(connection, place, f"SELECT ON {target}", "")
+        message = f"there is no table {relation} in {place.database}, or no right to read it"
+        yield Finding("error", where, message, f"Mend its name, or: {problem.fix}")
+        return
+    if not table.usable:
+        what = table.type.lower() if table.type != "BASE TABLE" else f"a table of engine {table.engine}"
+        message = f"it is {what}: only InnoDB's tables are in the server's snapshots"
+        fix = f"ALTER TABLE {target} ENGINE = InnoDB;" if table.type == "BASE TABLE" else "Use the tables behind it."
+        yield Finding("error", where, message, fix)
+        return
+    try:
+        rows(connection, f"SELECT 1 FROM {quote(relation)} LIMIT 0")
+        constraints = [] if logs_cascades(connection) else cascades(connection, relation)
+    except pymysql.err.Error:
+        problem = denied(connection, place, f"SELECT ON {target}", "")
+        yield Finding("error", where, "the table, or some of its columns, may not be read", problem.fix)
+        return
+    for constraint in constraints:
+        message = (
+            f"the foreign key {constraint} has an action (CASCADE or SET NULL):"
+            " rows that the server changes by it are not in the binlog"
+        )
+        fix = (
+            f"ALTER TABLE {target} DROP FOREIGN KEY {quote(constraint)}; and add it again without the action,"
+            " or leave the table out of views."
+        )
+        yield Finding("error", where, message, fix)
+    if is_mysql(connection) and not table.searchable_key:
+        message = "it has no primary key: while it is written to without a pause, answers have to wait for one"
+        fix = f"ALTER TABLE {target} ADD COLUMN id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY;"
+        yield Finding("warning", where, message, fix)
+    left_out = [c for c in table.columns if not c.kind]
+    if left_out:
+        names = ", ".join(f"{c.name} ({c.declared})" for c in left_out)
+        yield Finding("warning", where, f"columns of these types are left out: {names}")

@@ -1,0 +1,183 @@
+"""MariaDB and MySQL: the row-based binlog as the log, consistent snapshots as answers.
+
+A position is a place in the binlog, with the GTID of the last transaction before it, by which the log is recognised
+(see `mariadb_position`). Positions are ordered as the server wrote its log, which is also the order in which commits
+become visible, whatever GTID domains the transactions belong to.
+
+Nothing is put into the database, and nothing is written to it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from datetime import timedelta
+from typing import Any, Protocol
+
+import pymysql
+
+from strobe.algebra.schema import RelationSchema
+from strobe.errors import SourceUnavailable, StrobeError, UserError
+from strobe.messages import Position, Seen, Transaction
+from strobe.sources.base import Finding, Reader, Source
+from strobe.sources.mariadb import snapshot as mysql_snapshot
+from strobe.sources.mariadb.binlog import protocol as binlog
+from strobe.sources.mariadb.catalog import Table
+from strobe.sources.mariadb.connection import Address, Place, is_mysql, rows
+from strobe.sources.mariadb.global_names import Names
+from strobe.sources.mariadb.position import Whereabouts, file_number, verify
+from strobe.sources.mariadb.preflight import check
+from strobe.sources.mariadb.reader import MariadbReader, Shared, snapshot
+from strobe.sources.mariadb.stream import Stream, Watched, charsets
+
+PARTS_SECONDS = 10.0
+"""So long the log before a position is searched for parts of global transactions."""
+
+
+class Limits(Protocol):
+    @property
+    def connections(self) -> int: ...
+    @property
+    def statement_timeout(self) -> timedelta: ...
+
+
+class Config(Protocol):
+    """What `strobe.yml` says about such a source."""
+
+    @property
+    def dsn(self) -> str: ...
+    @property
+    def global_transactions(self) -> str | None: ...
+    @property
+    def limits(self) -> Any: ...
+
+
+class MariadbSource(Source):
+    """A database of a MariaDB or MySQL server."""
+
+    def __init__(self, name: str, config: Config) -> None:
+        self.name = name
+        address = Address.parse(config.dsn, f"source {name}")
+        limits: Limits = config.limits
+        self._place = Place(name, address, limits.connections, limits.statement_timeout.total_seconds())
+        self._shared = Shared(self._place)
+        given = config.global_transactions
+        self._names = Names.parse(given, self._place.where) if given else None
+        self._focus: Mapping[str, Collection[str]] | None = None
+
+    def schemas(self) -> tuple[RelationSchema, ...]:
+        """InnoDB's tables with their columns of a supported type; other columns are left out."""
+        tables = self._shared.catalog.refresh().values()
+        return tuple(t.schema(self.name) for t in tables if t.usable and t.offered)
+
+    def focus(self, columns: Mapping[str, Collection[str]]) -> None:
+        self._focus = columns
+
+    def check(self, relations: Sequence[str]) -> list[Finding]:
+        """On a new connection: the server looks at global rights when one is made."""
+        try:
+            with self._place.errors(), closing(self._place.connect()) as connection:
+                return list(check(connection, self._place, relations, self._names))
+        except StrobeError as error:
+            return [Finding("error", error.where or self._place.where, error.message, error.fix)]
+
+    def prepare_script(self, relations: Sequence[str]) -> list[str]:
+        """Nothing: the binlog is there or not, and rights are the DBA's to give."""
+        return []
+
+    def prepare(self, relations: Sequence[str]) -> None:
+        for relation in relations:
+            self._shared.catalog.table(relation)
+
+    def undo(self) -> list[str]:
+        return []
+
+    def identity(self) -> str:
+        with self._shared.connections.session() as connection:
+            if is_mysql(connection):
+                ((server,),) = rows(connection, "SELECT @@global.server_uuid")
+                return f"mysql:{server}:{self._place.database}"
+            ((server, log),) = rows(connection, "SELECT @@global.server_id, @@global.log_bin_basename")
+        return f"mariadb:{server}:{log}:{self._place.database}"
+
+    def position(self, text: str) -> Position:
+        try:
+            return Whereabouts.parse(text).position
+        except ValueError:
+            raise UserError(f"{text!r} is not a position in a binlog", where=self._place.where) from None
+
+    def now(self) -> Position:
+        """Where a snapshot taken now is: what is in the log beyond it is not visible to anybody yet."""
+        with self._shared.connections.session() as connection:
+            if is_mysql(connection):
+                file, offset = mysql_snapshot.settled(connection, self._place)
+            else:
+                file, offset = snapshot(connection)
+                rows(connection, "COMMIT")
+        return self._shared.position(file, offset)
+
+    def verify(self, position: Position) -> None:
+        with self._shared.connections.session() as connection:
+            verify(self._place, connection, position)
+
+    def transactions(
+        self, after: Position, stops: Sequence[Position], stopped: Callable[[], bool]
+    ) -> Iterator[Transaction]:
+        watched, names = self._watched(), self._names
+        stream = Stream(self._shared.connections, self._shared.log, watched, stops, stopped, self.spill, names)
+        return stream.transactions(after)
+
+    def parts(self, through: Position) -> frozenset[str]:
+        """As far back as the file of the position goes, and for some seconds the one before it."""
+        at = Whereabouts.parse(through.text)
+        file, offset = at.file, at.offset
+        try:
+            with self._shared.connections.session() as connection:
+                logs = [row[0] for row in rows(connection, "SHOW BINARY LOGS")]
+                sets = charsets(connection)
+            found = set(self._parts(file, (file, offset), sets, math.inf))
+            for log in [log for log in logs if file_number(log) < file_number(file)][-1:]:
+                found.update(self._parts(log, (file, 4), sets, time.monotonic() + PARTS_SECONDS))
+        except (binlog.Broken, pymysql.err.Error) as error:
+            raise SourceUnavailable(f"its binlog could not be read: {error}", where=self._place.where) from error
+        return frozenset(found)
+
+    def _parts(self, file: str, end: tuple[str, int], sets: dict[int, str], deadline: float) -> Iterator[str]:
+        """The global transactions with parts between the beginning of a file and a place."""
+        connections, log = self._shared.connections, self._shared.log
+        stream = Stream(connections, log, {}, [], lambda: False, names=self._names)
+        for transaction in stream.window(log.at(file, connections.made), end, sets):
+            yield from (part.id for part in transaction.part_of)
+            if time.monotonic() > deadline:
+                return
+
+    def _watched(self) -> Watched:
+        tables = self._shared.catalog.refresh()
+        if self._focus is None:
+            return {name: table.kinds for name, table in tables.items() if table.usable}
+        return {name: self._used(tables.get(name), name, columns) for name, columns in self._focus.items()}
+
+    def _used(self, table: Table | None, name: str, columns: Collection[str]) -> dict[str, Any]:
+        kinds = table.kinds if table is not None else {}
+        for column in columns:
+            if column not in kinds:
+                what = f"the column {column}" if table is not None else "the table"
+                raise self._place.table_lost(f"{what}, which a view uses, is gone or of another type", name)
+        return {column: kind for column, kind in kinds.items() if column in columns}
+
+    def reader(self, *, at_a_position: bool = False) -> Reader:
+        """Every snapshot is at a position: commits become visible in the order of the log."""
+        return MariadbReader(self._shared)
+
+    @contextmanager
+    def elsewhere(self) -> Iterator[Callable[[Seen], None]]:
+        """A snapshot counts as seen, whichever process took it."""
+        yield lambda seen: self._shared.log.seen(seen.through)
+
+    def discard(self, through: Position) -> None:
+        """Nothing: how long the binlog stays is the DBA's decision (`binlog_expire_logs_seconds`)."""
+
+    def close(self) -> None:
+        self._shared.connections.close()

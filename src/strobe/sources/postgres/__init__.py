@@ -1,0 +1,1 @@
+"""PostgreSQL: changes by logical replication, look-ups in exported snapshots."""

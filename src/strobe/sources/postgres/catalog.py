@@ -1,0 +1,283 @@
+"""What PostgreSQL says about its own tables: columns, types, keys, indexes, and how their changes are logged."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from strobe.algebra.schema import Column, RelationSchema
+from strobe.sources.postgres.connection import Connection, Place, identifier
+from strobe.sources.postgres.values import PgType
+
+IDENTITIES = {"d": "DEFAULT", "n": "NOTHING", "f": "FULL", "i": "USING INDEX"}
+
+
+@dataclass(frozen=True)
+class TableColumn:
+    name: str
+    type: PgType
+    declared: str
+    not_null: bool
+    deterministic: bool
+    """Whether its collation calls only equal what is the same text."""
+    toasted: bool
+    """Whether long values are stored out of line, and left out of the log when an update leaves them alone."""
+
+    @property
+    def searchable(self) -> bool:
+        return self.type.searchable and self.deterministic
+
+
+@dataclass(frozen=True)
+class Table:
+    id: int
+    schema: str
+    table: str
+    name: str
+    """As views write it: with the schema, unless it is the source's own."""
+    kind: str
+    identity: str
+    columns: tuple[TableColumn, ...]
+    primary_key: tuple[str, ...]
+    identity_key: tuple[str, ...]
+    """The columns of the index that REPLICA IDENTITY names."""
+    indexes: tuple[tuple[str, ...], ...]
+    row_security: bool = False
+
+    @property
+    def sql(self) -> str:
+        return identifier(self.schema, self.table)
+
+    @property
+    def offered(self) -> tuple[TableColumn, ...]:
+        return tuple(c for c in self.columns if c.type.spark)
+
+    @property
+    def images(self) -> bool:
+        """Whether the log has whole old rows."""
+        return self.identity == "f"
+
+    @property
+    def logged_key(self) -> tuple[str, ...]:
+        """The columns by which the log names old rows, where it does not have them whole."""
+        return {"d": self.primary_key, "i": self.identity_key}.get(self.identity, ())
+
+    def column(self, name: str) -> TableColumn | None:
+        return next((c for c in self.columns if c.name == name), None)
+
+    def relation(self, source: str) -> RelationSchema:
+        columns = tuple(Column(c.name, c.type.spark, c.searchable) for c in self.offered if c.type.spark)
+        searchable = {c.name for c in columns if c.searchable}
+        key = self.primary_key if self.images or self.identity == "d" else self.logged_key
+        key = key if set(key) <= searchable else ()
+        indexes = []
+        for index in self.indexes:
+            usable = []
+            for column in index:
+                if column not in searchable:
+                    break
+                usable.append(column)
+            if usable:
+                indexes.append(tuple(usable))
+        return RelationSchema(source, self.name, columns, key, tuple(dict.fromkeys(indexes)), self.images)
+
+
+_TABLES = """
+SELECT c.oid::int8, n.nspname, c.relname, c.relkind::text, c.relreplident::text, c.relrowsecurity
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p'
+  AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_'
+ORDER BY n.nspname, c.relname
+"""
+_COLUMNS = """
+SELECT a.attrelid::int8, a.attname, a.atttypid::int8, a.atttypmod, a.attnotnull,
+       coalesce(l.collisdeterministic, true), a.attstorage <> 'p', format_type(a.atttypid, a.atttypmod)
+FROM pg_attribute a LEFT JOIN pg_collation l ON l.oid = a.attcollation
+WHERE a.attrelid = ANY(%s::int8[]::oid[]) AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+ORDER BY a.attrelid, a.attnum
+"""
+_INDEXES = """
+SELECT i.indrelid::int8, i.indisprimary, i.indisreplident,
+       ARRAY(SELECT a.attname::text FROM unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
+             LEFT JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+             WHERE k.place <= i.indnkeyatts ORDER BY k.place)
+FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid JOIN pg_am m ON m.oid = x.relam
+WHERE i.indrelid = ANY(%s::int8[]::oid[]) AND i.indisvalid AND i.indpred IS NULL AND m.amname IN ('btree', 'hash')
+ORDER BY i.indisprimary DESC, i.indexrelid
+"""
+_TYPES = """
+SELECT t.oid::int8, t.typname, t.typtype::text, t.typbasetype::int8, t.typtypmod, n.nspname,
+       CASE WHEN t.typsubscript = 'array_subscript_handler'::regproc THEN t.typelem::int8 ELSE 0 END
+FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace WHERE t.oid = ANY(%s::int8[]::oid[])
+"""
+
+
+def rows(connection: Connection, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
+    return connection.execute(statement, parameters).fetchall()
+
+
+def read_tables(connection: Connection, place: Place) -> dict[str, Table]:
+    """The tables of users, by the name that views give them."""
+    found = rows(connection, _TABLES)
+    ids = [row[0] for row in found]
+    attributes = rows(connection, _COLUMNS, ids)
+    types = read_types(connection, {(row[2], row[3]) for row in attributes})
+    columns: dict[int, list[TableColumn]] = defaultdict(list)
+    for table, name, oid, modifier, not_null, deterministic, toasted, declared in attributes:
+        type_ = types[oid, modifier]
+        columns[table].append(TableColumn(name, type_, declared, not_null, deterministic, toasted))
+    indexes: dict[int, list[tuple[bool, bool, tuple[str, ...]]]] = defaultdict(list)
+    for table, primary, identity, names in rows(connection, _INDEXES, ids):
+        plain = names[: names.index(None)] if None in names else names
+        if plain:
+            indexes[table].append((primary, identity, tuple(plain)))
+    tables = {}
+    for oid, schema, table, kind, identity, security in found:
+        name = table if schema == place.schema else f"{schema}.{table}"
+        tables[name] = Table(
+            oid,
+            schema,
+            table,
+            name,
+            kind,
+            identity,
+            tuple(columns[oid]),
+            next((c for primary, _, c in indexes[oid] if primary), ()),
+            next((c for _, chosen, c in indexes[oid] if chosen), ()),
+            tuple(c for _, _, c in indexes[oid]),
+            security,
+        )
+    return tables
+
+
+@dataclass(frozen=True)
+class Known:
+    """A row of `pg_type`."""
+
+    name: str
+    kind: str
+    base: int
+    """The type beneath a domain."""
+    modifier: int
+    schema: str
+    element: int
+    """The type of an array's elements."""
+
+
+def read_types(connection: Connection, wanted: Collection[tuple[int, int]]) -> dict[tuple[int, int], PgType]:
+    """The types of columns, by (oid, modifier); domains are seen through."""
+    known: dict[int, Known] = {}
+    missing = {oid for oid, _ in wanted}
+    while missing:
+        known |= {oid: Known(*row) for oid, *row in rows(connection, _TYPES, list(missing))}
+        beneath = {t.base for t in known.values() if t.kind == "d"} | {t.element for t in known.values() if t.element}
+        missing = beneath - set(known)
+    return {(oid, modifier): _resolved(known, oid, modifier) for oid, modifier in wanted}
+
+
+def _resolved(known: Mapping[int, Known], oid: int, modifier: int) -> PgType:
+    while oid in known:
+        type_ = known[oid]
+        if type_.kind == "d":
+            oid, modifier = type_.base, type_.modifier
+            continue
+        if type_.element:
+            return PgType(type_.name, modifier, oid, element=_resolved(known, type_.element, modifier))
+        if type_.kind == "e":
+            return PgType("enum", modifier, oid, identifier(type_.schema, type_.name))
+        if type_.schema == "pg_catalog" or type_.name == "citext":
+            return PgType(type_.name, modifier, oid)
+        return PgType(f"{type_.schema}.{type_.name}", modifier, oid)
+    return PgType("?", modifier, oid)
+
+
+@dataclass(frozen=True)
+class Slot:
+    plugin: str
+    database: str
+    active: bool
+    confirmed: int
+    wal_status: str
+    retained: int
+    """Bytes of log that the server keeps for it."""
+    unconfirmed: int
+    """Bytes of log after the position that it was confirmed up to."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What `prepare` makes, as far as it is there."""
+
+    publication: frozenset[str] | None
+    """The tables in it, by the names of views; None if there is no publication."""
+    flaws: tuple[str, ...]
+    """What is wrong with the publication."""
+    slot: Slot | None
+
+    @property
+    def missing(self) -> str:
+        if self.publication is None and self.slot is None:
+            return "the database is not prepared"
+        if self.publication is None:
+            return "the publication is missing"
+        return "" if self.slot else "the replication slot is missing"
+
+
+def read_slot(connection: Connection, name: str) -> Slot | None:
+    found = rows(
+        connection,
+        "SELECT plugin::text, database::text, active, (confirmed_flush_lsn - '0/0')::int8, wal_status,"
+        " coalesce(pg_current_wal_lsn() - restart_lsn, 0)::int8,"
+        " coalesce(pg_current_wal_lsn() - confirmed_flush_lsn, 0)::int8"
+        " FROM pg_replication_slots WHERE slot_name = %s AND slot_type = 'logical'",
+        name,
+    )
+    return Slot(*found[0]) if found else None
+
+
+def read_prepared(connection: Connection, place: Place) -> Prepared:
+    publication = rows(
+        connection,
+        "SELECT pubinsert AND pubupdate AND pubdelete AND pubtruncate, pubviaroot FROM pg_publication"
+        " WHERE pubname = %s",
+        place.name,
+    )
+    tables: frozenset[str] | None = None
+    flaws: list[str] = []
+    if publication:
+        whole, via_root = publication[0]
+        if not whole:
+            flaws.append("it does not publish all kinds of changes")
+        if not via_root:
+            flaws.append("it publishes partitions under their own names")
+        members = rows(
+            connection, "SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = %s", place.name
+        )
+        tables = frozenset(t if s == place.schema else f"{s}.{t}" for s, t in members)
+        flaws += _narrowed(connection, place)
+    return Prepared(tables, tuple(flaws), read_slot(connection, place.name))
+
+
+def _narrowed(connection: Connection, place: Place) -> Iterable[str]:
+    """Publications of PostgreSQL 15 and later can leave out rows and columns."""
+    if connection.info.server_version < 150000:
+        return []
+    found = rows(
+        connection,
+        "SELECT c.relname FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid"
+        " JOIN pg_class c ON c.oid = r.prrelid"
+        " WHERE p.pubname = %s AND (r.prqual IS NOT NULL OR r.prattrs IS NOT NULL)",
+        place.name,
+    )
+    return [f"it leaves out rows or columns of table {name}" for (name,) in found]
+
+
+def identity_fix(table: Table, keyed: bool) -> str:
+    statement = f"ALTER TABLE {table.sql} REPLICA IDENTITY FULL;"
+    return f"Add a primary key, or run: {statement}" if keyed else f"Run: {statement}"
+
+
+def unsupported(table: Table) -> Sequence[str]:
+    return [f"{c.name} ({c.declared})" for c in table.columns if not c.type.spark]

@@ -1,0 +1,367 @@
+"""Reading a PostgreSQL database in one snapshot: look-ups by key, scans, and what the snapshot had seen.
+
+What a snapshot had seen is decided by transaction ids (`pg_current_snapshot()`), never by positions: a transaction is
+in the log before it is visible, and of two the later one may be visible first. The position up to which everything
+visible is in the log is read *after* the snapshot was taken. It is a place that the log has been flushed up to, because
+a stream never gets further: log that nobody flushes is flushed by a small message of our own, which changes no data.
+
+A load needs more: a position at which the snapshot is exactly what the log had brought. For that the transactions at
+the end of the log are looked at in a temporary copy of the slot; where the snapshot has seen a later one without an
+earlier one, another snapshot is taken.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import islice
+from typing import Any, cast
+
+import psycopg
+from psycopg import sql
+
+from strobe.algebra.bag import Row
+from strobe.errors import LostGuarantee, SourceUnavailable, UserError
+from strobe.messages import Lookup, Position, Seen, SeenByXid
+from strobe.sources.base import Reader, Shared
+from strobe.sources.postgres import pgoutput
+from strobe.sources.postgres.catalog import Table, read_tables, rows
+from strobe.sources.postgres.connection import STARTED, Connection, Place, Pool
+from strobe.sources.postgres.pgoutput import parse_lsn, widen
+from strobe.sources.postgres.position import Mark, commits, peek, position_at
+from strobe.sources.postgres.stream import copy_slot, named_by, unfit
+from strobe.sources.postgres.values import Decode, Encoding, PgType, Unfit, decoder, encoding
+
+KEYS = 5_000
+"""Keys of one statement."""
+FETCH = 5_000
+TRIES = 20
+"""Snapshots taken to find one that equals a state of the log."""
+
+_SNAPSHOT = """
+BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
+SELECT pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text, pg_current_wal_flush_lsn()::text,
+       EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = {}), ({})
+"""
+
+
+class Snapshot:
+    """`pg_current_snapshot()`, read."""
+
+    def __init__(self, text: str) -> None:
+        low, high, running = text.split(":")
+        self.xmin, self.xmax = int(low), int(high)
+        self.running = frozenset(int(x) for x in running.split(",") if x)
+
+    def saw(self, xid: int) -> bool:
+        return xid < self.xmax and xid not in self.running
+
+    def seen(self, through: Position) -> SeenByXid:
+        return SeenByXid(through, self.xmax, self.running)
+
+
+def end_of_log(place: Place, connection: Connection) -> int:
+    """Where the log ends: everything committed so far is before it."""
+    ((end, reached),) = rows(connection, "SELECT pg_current_wal_insert_lsn()::text, pg_current_wal_flush_lsn()::text")
+    return flushed(place, connection, parse_lsn(end), parse_lsn(reached))
+
+
+def flushed(place: Place, connection: Connection, wanted: int, reached: int) -> int:
+    """Wait until the log is flushed up to a place, and see to it if nobody else does."""
+    for attempt in range(200):
+        if reached >= wanted:
+            return wanted
+        if attempt == 5:
+            _flush(place)
+        time.sleep(0.002 if attempt < 5 else 0.02)
+        reached = parse_lsn(str(rows(connection, "SELECT pg_current_wal_flush_lsn()::text")[0][0]))
+    raise SourceUnavailable("the server does not flush its log", where=place.where)
+
+
+def _flush(place: Place) -> None:
+    """A commit of our own flushes everything before it. Its message is in the log only, and nobody reads it."""
+    with place.errors(), place.connect() as connection, connection.transaction():
+        connection.execute("SET LOCAL synchronous_commit = 'local'")
+        connection.execute("SELECT pg_logical_emit_message(true, 'strobe', '')")
+
+
+class PostgresReader(Reader):
+    def __init__(self, pool: Pool, tables: dict[str, Table] | None = None, *, at_a_position: bool = False) -> None:
+        """`tables` are as they were last; what comes back is checked against them."""
+        self._place = pool.place
+        self._pool = pool
+        self._at_a_position = at_a_position
+        self._connection: Connection | None = None
+        self._tables = {} if tables is None else tables
+        self._cursors = 0
+
+    def __getstate__(self) -> tuple[Place, bool, str]:
+        if self._connection is not None:
+            raise TypeError("an open reader cannot be pickled")
+        return self._place, self._at_a_position, self._pool.started
+
+    def __setstate__(self, state: tuple[Place, bool, str]) -> None:
+        place, at_a_position, started = state
+        self.__init__(Pool(place, started), at_a_position=at_a_position)  # type: ignore[misc]
+
+    def open(self) -> Seen:
+        self.close()
+        if self._at_a_position:
+            return self._open_at_a_position()
+        snapshot, through = self._begin()
+        return snapshot.seen(position_at(through))
+
+    def _begin(self) -> tuple[Snapshot, int]:
+        """A snapshot, and a place in the log up to which everything that it has seen is there."""
+        connection = self._pool.take()
+        try:
+            with self._place.errors():
+                statement = sql.SQL(_SNAPSHOT).format(sql.Literal(self._place.name), sql.SQL(STARTED))
+                cursor = connection.execute(statement)
+                cursor.nextset()
+                ((text, end, reached, prepared, started),) = cast(list[tuple[Any, ...]], cursor.fetchall())
+                if self._pool.started not in ("", started):
+                    message = "the server was restarted, and is asked again when its log has been looked at"
+                    raise SourceUnavailable(message, where=self._place.where)
+                if not prepared:
+                    raise self._place.not_prepared("the database is not prepared: there is no replication slot")
+                through = flushed(self._place, connection, parse_lsn(end), parse_lsn(reached))
+        except BaseException:
+            self._pool.give_back(connection)
+            raise
+        self._connection = connection
+        return Snapshot(text), through
+
+    def _open_at_a_position(self) -> Seen:
+        with self._place.errors(), self._place.connect(timeout=0) as looking:
+            for attempt in range(TRIES):
+                try:
+                    slot, _ = copy_slot(looking, self._place)
+                except psycopg.errors.UndefinedObject:
+                    raise self._place.not_prepared("the database is not prepared: there is no slot") from None
+                snapshot, through = self._begin()
+                found = list(commits(looking, self._place, slot, through))
+                exact = _cut([(widen(begin.xid, snapshot.xmax), commit) for begin, commit in found], snapshot, through)
+                if exact is not None and (found or attempt):
+                    return snapshot.seen(exact)
+                if exact is not None:
+                    _flush(self._place)  # nothing has happened since the slot was confirmed: this marks a place
+                self.close()
+                rows(looking, "SELECT pg_drop_replication_slot(%s)::text", slot)
+                time.sleep(0.01 * (attempt + 1))
+        raise SourceUnavailable(
+            "no snapshot is a state of the log: a transaction is committed there and not visible yet",
+            where=self._place.where,
+            fix="It may wait for a synchronous standby; see pg_stat_activity. Strobe tries again.",
+        )
+
+    @contextmanager
+    def shared(self, relations: Sequence[str], most: int) -> Iterator[Shared | None]:
+        from strobe.sources.postgres.snapshot import share
+
+        tasks = min(most, self._place.connections)
+        if tasks < 2 or not self._pool.sharing.acquire(blocking=False):
+            yield None
+            return
+        try:
+            seen = self.open()
+            tables = [self._table(relation) for relation in dict.fromkeys(relations)]
+            with share(self._pool, self._open_connection(), seen, tables, tasks) as shared:
+                yield shared
+        finally:
+            self.close()
+            self._pool.sharing.release()
+
+    def close(self) -> None:
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            self._pool.give_back(connection)
+
+    def lookup(self, lookup: Lookup, keys: Iterable[Row] | None) -> Iterator[Row]:
+        table = self._table(lookup.relation)
+        search = Search(table, lookup.on)
+        if keys is None or not search.columns:
+            yield from self.scan(lookup.relation, lookup.columns)
+            return
+        found = Rows(self._place, table, lookup.columns)
+        wanted = filter(None, map(search.encode, keys))
+        while batch := list(islice(wanted, KEYS)):
+            yield from self._read(table, found, search.statement(found.selected, batch))
+
+    def scan(self, relation: str, columns: Sequence[str]) -> Iterator[Row]:
+        table = self._table(relation)
+        found = Rows(self._place, table, columns)
+        yield from self._read(table, found, found.selected)
+
+    def rows(self, relation: str) -> int | None:
+        """As the server's own statistics have it: counting would read the table. None before it was first analysed."""
+        table = self._table(relation)
+        with self._place.errors(table.name):
+            ((estimate,),) = rows(
+                self._open_connection(),
+                "SELECT reltuples::bigint::text FROM pg_class WHERE oid = %s::regclass",
+                table.sql,
+            )
+        return None if int(estimate) < 0 else int(estimate)
+
+    def _read(self, table: Table, found: Rows, statement: sql.Composable) -> Iterator[Row]:
+        """In portions, through a cursor of the server's that goes with the snapshot."""
+        connection = self._open_connection()
+        self._cursors += 1
+        name = sql.Identifier(f"strobe_{self._cursors}")
+        fetch = sql.SQL("FETCH {} FROM {}").format(sql.SQL(str(FETCH)), name)
+        with self._place.errors(table.name):
+            cursor = connection.execute(
+                sql.SQL("DECLARE {} NO SCROLL CURSOR FOR {}; {}").format(name, statement, fetch)
+            )
+            cursor.nextset()
+            while (result := cursor.pgresult) is not None and result.ntuples:
+                self._expect(found, result)
+                yield from found.decode(result)
+                if result.ntuples < FETCH:
+                    return
+                cursor = connection.execute(fetch)
+
+    def _expect(self, found: Rows, result: psycopg.pq.abc.PGresult) -> None:
+        try:
+            found.expect(result)
+        except UserError:
+            self._tables.clear()
+            raise
+
+    def _table(self, name: str) -> Table:
+        if name not in self._tables:
+            with self._place.errors():
+                self._tables.update(read_tables(self._open_connection(), self._place))
+        if name not in self._tables:
+            raise self._place.table_lost(f"there is no table {name}", name)
+        return self._tables[name]
+
+    def _open_connection(self) -> Connection:
+        if self._connection is None:
+            raise SourceUnavailable("the reader is not open", where=self._place.where)
+        return self._connection
+
+
+def _cut(found: Sequence[tuple[int, pgoutput.Commit]], snapshot: Snapshot, through: int) -> Position | None:
+    """The position at which the log had brought exactly what the snapshot has seen; None if there is none.
+
+    `found` are the transactions after the slot's own position, by their ids. Those before have been reported, and what
+    is reported is visible.
+    """
+    seen = [commit for xid, commit in found if snapshot.saw(xid)]
+    missed = [commit.lsn for xid, commit in found if not snapshot.saw(xid)]
+    place = min(missed, default=through)
+    if any(commit.end_lsn > place for commit in seen):
+        return None
+    return position_at(place, Mark.of(seen[-1]) if seen else None)
+
+
+def parts_before(looking: Connection, place: Place, slot: str, through: int) -> Iterator[str]:
+    """The global transactions with a part in the log between the slot's position and another."""
+    named: list[str] = []
+    for message in peek(looking, place, slot, through, "BMC"):
+        if isinstance(message, pgoutput.Begin):
+            named = []
+        elif isinstance(message, pgoutput.Emitted):
+            with suppress(LostGuarantee):  # views that are past it have been rebuilt since
+                named += [part.id for part in [named_by(message, place)] if part]
+        elif isinstance(message, pgoutput.Commit) and message.end_lsn <= through:
+            yield from named
+
+
+class Rows:
+    """Selects and decodes columns of one table."""
+
+    def __init__(self, place: Place, table: Table, columns: Sequence[str]) -> None:
+        self._place, self._table, self._columns = place, table, tuple(columns)
+        self._types: list[PgType] = []
+        for name in columns:
+            column = table.column(name)
+            if column is None or not column.type.spark:
+                raise UserError(f"there is no column {name} of a supported type", where=self._where)
+            self._types.append(column.type)
+        self._decoders: list[Decode] = [decoder(t) for t in self._types]
+
+    @property
+    def _where(self) -> str:
+        return f"{self._place.where}, table {self._table.name}"
+
+    @property
+    def selected(self) -> sql.Composable:
+        names = sql.SQL(", ").join(sql.Identifier("t", c) for c in self._columns)
+        table = sql.Identifier(self._table.schema, self._table.table)
+        return sql.SQL("SELECT {} FROM {} AS t").format(names, table)
+
+    def expect(self, result: psycopg.pq.abc.PGresult) -> None:
+        """The columns are still what they were."""
+        for place, type_ in enumerate(self._types):
+            if (result.ftype(place), result.fmod(place)) != (type_.oid, type_.modifier):
+                column = self._columns[place]
+                raise self._place.table_lost(f"its column {column} has another type now", self._table.name)
+
+    def decode(self, result: psycopg.pq.abc.PGresult) -> Iterator[Row]:
+        columns = list(enumerate(self._decoders))
+        value = result.get_value
+        for line in range(result.ntuples):
+            try:
+                yield tuple([None if (v := value(line, i)) is None else decode(v) for i, decode in columns])
+            except Unfit:
+                raise self._refused(result, line) from None
+
+    def _refused(self, result: psycopg.pq.abc.PGresult, line: int) -> UserError:
+        for place, decode in enumerate(self._decoders):
+            text = result.get_value(line, place)
+            try:
+                _ = None if text is None else decode(text)
+            except Unfit as reason:
+                return unfit(self._where, self._columns[place], self._types[place], text or b"", str(reason))
+        return UserError("a value cannot be read", where=self._where)
+
+
+class Search:
+    """Finding rows by equality of some columns, in one statement for many keys.
+
+    Columns whose equality differs from Spark's narrow nothing.
+    """
+
+    def __init__(self, table: Table, on: Sequence[str]) -> None:
+        columns = {c.name: c for c in table.offered if c.searchable}
+        self._places = [i for i, c in enumerate(on) if c in columns]
+        self.columns = [on[i] for i in self._places]
+        self._types = [columns[c].type for c in self.columns]
+        self._encodings: list[Encoding] = [encoding(t) for t in self._types]
+
+    def encode(self, key: Row) -> tuple[Any, ...] | None:
+        values = tuple(e.encode(key[i]) for i, e in zip(self._places, self._encodings, strict=True))
+        return None if None in values else values
+
+    def statement(self, selected: sql.Composable, keys: Sequence[tuple[Any, ...]]) -> sql.Composable:
+        arrays = [self._array(place, keys) for place in range(len(self.columns))]
+        names = [sql.Identifier("t", c) for c in self.columns]
+        tests = [sql.SQL("{} = ANY({})").format(name, array) for name, (array, _) in zip(names, arrays, strict=True)]
+        exact = [(name, array) for name, (array, whole) in zip(names, arrays, strict=True) if whole]
+        if len(exact) > 1:
+            tests.append(
+                sql.SQL("({}) IN (SELECT * FROM unnest({}))").format(
+                    sql.SQL(", ").join(name for name, _ in exact), sql.SQL(", ").join(array for _, array in exact)
+                )
+            )
+        return sql.SQL("{} WHERE {}").format(selected, sql.SQL(" AND ").join(tests))
+
+    def _array(self, place: int, keys: Sequence[tuple[Any, ...]]) -> tuple[sql.Composable, bool]:
+        """The keys' values as an array, and whether it has one for each key, in their order."""
+        values = sql.Literal(_array_text([key[place] for key in keys]))
+        type_ = self._types[place]
+        if type_.name == "enum":  # only labels can be cast
+            text = sql.SQL(
+                "(SELECT array_agg(enumlabel) FROM pg_enum WHERE enumtypid = {} AND enumlabel = ANY({}::text[]))"
+            )
+            labels = text.format(sql.Literal(type_.oid), values)
+            return sql.SQL("{}::text[]::{}[]").format(labels, sql.SQL(type_.sql)), False
+        return sql.SQL("{}::{}").format(values, sql.SQL(self._encodings[place].array)), True
+
+
+def _array_text(values: Sequence[str]) -> str:
+    return "{" + ",".join('"' + v.replace("\\", "\\\\").replace('"', '\\"') + '"' for v in values) + "}"

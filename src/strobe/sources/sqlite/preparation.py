@@ -1,0 +1,200 @@
+"""What is prepared in a SQLite database: read back, compared with what should be there, made, and taken out.
+
+A table's *watch* has a number, which its rows in the log carry. A table whose columns changed gets a new number when it
+is prepared again, and `since` says up to where the log is about the old columns. A table whose triggers were missing or
+altered for some time gets a new number too, and a row with sign 0 in the log that no reader passes: there is a gap.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from strobe.errors import UserError
+from strobe.sources.sqlite.catalog import PREFIX, Table, kind_of, quote, read_table
+from strobe.sources.sqlite.triggers import (
+    EVENTS,
+    FORMAT,
+    LOG,
+    META,
+    WATCHED,
+    Watch,
+    create_log,
+    note_name,
+    trigger_name,
+    widen_log,
+)
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A row of `__strobe_watched`."""
+
+    id: int
+    relation: str
+    types: Mapping[str, str]
+    """The watched columns, in the log's order, with their Spark types."""
+    since: int
+    retired: bool
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(self.types)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A watched table is not watched as it should be; `gap` if changes may have gone unlogged."""
+
+    relation: str
+    what: str
+    gap: bool
+
+
+@dataclass(frozen=True)
+class Prepared:
+    identity: str
+    journal_mode: str
+    watched: tuple[Watched, ...]
+
+    @cached_property
+    def by_id(self) -> dict[int, Watched]:
+        return {w.id: w for w in self.watched}
+
+    @property
+    def current(self) -> tuple[Watched, ...]:
+        return tuple(w for w in self.watched if not w.retired)
+
+    def faults(self, connection: sqlite3.Connection) -> Iterator[Fault]:
+        for watched in self.current:
+            if fault := find_fault(connection, watched):
+                yield fault
+
+
+def prepared(connection: sqlite3.Connection) -> Prepared | None:
+    """What was prepared; None if nothing was."""
+    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (META,)).fetchone():
+        return None
+    meta = dict(connection.execute(f"SELECT name, value FROM {META}"))
+    if meta["format"] != FORMAT:
+        raise UserError(
+            f"the database was prepared by another version of Strobe (format {meta['format']}, this one has {FORMAT})",
+            fix="Use that version, or take its preparation out with it and prepare again.",
+        )
+    rows = connection.execute(f"SELECT id, relation, columns, since, retired FROM {WATCHED} ORDER BY id")
+    watched = tuple(Watched(i, r, json.loads(c), s, bool(old)) for i, r, c, s, old in rows)
+    return Prepared(meta["identity"], meta["journal_mode"], watched)
+
+
+def find_fault(connection: sqlite3.Connection, watched: Watched) -> Fault | None:
+    if kind_of(connection, watched.relation) != "table":
+        return Fault(watched.relation, "it was dropped or renamed", gap=True)
+    table = read_table(connection, watched.relation)
+    if missing := set(watched.columns) - {c.name for c in table.columns}:
+        return Fault(watched.relation, f"column {min(missing)} was renamed or dropped", gap=True)
+    found = connection.execute(
+        "SELECT name, sql, rowid FROM sqlite_master WHERE type = 'trigger' AND tbl_name = ? COLLATE NOCASE",
+        (watched.relation,),
+    ).fetchall()
+    ours = {name: sql for name, sql, _ in found if name.startswith(PREFIX)}
+    if table.refusal or ours != Watch(table, watched.columns, watched.id).triggers():
+        return Fault(watched.relation, "Strobe's triggers are missing, or no longer fit the table's keys", gap=True)
+    if max(found, key=lambda row: int(row[2]))[0] not in ours:
+        return Fault(watched.relation, "a trigger was created after Strobe's, which must be the youngest", gap=False)
+    return None
+
+
+def prepare_statements(
+    connection: sqlite3.Connection, source: str, relations: Sequence[str], journal_mode: str
+) -> list[str]:
+    """What has to be executed so that these relations, and those watched before, are watched as they should be."""
+    state = prepared(connection)
+    statements = [] if state else create_log(journal_mode)
+    width = 0
+    if state:
+        width = sum(name.startswith("v") for _, name, *_ in connection.execute(f"PRAGMA table_info({LOG})"))
+    known = {w.relation: w for w in state.watched} if state else {}
+    free = max((w.id for w in known.values()), default=0) + 1
+    active = [w.relation for w in known.values() if not w.retired]
+    for relation in dict.fromkeys([*active, *relations]):
+        before = known.get(relation)
+        if before and relation not in relations and kind_of(connection, relation) != "table":
+            statements += _retire(connection, before)
+            continue
+        table = usable_table(connection, source, relation)
+        columns = tuple(c.name for c in table.offered)
+        fault = find_fault(connection, before) if before and not before.retired else None
+        if before and not before.retired and not fault and set(before.columns) == set(columns):
+            continue
+        statements += widen_log(width, len(columns))
+        width = max(width, len(columns))
+        if before and fault and not fault.gap and set(before.columns) == set(columns):
+            statements += _drop_triggers(connection, before)
+            statements += Watch(table, before.columns, before.id).triggers().values()
+            continue
+        if before:
+            statements += _retire(connection, before)
+        gap = before is not None and (before.retired or (fault is not None and fault.gap))
+        statements += _watch(Watch(table, columns, free), renewed=before is not None, gap=gap)
+        free += 1
+    return statements
+
+
+def usable_table(connection: sqlite3.Connection, source: str, relation: str) -> Table:
+    """The table, or the reason why it cannot be watched."""
+    where = f"source {source}, table {relation}"
+    kind = kind_of(connection, relation)
+    if kind is None:
+        raise UserError("there is no such table", where=where, fix="Name a table of this database.")
+    if kind != "table":
+        raise UserError(f"it is a {kind}, which has no change log", where=where, fix="Use the tables behind it.")
+    table = read_table(connection, relation)
+    if table.refusal:
+        raise UserError(
+            f"it cannot be watched exactly: {table.refusal}, so rows that REPLACE removes cannot be foreseen",
+            where=where,
+            fix="Replace that index by one over plain columns with SQLite's own collations.",
+        )
+    if not table.offered:
+        fix = "Declare types; see docs/sources/sqlite.md."
+        raise UserError("none of its columns has a declared type that is supported", where=where, fix=fix)
+    return table
+
+
+def _retire(connection: sqlite3.Connection, watched: Watched) -> list[str]:
+    return [
+        f"UPDATE {WATCHED} SET retired = 1 WHERE id = {watched.id}",
+        *_drop_triggers(connection, watched),
+        f"DROP TABLE IF EXISTS {note_name(watched.id)}",
+    ]
+
+
+def _drop_triggers(connection: sqlite3.Connection, watched: Watched) -> list[str]:
+    """By name: the triggers of a table that was renamed went with it."""
+    names = {trigger_name(watched.relation, event) for event in EVENTS}
+    found = connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'")
+    return [f"DROP TRIGGER {quote(name)}" for (name,) in found if name in names]
+
+
+def _watch(watch: Watch, renewed: bool, gap: bool) -> list[str]:
+    types = json.dumps({c: watch.table.column(c).type for c in watch.columns})
+    literal = [text.replace("'", "''") for text in (watch.table.name, types)]
+    since = f"(SELECT max(seq) FROM {LOG})" if renewed else "0"
+    mark_gap = [f"INSERT INTO {LOG} (relation, sign) VALUES ({watch.id}, 0)"] if gap else []
+    return [
+        *mark_gap,
+        f"INSERT INTO {WATCHED} VALUES ({watch.id}, '{literal[0]}', '{literal[1]}', {since}, 0)",
+        *watch.create_notes(),
+        *watch.triggers().values(),
+    ]
+
+
+def undo_statements(connection: sqlite3.Connection) -> list[tuple[str, str]]:
+    """(what it is, the statement that takes it out) for every trace."""
+    found = connection.execute(
+        "SELECT type, name FROM sqlite_master WHERE type IN ('trigger', 'table') ORDER BY type DESC, name"
+    )
+    return [(f"{kind} {name}", f"DROP {kind.upper()} {quote(name)}") for kind, name in found if name.startswith(PREFIX)]

@@ -1,0 +1,281 @@
+"""Reading a SQLite database: connections, the end of the log, rows decoded, and look-ups in one read transaction."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote as quote_url
+
+from strobe.algebra.bag import Row
+from strobe.errors import SourceLost, SourceUnavailable, UserError
+from strobe.messages import Lookup, Position, Seen
+from strobe.sources.base import Reader
+from strobe.sources.sqlite.catalog import Table, quote, read_table
+from strobe.sources.sqlite.triggers import LOG
+from strobe.sources.sqlite.values import Unfit, decoder, encoder
+
+BUSY_SECONDS = 5.0
+PARAMETERS = 500
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which database, for opening it and for messages about it."""
+
+    source: str
+    path: Path
+
+    def connect(self, mode: str = "ro", timeout: float = BUSY_SECONDS) -> sqlite3.Connection:
+        if not self.path.is_file():
+            raise SourceUnavailable(f"there is no file {self.path}", where=f"source {self.source}")
+        uri = f"file:{quote_url(str(self.path.absolute()))}?mode={mode}"
+        return sqlite3.connect(uri, uri=True, timeout=timeout, isolation_level=None, check_same_thread=False)
+
+    @contextmanager
+    def session(self, mode: str = "ro", timeout: float = BUSY_SECONDS) -> Iterator[sqlite3.Connection]:
+        """A connection for one task, rolled back and closed after it, whose errors are Strobe's."""
+        with self.errors(), closing(self.connect(mode, timeout)) as connection:
+            yield connection
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        where = f"source {self.source}"
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            text = str(error)
+            if "decode to UTF-8" in text:
+                raise UserError(f"text is not UTF-8: {text}", where=where, fix="Mend the value.") from error
+            if text.startswith(("no such table", "no such column", "no such collation")):
+                fix = f"See `strobe check`, then `strobe prepare {self.source}`."
+                raise UserError(text, where=where, fix=fix) from error
+            raise SourceUnavailable(text, where=where) from error
+        except sqlite3.DatabaseError as error:
+            fix = "Check that this is a sound SQLite database."
+            raise UserError(f"{self.path}: {error}", where=where, fix=fix) from error
+
+    def not_prepared(self) -> UserError:
+        return UserError(
+            "the database is not prepared", where=f"source {self.source}", fix=f"Run `strobe prepare {self.source}`."
+        )
+
+    def lost(self, message: str) -> SourceLost:
+        fix = "Rebuild the views that use this source: `strobe rebuild VIEW`."
+        return SourceLost(message, source=self.source, where=f"source {self.source}", fix=fix)
+
+
+class Rows:
+    """Decodes rows of one table."""
+
+    def __init__(self, place: Place, relation: str, types: Mapping[str, str], key: Sequence[str] = ()) -> None:
+        self._where = f"source {place.source}, table {relation}"
+        self._types = types
+        self._key = key
+        self._decoders = [decoder(t) for t in types.values()]
+
+    @classmethod
+    def of(cls, place: Place, table: Table, columns: Sequence[str]) -> Rows:
+        types = {c.name: c.type for c in table.columns if c.type}
+        for column in columns:
+            if column not in types:
+                where = f"source {place.source}, table {table.name}"
+                raise UserError(f"there is no column {column} of a supported type", where=where)
+        return cls(place, table.name, {c: types[c] for c in columns}, table.primary_key)
+
+    def decode(self, raw: Sequence[Any]) -> Row:
+        try:
+            return tuple([None if v is None else decode(v) for decode, v in zip(self._decoders, raw, strict=True)])
+        except Unfit:
+            raise self._refused(raw) from None
+
+    def _refused(self, raw: Sequence[Any]) -> UserError:
+        known = dict(zip(self._types, raw, strict=True))
+        key = {c: known[c] for c in self._key if c in known} or known
+        row = ", ".join(f"{c} = {v!r}" for c, v in list(key.items())[:5])
+        column, reason = next(filter(None, map(self._misfit, self._types, raw)))
+        return UserError(
+            f"{known[column]!r} cannot be read as {self._types[column]}: {reason}",
+            where=f"{self._where}, column {column}, row {row}",
+            fix="Change the value, or declare the column with a type that fits its values.",
+        )
+
+    def _misfit(self, column: str, value: Any) -> tuple[str, str] | None:
+        try:
+            _ = None if value is None else decoder(self._types[column])(value)
+        except Unfit as unfit:
+            return column, str(unfit)
+        return None
+
+
+class Gate:
+    """Keeps reported transactions from spanning a snapshot that an answer was read in.
+
+    A reported transaction is everything between two looks at the log, and an answer must have seen it wholly or not at
+    all. So looks and snapshots happen one after the other, and every snapshot's position ends a transaction: one that
+    was taken before a look is known to it, and one taken after it is not before its end.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._positions: set[int] = set()
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Callable[[Position], None]]:
+        """Take a snapshot inside, and say where it is."""
+        with self._lock:
+            yield lambda position: self._positions.add(position.order[0])
+
+    @contextmanager
+    def look(self, after: Position, stopped: Callable[[], bool]) -> Iterator[set[int]]:
+        """Fix the read transaction of a look inside; the snapshots taken since `after` are ends of what it reports."""
+        with self._lock:
+            if not stopped():  # another stream, which comes after this one, may still need what this one has passed
+                self._positions = {p for p in self._positions if p > after.order[0]}
+            yield {p for p in self._positions if p > after.order[0]}
+
+
+class SqliteReader(Reader):
+    """One read transaction. Not open, it is a path and a name, and pickles; in another process it passes no gate."""
+
+    def __init__(self, place: Place, gate: Gate | None = None) -> None:
+        self._place = place
+        self._gate = gate or Gate()
+        self._connection: sqlite3.Connection | None = None
+        self._tables: dict[str, Table] = {}
+
+    def __getstate__(self) -> Place:
+        if self._connection is not None:
+            raise TypeError("an open reader cannot be pickled")
+        return self._place
+
+    def __setstate__(self, place: Place) -> None:
+        self.__init__(place)  # type: ignore[misc]
+
+    def open(self) -> Seen:
+        self.close()
+        with self._place.errors():
+            connection = self._place.connect()
+            try:
+                with self._gate.snapshot() as taken:
+                    connection.execute("BEGIN")
+                    end = end_of_log(connection)
+                    taken(end)
+            except BaseException as error:
+                connection.close()
+                if isinstance(error, sqlite3.OperationalError) and f"no such table: {LOG}" in str(error):
+                    raise self._place.not_prepared() from error
+                raise
+        self._connection, self._tables = connection, {}
+        return Seen(end)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def lookup(self, lookup: Lookup, keys: Iterable[Row] | None) -> Iterator[Row]:
+        table = self._table(lookup.relation)
+        search = Search(table, lookup.on)
+        if keys is None or not search.columns:
+            yield from self.scan(lookup.relation, lookup.columns)
+            return
+        rows = Rows.of(self._place, table, lookup.columns)
+        wanted = filter(None, map(search.encode, keys))
+        while batch := list(islice(wanted, PARAMETERS // len(search.columns))):
+            sql = search.sql(lookup.columns, len(batch))
+            yield from self._read(rows, sql, [value for key in batch for value in key])
+
+    def scan(self, relation: str, columns: Sequence[str]) -> Iterator[Row]:
+        table = self._table(relation)
+        rows = Rows.of(self._place, table, columns)
+        selected = ", ".join(map(quote, columns))
+        yield from self._read(rows, f"SELECT {selected} FROM {quote(relation)}", [])
+
+    def rows(self, relation: str) -> int | None:
+        with self._place.errors():
+            (count,) = self._open_connection().execute(f"SELECT count(*) FROM {quote(relation)}").fetchone()
+        return int(count)
+
+    def _read(self, rows: Rows, sql: str, parameters: Sequence[Any]) -> Iterator[Row]:
+        with self._place.errors():
+            cursor = self._open_connection().execute(sql, parameters)
+            while found := cursor.fetchmany(1000):
+                yield from map(rows.decode, found)
+
+    def _table(self, name: str) -> Table:
+        if name not in self._tables:
+            with self._place.errors():
+                self._tables[name] = read_table(self._open_connection(), name)
+        return self._tables[name]
+
+    def _open_connection(self) -> sqlite3.Connection:
+        if self._connection is None:
+            raise SourceUnavailable("the reader is not open", where=f"source {self._place.source}")
+        return self._connection
+
+
+class Search:
+    """Finding a table's rows by equality of some columns.
+
+    Values are compared under the collation of an index, so that the index is used, and again byte by byte, as Spark
+    compares them: so a row is found by one key at most. Columns whose equal values have several spellings narrow
+    nothing.
+    """
+
+    def __init__(self, table: Table, on: Sequence[str]) -> None:
+        columns = {c.name: c for c in table.schema("").columns}
+        self._table = table
+        self._places = [i for i, c in enumerate(on) if c in columns and columns[c].searchable]
+        self.columns = [on[i] for i in self._places]
+        self._encoders = [encoder(columns[c].type) for c in self.columns]
+        self._text = {c for c in self.columns if columns[c].type == "string"}
+        self._collations = self._index_collations()
+
+    def _index_collations(self) -> dict[str, str]:
+        """The collations of the index that serves most of the columns."""
+        best: dict[str, str] = {}
+        for index in self._table.lookup_indexes:
+            served: dict[str, str] = {}
+            for column, collation in zip(index.columns, index.collations, strict=True):
+                if column not in self.columns:
+                    break
+                served[column] = collation
+            best = max(best, served, key=len)
+        return best
+
+    def encode(self, key: Row) -> tuple[Any, ...] | None:
+        values = tuple(encode(key[i]) for i, encode in zip(self._places, self._encoders, strict=True))
+        return None if None in values else values
+
+    def sql(self, columns: Sequence[str], keys: int) -> str:
+        names = [f"k{i}" for i in range(len(self.columns))]
+        row = f"({', '.join('?' * len(names))})"
+        values = ", ".join([row] * keys)
+        tests = []
+        for name, column in zip(names, self.columns, strict=True):
+            collation = self._collations.get(column, "BINARY")
+            tests.append(f't.{quote(column)} = k.{name} COLLATE "{collation}"')
+            if collation != "BINARY" and column in self._text:
+                tests.append(f't.{quote(column)} = k.{name} COLLATE "BINARY"')
+        selected = ", ".join(f"t.{quote(c)}" for c in columns)
+        return (
+            f"WITH k({', '.join(names)}) AS (VALUES {values}) "
+            f"SELECT {selected} FROM k CROSS JOIN {quote(self._table.name)} AS t WHERE {' AND '.join(tests)}"
+        )
+
+
+def position_at(seq: int, mark: int) -> Position:
+    return Position(f"{seq}:{mark}", (seq,))
+
+
+def end_of_log(connection: sqlite3.Connection) -> Position:
+    row = connection.execute(f"SELECT seq, mark FROM {LOG} ORDER BY seq DESC LIMIT 1").fetchone()
+    if row is None:
+        raise sqlite3.DatabaseError(f"the table {LOG} is empty, which Strobe never leaves it")
+    return position_at(*row)

@@ -1,0 +1,1 @@
+"""The data plane: relations, staging and answers in Spark."""

@@ -1,0 +1,1 @@
+"""What a coordinator keeps beside its tables: lock, heartbeat, requests and notes."""

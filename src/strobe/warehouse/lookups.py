@@ -1,0 +1,119 @@
+"""Answers look-ups from what the warehouse holds, as of the last commit, without a JVM: copies of relations, and views.
+
+A copy is a view of its own, of all columns of one relation: loaded, committed, folded and retained as every other, in
+the same commits as the views that use it. So it is the relation at exactly the positions that the last header says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable, QueryBuilder
+
+from strobe.algebra.bag import Bag, Row
+from strobe.algebra.view import View
+from strobe.data.arrow import from_arrow
+from strobe.errors import BrokenInvariant
+from strobe.messages import Lookup
+from strobe.warehouse import inspect
+from strobe.warehouse.layout import Layout, copy_of, field
+from strobe.warehouse.records import Header
+
+MOST_KEYS = 1000
+"""Beyond so many keys a copy is read whole."""
+
+
+def answer(path: Path, source: str, lookup: Lookup, keys: Iterable[Row] | None) -> tuple[Bag, str]:
+    """Rows of a copied relation over `lookup.columns`, and the source's position at which they are.
+
+    There may be more rows than have one of these keys, never fewer.
+    """
+    name = copy_of(source, lookup.relation)
+    rows, header = _rows(path, name, lookup.columns, lookup.on[:1], None if keys is None else list(keys))
+    return rows, header.positions[name][source]
+
+
+def shown(path: Path, view: View, lookup: Lookup, keys: Iterable[Row]) -> tuple[Bag, str]:
+    """Rows of a relation that a view itself shows, each once, and the source's position at which they are."""
+    occurrence = view.occurrences[lookup.occurrence]
+    outputs = view.shows(occurrence)
+    every = tuple(output.name for output in view.outputs)
+    rows, header = _rows(path, view.name, every, (outputs[lookup.on[0]],), list(keys))
+    there = Bag(every, {row: 1 for row, count in rows.items() if count > 0})
+    found = there.project([outputs[c] for c in lookup.columns])
+    distinct = Bag(lookup.columns, {row: 1 for row, _ in found.items()})
+    return distinct, header.positions[view.name][occurrence.source]
+
+
+def _rows(
+    path: Path, name: str, columns: tuple[str, ...], on: tuple[str, ...], keys: list[Row] | None
+) -> tuple[Bag, Header]:
+    """The rows of a view at the last commit in which a column has one of these values, and maybe some more."""
+    layout = Layout(path)
+    log = inspect.open_log(layout)
+    header = inspect.last_header_of(log)
+    if header is None or name not in header.positions:
+        raise BrokenInvariant("it is not in the warehouse", where=f"view {name}")
+    base, version = _base(path, name, header)
+    rows = _stored(layout, name, version, columns, _where(on, keys))
+    for file in inspect.log_files(log):
+        if file.last > base:
+            rows = rows.add(_logged(file.path, name, header, base, columns))
+    return rows, header
+
+
+def _base(path: Path, name: str, header: Header) -> tuple[int, int]:
+    """The newest commit that the copy's table holds, and the table's version."""
+    generation = header.generations[name]
+    definition = next(d for d in inspect.definitions(path) if (d.view, d.generation) == (name, generation))
+    for row in reversed(inspect.published(path)):
+        if definition.from_commit <= row.commit <= header.number and name in row.views:
+            return row.commit, row.views[name]
+    return definition.base, definition.version
+
+
+def _stored(layout: Layout, name: str, version: int, columns: tuple[str, ...], where: str) -> Bag:
+    table = DeltaTable(str(layout.view(name)), version=version)
+    sql = f"SELECT {', '.join(_quoted(c) for c in columns)} FROM t{where}"
+    return Bag.of(columns, from_arrow(pa.table(QueryBuilder().register("t", table).execute(sql))))
+
+
+def _where(on: tuple[str, ...], keys: list[Row] | None) -> str:
+    """A condition that narrows what is read where that is simple and exact: by integers and text."""
+    if keys is None or not on or len(keys) > MOST_KEYS:
+        return ""
+    values = {key[0] for key in keys}
+    if all(isinstance(v, int) and not isinstance(v, bool) for v in values):
+        return f" WHERE {_quoted(on[0])} IN ({', '.join(map(str, values)) or 'NULL'})"
+    if all(isinstance(v, str) and "\0" not in v for v in values):
+        texts = ", ".join("'" + v.replace("'", "''") + "'" for v in values)
+        return f" WHERE {_quoted(on[0])} IN ({texts})"
+    return ""
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _logged(file: Path, name: str, header: Header, base: int, columns: tuple[str, ...]) -> Bag:
+    """What a file of the log says of the copy after a commit."""
+    rows = field(name, header.generations[name])
+    parquet = pq.ParquetFile(file)
+    schema = parquet.schema_arrow
+    if "rows" not in schema.names or schema.field("rows").type.get_field_index(rows) < 0:
+        return Bag(columns)
+    table = parquet.read(columns=["commit", "view", "count", f"rows.{rows}"])
+    wanted = pc.and_(pc.equal(table["view"], name), pc.greater(table["commit"], base))
+    table = table.filter(pc.and_(wanted, pc.less_equal(table["commit"], header.number)))
+    structs = pc.struct_field(table["rows"], [rows])
+    parts: Mapping[str, pa.ChunkedArray] = {c: pc.struct_field(structs, [c]) for c in columns}
+    found = from_arrow(pa.table([*parts.values(), table["count"]], names=[*columns, "__count"]))
+    counts: dict[Row, int] = {}
+    for *values, count in found:
+        row = tuple(values)
+        counts[row] = counts.get(row, 0) + count
+    return Bag(columns, counts)
