@@ -151,7 +151,7 @@ def judge(module: str, imported: str) -> str | None:
         allowed = {part} if part in MAY_IMPORT else {box}
         allowed |= MAY_IMPORT.get(part, MAY_IMPORT[box])
         known = _part(rest) if _part(rest) in MAY_IMPORT else other
-        if {other, known} & allowed or other not in MAY_IMPORT:
+        if {other, known, _part(rest)} & allowed or other not in MAY_IMPORT:
             return None
         return f"{part if part in MAY_IMPORT else box} must not know {known}"
     if box in PURE and top in FORBIDDEN_IN_PURE:
