@@ -24,11 +24,11 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.joining import joining
+from benchmarks.cutover import cutover
 from benchmarks.shop import HEAD, make, serve
 from benchmarks.slow_view import slow_view
 from strobe.apply.load import snapshot
-from strobe.coordinator.coordinator import Service
+from strobe.coordinator.coordinator import Coordinator
 from strobe.managers.registry import ALGORITHMS
 from strobe.simulator.explorer import all_schedules
 from strobe.simulator.plans import Shape, judge, random_plan
@@ -59,43 +59,43 @@ class Measured:
     jobs: int
 
 
-def jobs(service: Service) -> int:
+def jobs(coordinator: Coordinator) -> int:
     """How many Spark jobs appends have taken so far; folding in the background has jobs of its own."""
-    return len(service.spark().sparkContext.statusTracker().getJobIdsForGroup(APPENDS))
+    return len(coordinator.spark().sparkContext.statusTracker().getJobIdsForGroup(APPENDS))
 
 
-def measure(folder: Path, service: Service, batch: int, at: int) -> Measured:
+def measure(folder: Path, coordinator: Coordinator, batch: int, at: int) -> Measured:
     """Change `batch` orders in one transaction; wait until a commit shows it; read the view; then recompute it."""
-    project = service.project
-    coordinator = service.coordinator
-    if coordinator is None:
+    project = coordinator.project
+    pipeline = coordinator.pipeline
+    if pipeline is None:
         raise RuntimeError("the coordinator has ended")
-    while not coordinator.settled:
+    while not pipeline.settled:
         time.sleep(0.05)
-    asked = [(a.queries, a.rows) for a in coordinator.answerer.asked.values()]
-    before = jobs(service)
-    source = coordinator.assembly.sources["sales"]
+    asked = [(a.queries, a.rows) for a in pipeline.answerer.asked.values()]
+    before = jobs(coordinator)
+    source = pipeline.topology.sources["sales"]
     with sqlite3.connect(folder / "sales.db") as connection:
         first = at * 20_011 % 100
         connection.execute("UPDATE orders SET state = ? WHERE id >= ? AND id < ?", (f"s{at}", first, first + batch))
         connection.commit()
         started = time.perf_counter()
     position = source.now()
-    while not position <= source.position(coordinator.committer.last.positions["paid_orders"]["sales"]):
+    while not position <= source.position(pipeline.committer.last.positions["paid_orders"]["sales"]):
         time.sleep(0.002)
     visible = time.perf_counter() - started
-    spent = jobs(service) - before
-    spark = service.spark()
+    spent = jobs(coordinator) - before
+    spark = coordinator.spark()
     started = time.perf_counter()
     reader.snapshot(spark, project.warehouse).table("paid_orders").where(f"state = 's{at}'").count()
     read = time.perf_counter() - started
     started = time.perf_counter()
-    view = coordinator.assembly.views["paid_orders"].view
-    with snapshot(spark, coordinator.assembly.sources, [view], project.warehouse) as taken:
+    view = pipeline.topology.views["paid_orders"].view
+    with snapshot(spark, pipeline.topology.sources, [view], project.warehouse) as taken:
         target = folder / "recomputed"
         taken.compute(spark, view).write.format("delta").mode("overwrite").save(str(target))
     recompute = time.perf_counter() - started
-    now = [(a.queries, a.rows) for a in coordinator.answerer.asked.values()]
+    now = [(a.queries, a.rows) for a in pipeline.answerer.asked.values()]
     queries = sum(n[0] - a[0] for n, a in zip(now, asked, strict=True))
     rows = sum(n[1] - a[1] for n, a in zip(now, asked, strict=True))
     return Measured(visible, read, recompute, queries, rows, spent)
@@ -105,13 +105,15 @@ def latency(console: Console, orders: int, rounds: int) -> None:
     with tempfile.TemporaryDirectory(prefix="strobe-bench-") as name:
         folder = Path(name)
         make(folder, orders, PROJECT)
-        service, thread = serve(folder)
+        coordinator, thread = serve(folder)
         found: dict[int, list[Measured]] = {batch: [] for batch in BATCHES}
-        measure(folder, service, 1, 0)  # warms everything up
+        measure(folder, coordinator, 1, 0)  # warms everything up
         for number in range(rounds):
             for batch in BATCHES:
-                found[batch].append(measure(folder, service, batch, 1 + number * len(BATCHES) + BATCHES.index(batch)))
-        service.stop()
+                found[batch].append(
+                    measure(folder, coordinator, batch, 1 + number * len(BATCHES) + BATCHES.index(batch))
+                )
+        coordinator.stop()
         thread.join()
     table = Table(title=f"{orders:,} orders, {orders:,} payments, {orders // 10:,} customers; medians of {rounds}")
     for column in ("updates", "visible s", "read s", "recompute s", "recompute / visible", "queries", "rows", "jobs"):
@@ -158,11 +160,11 @@ def throughput(console: Console, orders: int, seconds: float) -> None:
         with tempfile.TemporaryDirectory(prefix="strobe-bench-") as name:
             folder = Path(name)
             make(folder, orders, many_views(number))
-            service, thread = serve(folder)
-            coordinator = service.coordinator
-            if coordinator is None:
+            coordinator, thread = serve(folder)
+            pipeline = coordinator.pipeline
+            if pipeline is None:
                 raise RuntimeError("the coordinator has ended")
-            first, begun, written = coordinator.committer.last.number, time.perf_counter(), 0
+            first, begun, written = pipeline.committer.last.number, time.perf_counter(), 0
             with closing(sqlite3.connect(folder / "sales.db")) as connection:
                 while time.perf_counter() < begun + seconds:
                     with connection:
@@ -171,11 +173,11 @@ def throughput(console: Console, orders: int, seconds: float) -> None:
                         )
                     written += 1
             wrote = time.perf_counter() - begun
-            while not coordinator.idle():
+            while not pipeline.idle():
                 time.sleep(0.05)
             took = time.perf_counter() - begun
-            commits, appends = coordinator.committer.last.number - first, coordinator.committer.appends
-            service.stop()
+            commits, appends = pipeline.committer.last.number - first, pipeline.committer.appends
+            coordinator.stop()
             thread.join()
         figures = (written / wrote, written / took, commits / took, appends / took)
         table.add_row(str(number), *(f"{figure:,.1f}" for figure in figures))
@@ -192,9 +194,9 @@ def memory(orders: int) -> float:
     with tempfile.TemporaryDirectory(prefix="strobe-bench-") as name:
         folder = Path(name)
         make(folder, orders, PROJECT)
-        service, thread = serve(folder)
-        measure(folder, service, 100, 1)
-        service.stop()
+        coordinator, thread = serve(folder)
+        measure(folder, coordinator, 100, 1)
+        coordinator.stop()
         thread.join()
     return _peak()
 
@@ -222,7 +224,7 @@ def main() -> None:
     latency(console, arguments.orders, arguments.rounds)
     throughput(console, arguments.orders // 10, arguments.seconds)
     slow_view(console, arguments.orders // 10, arguments.rounds)
-    joining(console, arguments.orders, arguments.seconds)
+    cutover(console, arguments.orders, arguments.seconds)
     table = Table(title="Driver's peak memory (Python process), by size of the base tables")
     table.add_column("orders", justify="right")
     table.add_column("MB", justify="right")

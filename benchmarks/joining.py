@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.shop import HEAD, make, serve
-from strobe.coordinator.coordinator import Service
+from strobe.coordinator.coordinator import Coordinator
 from strobe.sources.sqlite.triggers import LOG
 from strobe.warehouse.control import requests
 
@@ -30,20 +30,20 @@ NEW = """
 PAUSE = 0.1
 
 
-def joining(console: Console, orders: int, seconds: float) -> None:
+def cutover(console: Console, orders: int, seconds: float) -> None:
     with tempfile.TemporaryDirectory(prefix="strobe-bench-") as name:
         folder = Path(name)
         make(folder, orders, PROJECT + NEW)
         (folder / "strobe.yml").write_text(PROJECT)
-        service, thread = serve(folder)
-        usual = _waits(service, folder, "a", threading.Event(), seconds)
+        coordinator, thread = serve(folder)
+        usual = _waits(coordinator, folder, "a", threading.Event(), seconds)
         (folder / "strobe.yml").write_text(PROJECT + NEW)
         applied = threading.Event()
-        applying = threading.Thread(target=_apply, args=(service, applied))
+        applying = threading.Thread(target=_apply, args=(coordinator, applied))
         applying.start()
-        meanwhile = _waits(service, folder, "b", applied)
+        meanwhile = _waits(coordinator, folder, "b", applied)
         applying.join()
-        service.stop()
+        coordinator.stop()
         thread.join()
     table = Table(title=f"A view over {orders:,} orders joins: seconds until an update of another view is seen")
     for column in ("", "updates", "median", "longest"):
@@ -53,15 +53,17 @@ def joining(console: Console, orders: int, seconds: float) -> None:
     console.print(table)
 
 
-def _apply(service: Service, applied: threading.Event) -> None:
+def _apply(coordinator: Coordinator, applied: threading.Event) -> None:
     try:
-        requests.request(service.project.warehouse, {"kind": "apply", "drop_tables": False}, timeout=600)
+        requests.request(coordinator.project.warehouse, {"kind": "apply", "drop_tables": False}, timeout=600)
         time.sleep(2)  # the first commits with it
     finally:
         applied.set()
 
 
-def _waits(service: Service, folder: Path, state: str, ended: threading.Event, seconds: float = 600.0) -> list[float]:
+def _waits(
+    coordinator: Coordinator, folder: Path, state: str, ended: threading.Event, seconds: float = 600.0
+) -> list[float]:
     """Write one update after another, and see how long each takes until the view shows it."""
     open_: dict[int, float] = {}
     found: list[float] = []
@@ -75,10 +77,10 @@ def _waits(service: Service, folder: Path, state: str, ended: threading.Event, s
                     connection.execute("UPDATE orders SET state = ? WHERE id = ?", (f"{state}{number}", number))
                 (place,) = connection.execute(f"SELECT max(seq) FROM {LOG}").fetchone()
                 open_[place] = time.perf_counter()
-            coordinator = service.coordinator
-            if coordinator is not None:
-                text = coordinator.committer.last.positions["paid"]["sales"]
-                shown = coordinator.assembly.sources["sales"].position(text).order[0]
+            pipeline = coordinator.pipeline
+            if pipeline is not None:
+                text = pipeline.committer.last.positions["paid"]["sales"]
+                shown = pipeline.topology.sources["sales"].position(text).order[0]
             now = time.perf_counter()
             found += [now - open_.pop(place) for place in list(open_) if place <= shown]
             time.sleep(PAUSE)

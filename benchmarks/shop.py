@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from strobe.config.load import load_project
-from strobe.coordinator.coordinator import Service
+from strobe.coordinator.coordinator import Coordinator
 from strobe.planning.topology import assemble
 
 HEAD = """
@@ -48,18 +48,18 @@ def make(folder: Path, orders: int, project: str) -> None:
         )
         billing.executemany("INSERT INTO payments VALUES (?, ?, ?)", ((i, i, 100 + i % 900) for i in range(orders)))
     (folder / "strobe.yml").write_text(project)
-    assembly = assemble(load_project(folder))
-    for name, source in assembly.sources.items():
-        source.prepare([relation.name for relation in assembly.relations(name)])
-    assembly.close()
+    topology = assemble(load_project(folder))
+    for name, source in topology.sources.items():
+        source.prepare([relation.name for relation in topology.relations(name)])
+    topology.close()
 
 
-def serve(folder: Path) -> tuple[Service, threading.Thread]:
-    service = Service(load_project(folder), Quiet())
-    thread = threading.Thread(target=service.run, daemon=True)
+def serve(folder: Path) -> tuple[Coordinator, threading.Thread]:
+    coordinator = Coordinator(load_project(folder), Quiet())
+    thread = threading.Thread(target=coordinator.run, daemon=True)
     thread.start()
-    while service.coordinator is None:
+    while coordinator.pipeline is None:
         if not thread.is_alive():
             raise RuntimeError("the coordinator did not start")
         time.sleep(0.1)
-    return service, thread
+    return coordinator, thread

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.shop import make, serve
-from strobe.pipeline.pipeline import Coordinator
+from strobe.pipeline.pipeline import Pipeline
 from strobe.sources.base import Reader
 
 PROJECT = """
@@ -55,40 +55,40 @@ def _measure(orders: int, rounds: int, order: str, relation: str, statement: str
     with tempfile.TemporaryDirectory(prefix="strobe-bench-") as name:
         folder = Path(name)
         make(folder, orders, PROJECT.format(order=order, slow=relation))
-        service, thread = serve(folder)
-        coordinator = service.coordinator
-        if coordinator is None:
+        coordinator, thread = serve(folder)
+        pipeline = coordinator.pipeline
+        if pipeline is None:
             raise RuntimeError("the coordinator has ended")
-        usual = median(_visible(folder, coordinator, number) for number in range(5))
+        usual = median(_visible(folder, pipeline, number) for number in range(5))
         source, _, table = relation.partition(".")
-        _slow_down(coordinator, source, table, TIMES * usual)
+        _slow_down(pipeline, source, table, TIMES * usual)
         found: dict[bool, list[float]] = {False: [], True: []}
         for number in range(rounds):
             for busy in (False, True):
-                while not coordinator.settled:
+                while not pipeline.settled:
                     time.sleep(0.05)
                 with _writing(folder / f"{source}.db", statement, usual) if busy else _nothing():
                     time.sleep(2.5 * usual)  # between two writes: SQLite reports what comes at once as one
-                    found[busy].append(_visible(folder, coordinator, 10 + 2 * number + busy))
-        service.stop()
+                    found[busy].append(_visible(folder, pipeline, 10 + 2 * number + busy))
+        coordinator.stop()
         thread.join()
     return median(found[False]), median(found[True])
 
 
-def _visible(folder: Path, coordinator: Coordinator, number: int) -> float:
+def _visible(folder: Path, pipeline: Pipeline, number: int) -> float:
     """Seconds from a commit at the source until the quick view shows it."""
-    source = coordinator.assembly.sources["sales"]
+    source = pipeline.topology.sources["sales"]
     with closing(sqlite3.connect(folder / "sales.db", timeout=30)) as connection, connection:
         connection.execute("UPDATE orders SET state = ? WHERE id = ?", (f"n{number}", number))
     started, position = time.perf_counter(), source.now()
-    while not position <= source.position(coordinator.committer.last.positions["quick"]["sales"]):
+    while not position <= source.position(pipeline.committer.last.positions["quick"]["sales"]):
         time.sleep(0.005)
     return time.perf_counter() - started
 
 
-def _slow_down(coordinator: Coordinator, source: str, table: str, seconds: float) -> None:
+def _slow_down(pipeline: Pipeline, source: str, table: str, seconds: float) -> None:
     """Let look-ups of this table take longer."""
-    original = coordinator.assembly.sources[source].reader
+    original = pipeline.topology.sources[source].reader
 
     def reader(**options: Any) -> Reader:
         found = original(**options)
@@ -101,7 +101,7 @@ def _slow_down(coordinator: Coordinator, source: str, table: str, seconds: float
         found.lookup = slow  # type: ignore[method-assign]  # for this run only
         return found
 
-    coordinator.assembly.sources[source].reader = reader  # type: ignore[method-assign]
+    pipeline.topology.sources[source].reader = reader  # type: ignore[method-assign]
 
 
 @contextmanager

@@ -42,13 +42,13 @@ def main(folder: Path, archive: Path) -> None:
 
     from strobe.cli.reporter import LogReporter
     from strobe.config.load import load_project
-    from strobe.coordinator.coordinator import Service
+    from strobe.coordinator.coordinator import Coordinator
     from strobe.spark.session import configuration
 
     draft = archive.with_suffix(f".{os.getpid()}")
     options = f"{configuration({})['spark.driver.extraJavaOptions']} -XX:ArchiveClassesAtExit={draft}"
     Shop(folder, f'{PROJECT}spark: {{spark.driver.extraJavaOptions: "{options}"}}\n')
-    Service(load_project(folder), LogReporter(str, Console())).run(until_idle=True)
+    Coordinator(load_project(folder), LogReporter(str, Console())).run(until_idle=True)
     jvm = SparkContext._gateway.proc  # type: ignore[union-attr]
     jvm.stdin.close()
     jvm.wait()

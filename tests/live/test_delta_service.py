@@ -52,22 +52,22 @@ def test_only_views_of_a_table_that_cannot_be_followed_stand_still(tmp_path: Pat
     shop = DeltaShop(tmp_path, spark)
     shop.append("people", (1, "Ada"))
     shop.append("orders", (10, 1, ["a", None]))
-    with shop.running() as service:
+    with shop.running() as coordinator:
         shop.append("orders", (11, 1, []))
         wait_for(lambda: shop.rows("placed") == [(10, ["a", None]), (11, [])])
         retyped = pa.table({"id": [12], "person": [1], "tags": ["text"]})
         write_deltalake(str(tmp_path / "orders"), retyped, mode="overwrite", schema_mode="overwrite")
         shop.append("people", (2, "Bob"))
-        wait_for(lambda: still(service.document) == {"placed", "pairs"})
+        wait_for(lambda: still(coordinator.document) == {"placed", "pairs"})
         wait_for(lambda: shop.rows("names") == [(1, "Ada"), (2, "Bob")])
         assert shop.rows("placed") == [(10, ["a", None]), (11, [])]
         assert shop.rows("pairs") == [(10, "Ada"), (11, "Ada")]
-        assert "column tags" in service.document["views"]["placed"]["problem"]
-    with shop.running() as service:
+        assert "column tags" in coordinator.document["views"]["placed"]["problem"]
+    with shop.running() as coordinator:
         shop.append("people", (3, "Cem"))
         wait_for(lambda: (3, "Cem") in shop.rows("names"))
-        assert "placed" in still(service.document)
+        assert "placed" in still(coordinator.document)
         for view in ("placed", "pairs"):
             assert "commit" in requests.request(shop.warehouse, {"kind": "rebuild", "view": view}, timeout=300)
-        wait_for(lambda: not still(service.document))
+        wait_for(lambda: not still(coordinator.document))
         wait_for(lambda: shop.rows("placed") == [(12, "text")] and shop.rows("pairs") == [(12, "Ada")])

@@ -60,13 +60,13 @@ class PgShop(Shop):
         super().__init__(folder, spark, yml)
 
     def prepare(self) -> None:
-        assembly = assemble(load_project(self.folder))
-        for name, source in assembly.sources.items():
-            relations = [relation.name for relation in assembly.relations(name)]
+        topology = assemble(load_project(self.folder))
+        for name, source in topology.sources.items():
+            relations = [relation.name for relation in topology.relations(name)]
             if name == "sales":
                 self.server.publish(self.database, source.prepare_script(relations))
             source.prepare(relations)
-        assembly.close()
+        topology.close()
 
     def sql(self, *statements: str) -> None:
         for statement in statements:
@@ -104,23 +104,26 @@ def audited(shop: PgShop) -> None:
 def test_only_views_of_a_table_that_cannot_be_followed_stand_still(shop: PgShop) -> None:
     """TRUNCATE: the others go on, also after a new start; no log is kept for views that stand still; a rebuild
     brings them back in."""
-    with shop.running() as service:
+    with shop.running() as coordinator:
         shop.sql("INSERT INTO orders VALUES (11, 1, '{a,NULL}')")
         wait_for(lambda: (11, ["a", None]) in shop.rows("placed"))
         shop.sql("TRUNCATE orders", "INSERT INTO customers VALUES (2, 'Bob')")
         wait_for(lambda: shop.rows("people") == [(1, "Ada"), (2, "Bob")])
-        wait_for(lambda: set(still(service.document)) == {"placed", "pairs"})
-        assert "TRUNCATE" in still(service.document)["placed"] and "strobe rebuild" in still(service.document)["placed"]
+        wait_for(lambda: set(still(coordinator.document)) == {"placed", "pairs"})
+        assert (
+            "TRUNCATE" in still(coordinator.document)["placed"]
+            and "strobe rebuild" in still(coordinator.document)["placed"]
+        )
         assert shop.rows("placed") == [(10, None), (11, ["a", None])]
         assert shop.rows("pairs") == [(10, 1, "Ada"), (11, 1, "Ada")]
         audited(shop)
-    with shop.running() as service:
-        wait_for(lambda: set(still(service.document)) == {"placed", "pairs"})
-        assert "TRUNCATE" not in still(service.document)["placed"], "the server keeps no log for it"
+    with shop.running() as coordinator:
+        wait_for(lambda: set(still(coordinator.document)) == {"placed", "pairs"})
+        assert "TRUNCATE" not in still(coordinator.document)["placed"], "the server keeps no log for it"
         shop.sql("INSERT INTO orders VALUES (12, 2, '{}')")
         for view in ("placed", "pairs"):
             assert "commit" in requests.request(shop.warehouse, {"kind": "rebuild", "view": view}, timeout=300)
-        wait_for(lambda: not still(service.document))
+        wait_for(lambda: not still(coordinator.document))
         shop.sql("INSERT INTO orders VALUES (13, 1, '{b}')")
         wait_for(lambda: shop.rows("placed") == [(12, []), (13, ["b"])])
         wait_for(lambda: shop.rows("pairs") == [(12, 2, "Bob"), (13, 1, "Ada")])
@@ -129,24 +132,24 @@ def test_only_views_of_a_table_that_cannot_be_followed_stand_still(shop: PgShop)
 @pytest.mark.slow
 def test_a_dropped_table_stops_its_views_only(shop: PgShop) -> None:
     """Though the log does not tell; and when the service starts anew without the table, too."""
-    with shop.running() as service:
+    with shop.running() as coordinator:
         shop.sql("DROP TABLE orders", "INSERT INTO customers VALUES (2, 'Bob')")
-        wait_for(lambda: set(still(service.document)) == {"placed", "pairs"})
+        wait_for(lambda: set(still(coordinator.document)) == {"placed", "pairs"})
         wait_for(lambda: shop.rows("people") == [(1, "Ada"), (2, "Bob")])
         assert shop.rows("placed") == [(10, None)]
-    with shop.running() as service:
+    with shop.running() as coordinator:
         shop.sql("INSERT INTO customers VALUES (3, 'Cem')")
         wait_for(lambda: (3, "Cem") in shop.rows("people"))
-        assert set(still(service.document)) == {"placed", "pairs"}
+        assert set(still(coordinator.document)) == {"placed", "pairs"}
         audited(shop)
 
 
 @pytest.mark.slow
 def test_when_no_view_is_left_the_run_ends(shop: PgShop) -> None:
     """With the reason, and what to do."""
-    with pytest.raises(LostGuarantee, match="TRUNCATE"), shop.running() as service:
+    with pytest.raises(LostGuarantee, match="TRUNCATE"), shop.running() as coordinator:
         shop.sql("TRUNCATE orders, customers")
-        wait_for(lambda: service.coordinator is None)
+        wait_for(lambda: coordinator.pipeline is None)
 
 
 def test_beyond_the_limit_of_its_log_the_views_are_rebuilt(
@@ -162,27 +165,27 @@ def test_beyond_the_limit_of_its_log_the_views_are_rebuilt(
     )
     try:
         with psycopg.connect(postgres.dsn(shop.database), autocommit=False) as forgotten:
-            with shop.running() as service:
-                wait_for(lambda: service.document.get("sources"))
+            with shop.running() as coordinator:
+                wait_for(lambda: coordinator.document.get("sources"))
                 forgotten.execute("SELECT pg_current_xact_id()")
                 shop.sql(
                     "CREATE TABLE other (a text)",
                     "INSERT INTO other SELECT repeat('x', 1000) FROM generate_series(1, 5000)",
                 )
-                wait_for(lambda: set(still(service.document)) == {"people", "placed", "pairs"})
-                assert "rebuilt by themselves" in still(service.document)["pairs"]
+                wait_for(lambda: set(still(coordinator.document)) == {"people", "placed", "pairs"})
+                assert "rebuilt by themselves" in still(coordinator.document)["pairs"]
                 shop.write("billing", "INSERT INTO payments VALUES (77, 10, 7)")
                 wait_for(lambda: (77, 7) in shop.rows("paid"))
                 wait_for(lambda: postgres.execute("postgres", kept, shop.database) == [(0,)])
             (tmp_path / "strobe.yml").write_text(LIMITED.replace("c.id AS c, c.name FROM", "c.name FROM"))
             shop.sql("INSERT INTO orders VALUES (11, 1, '{meanwhile}')")
-            with shop.running() as service:
-                wait_for(lambda: set(still(service.document)) == {"people", "placed", "pairs"})
+            with shop.running() as coordinator:
+                wait_for(lambda: set(still(coordinator.document)) == {"people", "placed", "pairs"})
                 shop.write("billing", "INSERT INTO payments VALUES (78, 10, 7)")
                 wait_for(lambda: (78, 7) in shop.rows("paid"))
                 assert shop.rows("placed") == [(10, None)]
                 forgotten.rollback()
-                wait_for(lambda: not still(service.document), 180)
+                wait_for(lambda: not still(coordinator.document), 180)
                 shop.sql("UPDATE customers SET name = 'Bea'")
                 wait_for(lambda: shop.rows("pairs") == [(10, 1, "Bea"), (11, 1, "Bea")])
                 assert shop.rows("placed") == [(10, None), (11, ["meanwhile"])]

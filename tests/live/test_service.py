@@ -23,7 +23,7 @@ from strobe.auditor.replay import states
 from strobe.client.audit import coordinator_at_work
 from strobe.config.load import load_project
 from strobe.coordinator import availability
-from strobe.coordinator.coordinator import Service
+from strobe.coordinator.coordinator import Coordinator
 from strobe.demo.history import Archive
 from strobe.demo.oracle import check_every_state
 from strobe.errors import LostGuarantee, UserError
@@ -62,14 +62,14 @@ class Shop:
         self.warehouse = folder / "warehouse"
 
     def prepare(self) -> None:
-        assembly = assemble(load_project(self.folder), lambda: self.spark)
-        for name, source in assembly.sources.items():
-            source.prepare([relation.name for relation in assembly.relations(name)])
+        topology = assemble(load_project(self.folder), lambda: self.spark)
+        for name, source in topology.sources.items():
+            source.prepare([relation.name for relation in topology.relations(name)])
 
-    def service(self) -> Service:
-        service = Service(load_project(self.folder), self.notes)
-        service._spark = self.spark
-        return service
+    def coordinator(self) -> Coordinator:
+        coordinator = Coordinator(load_project(self.folder), self.notes)
+        coordinator._spark = self.spark
+        return coordinator
 
     def write(self, source: str, *statements: str) -> None:
         connection = sqlite3.connect(self.folder / f"{source}.db", timeout=20)
@@ -80,9 +80,9 @@ class Shop:
 
     def ask(self, kind: str, **more: Any) -> dict[str, Any]:
         """What `strobe rebuild` and `strobe apply` do where no coordinator is running."""
-        service = Service(load_project(self.folder), self.notes, set_aside=True)
-        service._spark = self.spark
-        with coordinator_at_work(service.project, service, self.notes.say):
+        coordinator = Coordinator(load_project(self.folder), self.notes, set_aside=True)
+        coordinator._spark = self.spark
+        with coordinator_at_work(coordinator.project, coordinator, self.notes.say):
             return requests.request(self.warehouse, {"kind": kind, **more}, timeout=300)
 
     @contextmanager
@@ -105,22 +105,22 @@ class Shop:
             thread.join()
 
     @contextmanager
-    def running(self) -> Iterator[Service]:
-        service, failed = self.service(), []
+    def running(self) -> Iterator[Coordinator]:
+        coordinator, failed = self.coordinator(), []
 
         def run() -> None:
             try:
-                service.run()
+                coordinator.run()
             except BaseException as error:
                 failed.append(error)
 
         thread = threading.Thread(target=run)
         thread.start()
         try:
-            wait_for(lambda: service.coordinator is not None or failed)
-            yield service
+            wait_for(lambda: coordinator.pipeline is not None or failed)
+            yield coordinator
         finally:
-            service.stop()
+            coordinator.stop()
             thread.join()
         if failed:
             raise failed[0]
@@ -141,12 +141,12 @@ def test_everything_through_spark(tmp_path: Path, spark: SparkSession) -> None:
     shop = Shop(tmp_path, spark, PROJECT + "evaluate: spark\n")
     archive = Archive({name: tmp_path / f"{name}.db" for name in ("sales", "billing")})
     with archive:
-        with shop.running() as service:
+        with shop.running() as coordinator:
             for n in range(4):
                 shop.write("sales", f"INSERT OR REPLACE INTO orders VALUES ({10 + n}, {1 + n % 2}, 's{n}')")
                 shop.write("billing", f"INSERT INTO payments VALUES ({100 + n}, {10 + n % 3}, {500 + n})")
-            wait_for(lambda: service.coordinator is not None and service.coordinator.idle())
-            asked = service.coordinator.answerer.asked if service.coordinator else {}
+            wait_for(lambda: coordinator.pipeline is not None and coordinator.pipeline.idle())
+            asked = coordinator.pipeline.answerer.asked if coordinator.pipeline else {}
             assert sum(a.through_spark for a in asked.values()) > 0
     verdicts = check_every_state(shop.warehouse, archive, VIEWS)
     assert {view: verdict.wrong for view, verdict in verdicts.items()} == {"paid": 0, "pairs": 0}
@@ -155,7 +155,7 @@ def test_everything_through_spark(tmp_path: Path, spark: SparkSession) -> None:
 def test_nothing_is_committed_when_nothing_happens(tmp_path: Path, spark: SparkSession) -> None:
     """A quiet system leaves the log alone; another run, and another fold, too."""
     shop = Shop(tmp_path, spark)
-    shop.service().run(until_idle=True)
+    shop.coordinator().run(until_idle=True)
     before = DeltaTable(str(shop.warehouse / "log")).history(), inspect.published(shop.warehouse)
     with shop.running():
         time.sleep(3)
@@ -170,9 +170,9 @@ def test_other_engines_read_the_same(tmp_path: Path, spark: SparkSession) -> Non
     folder = tmp_path / "with a space"
     folder.mkdir()
     shop = Shop(folder, spark)
-    shop.service().run(until_idle=True)
+    shop.coordinator().run(until_idle=True)
     shop.write("sales", "INSERT INTO orders VALUES (13, 1, 'new'), (14, 1, 'new')", "DELETE FROM orders WHERE id = 11")
-    shop.service().run(until_idle=True)
+    shop.coordinator().run(until_idle=True)
     for view in VIEWS:
         table = DeltaTable(str(shop.warehouse / "views" / view)).to_pyarrow_table()
         names = [name for name in table.column_names if name != "_copy"]
@@ -199,7 +199,7 @@ def test_a_source_that_is_down(tmp_path: Path, spark: SparkSession, monkeypatch:
     if it is down when the run starts, or if all are."""
     monkeypatch.setattr(availability, "DETACH", 1.0)
     shop = Shop(tmp_path, spark, DOWN)
-    with shop.running() as service:
+    with shop.running() as coordinator:
         shop.write("sales", "INSERT INTO orders VALUES (20, 1, 'before')")
         wait_for(lambda: "before" in str(shop.rows("orders")))
         (tmp_path / "billing.db").rename(tmp_path / "away.db")
@@ -210,10 +210,10 @@ def test_a_source_that_is_down(tmp_path: Path, spark: SparkSession, monkeypatch:
         (tmp_path / "away.db").rename(tmp_path / "billing.db")
         shop.write("billing", "INSERT INTO payments VALUES (50, 21, 5000)")
         wait_for(lambda: (21, 5000) in shop.rows("paid"))
-        wait_for(lambda: service.coordinator is not None and service.coordinator.idle())
+        wait_for(lambda: coordinator.pipeline is not None and coordinator.pipeline.idle())
     (tmp_path / "billing.db").rename(tmp_path / "away.db")
     (tmp_path / "sales.db").rename(tmp_path / "gone.db")
-    with shop.running() as service:
+    with shop.running() as coordinator:
         wait_for(lambda: any("orders stands still" in said for said in shop.notes.said))
         (tmp_path / "gone.db").rename(tmp_path / "sales.db")
         shop.write("sales", "INSERT INTO orders VALUES (22, 1, 'without it')")
@@ -231,14 +231,14 @@ def test_a_restored_source_stops_its_views_and_rebuilds_help(tmp_path: Path, spa
     view after the other; views of other sources go on."""
     sums = '  sums: {sql: "SELECT p.id, p.cents + 1 AS more FROM billing.payments p", freshness: 100ms}\n'
     shop = Shop(tmp_path, spark, DOWN + sums)
-    shop.service().run(until_idle=True)
+    shop.coordinator().run(until_idle=True)
     backup = sqlite3.connect(tmp_path / "backup.db")
     live = sqlite3.connect(tmp_path / "billing.db")
     live.backup(backup)
     live.close()
     backup.close()
     shop.write("billing", "INSERT INTO payments VALUES (60, 10, 1)")
-    shop.service().run(until_idle=True)
+    shop.coordinator().run(until_idle=True)
     for suffix in ("", "-wal", "-shm"):
         (tmp_path / f"billing.db{suffix}").unlink(missing_ok=True)
     (tmp_path / "backup.db").rename(tmp_path / "billing.db")
@@ -247,7 +247,7 @@ def test_a_restored_source_stops_its_views_and_rebuilds_help(tmp_path: Path, spa
     assert before is not None
     shop.write("sales", "INSERT INTO orders VALUES (30, 1, 'goes on')")
     with pytest.raises(LostGuarantee, match=r"(?s)billing: paid, sums stand still: .*rebuild"):
-        shop.service().run(until_idle=True)
+        shop.coordinator().run(until_idle=True)
     assert any(re.search(r"(?s)^paid, sums stand still: .*billing.*rebuild", said) for said in shop.notes.said)
     assert (30, "goes on") in shop.rows("orders")
     after = inspect.last_header(shop.warehouse)
@@ -259,20 +259,20 @@ def test_a_restored_source_stops_its_views_and_rebuilds_help(tmp_path: Path, spa
     assert (60, 2) in shop.rows("sums")
     shop.write("billing", "INSERT INTO payments VALUES (62, 12, 7)")
     with pytest.raises(LostGuarantee, match="sums stands still"):
-        shop.service().run(until_idle=True)
+        shop.coordinator().run(until_idle=True)
     assert (12, 7) in shop.rows("paid")
     assert any(said.startswith("sums stands still") for said in shop.notes.said)
     assert (60, 2) in shop.rows("sums")
     shop.write("billing", "DELETE FROM payments WHERE id = 62")
     shop.ask("rebuild", view="sums")
-    shop.service().run(until_idle=True)
+    shop.coordinator().run(until_idle=True)
     assert shop.rows("sums") == [(1, 501), (2, 701), (61, 3)]
 
 
 def test_applying_edits(tmp_path: Path, spark: SparkSession) -> None:
     """By itself, with no coordinator: views come, change and go; a mistake leaves everything as it was."""
     shop = Shop(tmp_path, spark, DOWN)
-    shop.service().run(until_idle=True)
+    shop.coordinator().run(until_idle=True)
     head, _, _ = DOWN.partition("views:")
     orders = 'views:\n  orders: {sql: "SELECT o.id, o.state FROM sales.orders o", freshness: 100ms}\n'
     states = '  states: {sql: "SELECT o.state FROM sales.orders o", freshness: 100ms}\n'
@@ -283,9 +283,9 @@ def test_applying_edits(tmp_path: Path, spark: SparkSession) -> None:
         reply = shop.ask("apply")
     assert (reply["add"], reply["drop"], reply["keep"]) == (["states"], ["paid"], ["orders"])
     shop.write("sales", "UPDATE orders SET state = 'open' WHERE id = 20")
-    shop.service().run(until_idle=True)
+    shop.coordinator().run(until_idle=True)
     assert shop.rows("states") == [("open",), ("open",), ("open",), ("shut",)]
-    for commit in range(reply["commit"], shop.service().last_number() + 1):
+    for commit in range(reply["commit"], shop.coordinator().last_number() + 1):
         state = reader.snapshot(spark, shop.warehouse, commit)
         shown = Counter(row.state for row in state.table("orders").collect())
         assert Counter(row.state for row in state.table("states").collect()) == shown, commit
@@ -299,7 +299,7 @@ def test_applying_edits(tmp_path: Path, spark: SparkSession) -> None:
     after = inspect.last_header(shop.warehouse)
     assert before is not None and after is not None
     assert after.generations == before.generations
-    shop.service().run(until_idle=True)
+    shop.coordinator().run(until_idle=True)
 
     changed = states.replace("o.state FROM", "o.state, o.id FROM")
     (tmp_path / "strobe.yml").write_text(head + "views:\n" + changed)
@@ -307,7 +307,7 @@ def test_applying_edits(tmp_path: Path, spark: SparkSession) -> None:
     assert (reply["rebuild"], reply["drop"]) == (["states"], ["orders"])
     assert DeltaTable(str(shop.warehouse / "views" / "orders")).to_pyarrow_table().num_rows == 0
     shop.write("sales", "DELETE FROM orders WHERE id = 10")
-    shop.service().run(until_idle=True)
+    shop.coordinator().run(until_idle=True)
     assert shop.rows("states") == [("open", 11), ("open", 20), ("shut", 12)]
     old = reader.snapshot(spark, shop.warehouse, reply["commit"] - 1)
     assert old.table("orders").count() == 4
@@ -318,12 +318,12 @@ def test_an_expression_that_fails_on_a_row(tmp_path: Path, spark: SparkSession) 
     """The run stops and names the view; nothing of that commit is there; after mending the row it goes on."""
     yml = DOWN.replace("SELECT o.id, o.state FROM", "SELECT o.id, 100 / o.customer AS share FROM")
     shop = Shop(tmp_path, spark, yml)
-    shop.service().run(until_idle=True)
+    shop.coordinator().run(until_idle=True)
     shop.write("sales", "INSERT INTO orders VALUES (30, 0, 'zero')")
     before = inspect.last_header(shop.warehouse)
     with pytest.raises(UserError, match=r"(?s)view orders.*DIVIDE_BY_ZERO"):
-        shop.service().run(until_idle=True)
+        shop.coordinator().run(until_idle=True)
     assert inspect.last_header(shop.warehouse) == before
     shop.write("sales", "DELETE FROM orders WHERE id = 30")
-    shop.service().run(until_idle=True)
+    shop.coordinator().run(until_idle=True)
     assert len(shop.rows("orders")) == 3

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from test_service import Notes, Shop, wait_for
 
 from strobe.config.load import load_project
-from strobe.coordinator.coordinator import Service
+from strobe.coordinator.coordinator import Coordinator
 from strobe.data.spilled import FOLDER, Spilled
 from strobe.demo.history import Archive
 from strobe.demo.oracle import check_every_state
@@ -101,18 +101,18 @@ class LargeShop(Shop):
         (folder / "strobe.yml").write_text(PROJECT + listed)
         self.warehouse = folder / "warehouse"
         self.large: list[str] = []
-        assembly = assemble(load_project(folder))
-        for name, source in assembly.sources.items():
-            relations = [relation.name for relation in assembly.relations(name)]
+        topology = assemble(load_project(folder))
+        for name, source in topology.sources.items():
+            relations = [relation.name for relation in topology.relations(name)]
             if name == "sales":
                 server.publish(self.database, source.prepare_script(relations))
             source.prepare(relations)
-        assembly.close()
+        topology.close()
 
-    def service(self) -> Service:
-        service = Service(load_project(self.folder), self.notes, record=self._note)
-        service._spark = self.spark
-        return service
+    def coordinator(self) -> Coordinator:
+        coordinator = Coordinator(load_project(self.folder), self.notes, record=self._note)
+        coordinator._spark = self.spark
+        return coordinator
 
     def _note(self, message: Message) -> None:
         if isinstance(message, Transaction):
@@ -144,16 +144,16 @@ def test_every_committed_state_is_one_of_the_sources(
     leftover = shop.warehouse / "staging" / FOLDER / "leftover"
     databases = {"sales": postgres.admin_dsn(shop.database)}
     with Archive({"depot": tmp_path / "depot.db"}, postgres=databases) as archive:
-        shop.service().run(until_idle=True)
+        shop.coordinator().run(until_idle=True)
         leftover.mkdir(parents=True)
-        with shop.running() as service:
+        with shop.running() as coordinator:
             wait_for(lambda: not leftover.exists())
             writers = [threading.Thread(target=shop.change, args=(name, 5)) for name in WRITES]
             for writer in writers:
                 writer.start()
             for writer in writers:
                 writer.join()
-            wait_for(lambda: service.coordinator is not None and service.coordinator.idle(), 300)
+            wait_for(lambda: coordinator.pipeline is not None and coordinator.pipeline.idle(), 300)
             wait_for(lambda: list((shop.warehouse / "staging" / FOLDER).glob("*")) == [])
     assert set(shop.large) == set(WRITES)
     verdicts = check_every_state(shop.warehouse, archive, views)

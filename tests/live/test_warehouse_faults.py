@@ -54,7 +54,7 @@ def test_a_full_disk(tmp_path: Path, small_disk: Path, spark: SparkSession, monk
     monkeypatch.setattr(service_module, "ATTEMPTS", 3)
     shop = Shop(tmp_path, spark, DOWN + f"warehouse: {small_disk / 'warehouse'}\n")
     shop.warehouse = small_disk / "warehouse"
-    shop.service().run(until_idle=True)
+    shop.coordinator().run(until_idle=True)
     with shop.running():
         ballast = fill(small_disk)
         shop.write("sales", "INSERT INTO orders VALUES (30, 1, 'full')")
@@ -65,11 +65,11 @@ def test_a_full_disk(tmp_path: Path, small_disk: Path, spark: SparkSession, monk
     fill(small_disk)
     shop.write("sales", "INSERT INTO orders VALUES (31, 1, 'later')")
     with pytest.raises(StrobeError, match="No space left") as caught:
-        shop.service().run(until_idle=True)
+        shop.coordinator().run(until_idle=True)
     assert caught.value.fix
     assert shop.rows("orders") == before
     ballast.unlink()
-    shop.service().run(until_idle=True)
+    shop.coordinator().run(until_idle=True)
     assert shop.rows("orders") == sorted([*before, (31, "later")])
 
 
@@ -94,12 +94,12 @@ def test_a_disk_that_is_full_during_a_load(tmp_path: Path, small_disk: Path, spa
     for happens in (lambda: None, lambda: fill(small_disk)):
         shop.notes = AtLoading(happens)
         with pytest.raises(StrobeError, match="No space left") as caught:
-            shop.service().run(until_idle=True)
+            shop.coordinator().run(until_idle=True)
         assert "Make room" in caught.value.fix
         assert not inspect.exists(shop.warehouse / "log") or inspect.last_header(shop.warehouse) is None
         ballast.unlink()
     shop.notes = Notes()
-    shop.service().run(until_idle=True)
+    shop.coordinator().run(until_idle=True)
     assert shop.rows("orders") == [(10, "open"), (11, "open"), (12, "shut")]
     assert shop.rows("paid") == [(10, 500), (12, 700)]
 
@@ -111,15 +111,15 @@ def test_two_coordinators_during_a_load(tmp_path: Path, spark: SparkSession) -> 
     def rivals() -> None:
         shop.notes = Notes()
         with pytest.raises(NotNow, match="another coordinator"):
-            shop.service().run(until_idle=True)
-        shop.service().run(until_idle=True, take_over=True)
+            shop.coordinator().run(until_idle=True)
+        shop.coordinator().run(until_idle=True, take_over=True)
         shop.write("sales", "INSERT INTO orders VALUES (13, 2, 'later')")
 
     shop.notes = AtLoading(rivals)
     with pytest.raises(Fenced, match="taken over"):
-        shop.service().run(until_idle=True)
+        shop.coordinator().run(until_idle=True)
     shop.notes = Notes()
-    shop.service().run(until_idle=True)
+    shop.coordinator().run(until_idle=True)
     assert shop.rows("orders") == [(10, "open"), (11, "open"), (12, "shut"), (13, "later")]
     assert [past.header.number for past in inspect.history(shop.warehouse, 100)] == [2, 1]
 
@@ -138,9 +138,9 @@ def test_a_clock_that_is_moved_during_a_load(
     shop = Shop(tmp_path, spark, DOWN)
     with monkeypatch.context() as forth:
         forth.setattr(load, "datetime", Moved)
-        shop.service().run(until_idle=True)
+        shop.coordinator().run(until_idle=True)
     shop.write("sales", "INSERT INTO orders VALUES (13, 2, 'later')")
-    shop.service().run(until_idle=True)
+    shop.coordinator().run(until_idle=True)
     later, loaded = [past.header for past in inspect.history(shop.warehouse, 100)]
     assert later.committed_at > loaded.committed_at > datetime.now(timezone.utc) + timedelta(days=1)
     assert (13, "later") in shop.rows("orders")
@@ -155,9 +155,9 @@ def test_files_of_the_log_that_are_missing_or_truncated(tmp_path: Path, spark: S
     """Whoever opens the warehouse is told that it is damaged and what to do, in one message; with the file back, all is
     as it was. A log that has lost its end does not begin a second past."""
     shop = Shop(tmp_path, spark, DOWN)
-    shop.service().run(until_idle=True)
+    shop.coordinator().run(until_idle=True)
     shop.write("sales", "INSERT INTO orders VALUES (40, 1, 'new')")
-    shop.service().run(until_idle=True)
+    shop.coordinator().run(until_idle=True)
     log, kept = shop.warehouse / "log", tmp_path / "kept"
     data, version = newest(log, "*.parquet"), newest(log, "*.json")
     for path, size in ((data, None), (data, 100), (version, 20), (version, None)):
@@ -167,13 +167,13 @@ def test_files_of_the_log_that_are_missing_or_truncated(tmp_path: Path, spark: S
         else:
             path.write_bytes(path.read_bytes()[:size])
         with pytest.raises(UserError, match=r"cannot be read|are missing") as caught:
-            shop.service().run(until_idle=True)
+            shop.coordinator().run(until_idle=True)
         assert "Restore" in caught.value.fix
         shutil.copy2(kept, path)
     for checksum in log.rglob("*.crc"):
         checksum.unlink()
     shop.write("sales", "INSERT INTO orders VALUES (41, 1, 'newer')")
-    shop.service().run(until_idle=True)
+    shop.coordinator().run(until_idle=True)
     assert {(40, "new"), (41, "newer")} <= set(shop.rows("orders"))
 
 
@@ -181,13 +181,13 @@ def test_files_of_the_log_that_are_missing_or_truncated(tmp_path: Path, spark: S
 def test_a_copied_warehouse_is_not_kept_beside_the_original(tmp_path: Path, spark: SparkSession) -> None:
     """What the original has read and discarded is gone for the copy, which stops with the views to rebuild."""
     shop = Shop(tmp_path, spark, DOWN)
-    shop.service().run(until_idle=True)
+    shop.coordinator().run(until_idle=True)
     shutil.copytree(shop.warehouse, tmp_path / "copied")
     shop.write("sales", "INSERT INTO orders VALUES (50, 1, 'a')")
-    shop.service().run(until_idle=True)
+    shop.coordinator().run(until_idle=True)
     (tmp_path / "strobe.yml").write_text(DOWN + "warehouse: copied\n")
     before = inspect.last_header(tmp_path / "copied")
     with pytest.raises(LostGuarantee, match="sales") as caught:
-        shop.service().run(until_idle=True)
+        shop.coordinator().run(until_idle=True)
     assert "rebuild" in caught.value.fix.lower()
     assert inspect.last_header(tmp_path / "copied") == before

@@ -280,9 +280,9 @@ def test_a_view_whose_last_rows_cannot_be_computed_does_not_join(bench: Bench) -
     carried = bench.warehouse.unsettled(bench.spark, bench.last, [bad])
     loaded, number = bench.load("bagged", FEW), bench.last
     (waiting,), _ = bench.made([does("plain", of_orders(30))])
-    joining = Commit(number + 2, START + timedelta(seconds=number + 2), bench.positions)
+    cutover = Commit(number + 2, START + timedelta(seconds=number + 2), bench.positions)
     with pytest.raises(UserError, match=r"view bagged.*DIVIDE_BY_ZERO"):
-        bench.warehouse.join([loaded], joining, carried=carried, before=[waiting])
+        bench.warehouse.join([loaded], cutover, carried=carried, before=[waiting])
     bench.warehouse.take_back()
     bench.check([number], "bagged", "plain")
     for n in range(3):

@@ -34,8 +34,8 @@ from strobe.config.load import load_project
 from strobe.coordinator.verify import verify_source
 from strobe.errors import SourceUnavailable
 from strobe.messages import Position
-from strobe.pipeline.pipeline import Coordinator
-from strobe.planning.topology import Assembly, assemble
+from strobe.pipeline.pipeline import Pipeline
+from strobe.planning.topology import Topology, assemble
 from strobe.simulator.world import Contents, evaluate
 from strobe.warehouse.records import Commit
 
@@ -200,11 +200,11 @@ def _end(end: socket.socket, reset: bool) -> None:
 class Past:
     """Every state that the sources were in: where they started, and the log since."""
 
-    def __init__(self, assembly: Assembly, start: Mapping[str, tuple[str, Contents]]) -> None:
+    def __init__(self, topology: Topology, start: Mapping[str, tuple[str, Contents]]) -> None:
         self._orders: dict[str, list[tuple[int, ...]]] = {}
         self._states: dict[str, list[Contents]] = {}
         for name, (text, state) in start.items():
-            source = assembly.sources[name]
+            source = topology.sources[name]
             position, end = source.position(text), source.now()
             orders, states = [position.order], [state]
             while position < end:
@@ -220,11 +220,11 @@ class Past:
                             break
             self._orders[name], self._states[name] = orders, states
 
-    def at(self, assembly: Assembly, positions: Mapping[str, str]) -> dict[str, Contents]:
-        return {name: self.state(assembly, name, text) for name, text in positions.items()}
+    def at(self, topology: Topology, positions: Mapping[str, str]) -> dict[str, Contents]:
+        return {name: self.state(topology, name, text) for name, text in positions.items()}
 
-    def state(self, assembly: Assembly, name: str, text: str) -> Contents:
-        return self._states[name][bisect_right(self._orders[name], assembly.sources[name].position(text).order) - 1]
+    def state(self, topology: Topology, name: str, text: str) -> Contents:
+        return self._states[name][bisect_right(self._orders[name], topology.sources[name].position(text).order) - 1]
 
 
 class Crash(Exception):
@@ -246,29 +246,29 @@ class World:
         patch.setenv("SALES_DSN", sales)
         patch.setenv("BILLING_DSN", billing)
         (folder / "strobe.yml").write_text(PROJECT)
-        self.opened: list[Assembly] = []
-        self.assembly = self.open()
-        source = self.assembly.sources["sales"]
+        self.opened: list[Topology] = []
+        self.topology = self.open()
+        source = self.topology.sources["sales"]
         postgres.publish(self.database, source.prepare_script(["customers", "orders"]))
         source.prepare(["customers", "orders"])
         self.sql("SELECT pg_copy_logical_replication_slot(%s, 'keeper')", SLOT)
         self.load()
         self._n = 100
 
-    def open(self) -> Assembly:
+    def open(self) -> Topology:
         """The project as a new process would see it."""
         self.opened.append(assemble(load_project(self.folder)))
         return self.opened[-1]
 
     def load(self) -> None:
-        assembly = self.assembly
-        self.start = {name: contents(assembly, name) for name in assembly.sources}
-        view = assembly.views["v"].view
+        topology = self.topology
+        self.start = {name: contents(topology, name) for name in topology.sources}
+        view = topology.views["v"].view
         self.initial = {"v": evaluate(view, {s: c for s, (_, c) in self.start.items()})}
-        identity = {name: source.identity() for name, source in assembly.sources.items()}
+        identity = {name: source.identity() for name, source in topology.sources.items()}
         positions = {"v": {name: text for name, (text, _) in self.start.items()}}
         self.first = Commit(1, datetime.now(timezone.utc), positions, identity=identity)
-        self.warehouse = MemoryWarehouse(assembly, self.first, self.initial, 0.01)
+        self.warehouse = MemoryWarehouse(topology, self.first, self.initial, 0.01)
 
     @property
     def last(self) -> Commit:
@@ -278,8 +278,8 @@ class World:
         return self.postgres.execute(self.database, statement, *parameters)
 
     def close(self) -> None:
-        for assembly in self.opened:
-            assembly.close()
+        for topology in self.opened:
+            topology.close()
         for proxy in self.proxies.values():
             proxy.close()
         self.postgres.drop(self.database)
@@ -329,17 +329,17 @@ class World:
 
     # Keeping.
 
-    def coordinator(self, *, verify: bool = True) -> Coordinator:
+    def pipeline(self, *, verify: bool = True) -> Pipeline:
         """As at a start of the service: the sources are verified first."""
         if verify:
-            for name, source in self.assembly.sources.items():
+            for name, source in self.topology.sources.items():
                 verify_source(source, self.last, ["v"])
-                source.focus(self.assembly.columns(name))
-        return Coordinator(self.assembly, self.warehouse, self.last, through_spark=None)  # type: ignore[arg-type]
+                source.focus(self.topology.columns(name))
+        return Pipeline(self.topology, self.warehouse, self.last, through_spark=None)  # type: ignore[arg-type]
 
     def keep(
         self,
-        coordinator: Coordinator,
+        pipeline: Pipeline,
         seconds: float,
         fault: Callable[[], None] = lambda: None,
         *,
@@ -356,7 +356,7 @@ class World:
         writing = Writing(seconds, done_enough, step=0.2)
         writers = [
             threading.Thread(target=self.write, args=(name, writing, pause, seed))
-            for name in self.assembly.sources
+            for name in self.topology.sources
             for seed in range(2)
         ]
         failed: list[BaseException] = []
@@ -366,7 +366,7 @@ class World:
                 fault()
             except BaseException as error:  # raised where the test is
                 failed.append(error)
-                coordinator.fail(error)
+                pipeline.fail(error)
 
         work = [*writers, threading.Thread(target=disturb)]
         for thread in reversed(work):
@@ -375,12 +375,12 @@ class World:
 
         def done() -> bool:
             if time.monotonic() > deadline:
-                problems = {name: coordinator.problem(name) for name in coordinator.vector}
+                problems = {name: pipeline.problem(name) for name in pipeline.vector}
                 raise TimeoutError(f"the coordinator did not come to rest: {problems}")
-            return not any(thread.is_alive() for thread in work) and coordinator.idle()
+            return not any(thread.is_alive() for thread in work) and pipeline.idle()
 
         try:
-            coordinator.run(done)
+            pipeline.run(done)
         finally:
             writing.stop()
             for thread in work:
@@ -399,40 +399,40 @@ class World:
 
         def load() -> bool:
             with contextlib.suppress(SourceUnavailable):
-                found.append(contents(self.assembly, name))
+                found.append(contents(self.topology, name))
             return bool(found)
 
         eventually(load)
         return found[0]
 
-    def restarted(self) -> Coordinator:
+    def restarted(self) -> Pipeline:
         """A new process, from the last commit."""
-        self.assembly = self.open()
-        return self.coordinator()
+        self.topology = self.open()
+        return self.pipeline()
 
     def confirm(self) -> None:
         """What the caretaker does: what is durable need not be kept by the sources."""
-        for name, source in self.assembly.sources.items():
+        for name, source in self.topology.sources.items():
             source.discard(source.position(self.last.positions["v"][name]))
 
     def confirmed(self) -> Position:
         ((text,),) = self.sql("SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s", SLOT)
-        return self.assembly.sources["sales"].position(text)
+        return self.topology.sources["sales"].position(text)
 
     # Judging.
 
     def judge(self, commits: int = 3) -> Past:
         """Every commit is a state of the sources, and the last one is their present state."""
-        self.assembly = self.open()
+        self.topology = self.open()
         self.rewind()
-        past = Past(self.assembly, self.start)
+        past = Past(self.topology, self.start)
         assert len(self.warehouse.commits) >= commits, f"only {len(self.warehouse.commits)} commits"
-        compare(self.assembly, self.warehouse, past, dict(self.initial))  # type: ignore[arg-type]  # our own past
+        compare(self.topology, self.warehouse, past, dict(self.initial))  # type: ignore[arg-type]  # our own past
         numbers = [commit.number for commit in self.warehouse.commits]
         assert numbers == list(range(2, 2 + len(numbers)))
-        for name in self.assembly.sources:
+        for name in self.topology.sources:
             _, now = self.loaded(name)
-            assert past.state(self.assembly, name, self.last.positions["v"][name]) == now, f"{name}: not at its end"
+            assert past.state(self.topology, name, self.last.positions["v"][name]) == now, f"{name}: not at its end"
         return past
 
     def rewind(self) -> None:

@@ -17,8 +17,8 @@ from strobe.algebra.relation import Relation
 from strobe.algebra.view import View
 from strobe.config.load import load_project
 from strobe.messages import Lookup, Message, Position
-from strobe.pipeline.pipeline import Coordinator
-from strobe.planning.topology import Assembly, assemble
+from strobe.pipeline.pipeline import Pipeline
+from strobe.planning.topology import Topology, assemble
 from strobe.simulator.world import Contents, evaluate
 from strobe.warehouse.records import Commit
 
@@ -65,9 +65,9 @@ WRITES = {
 class MemoryWarehouse:
     """Keeps commits in a list, as slowly as it is told; answers from copies of relations, as of the last commit."""
 
-    def __init__(self, assembly: Assembly, start: Commit, views: Mapping[str, Bag], seconds: float) -> None:
+    def __init__(self, topology: Topology, start: Commit, views: Mapping[str, Bag], seconds: float) -> None:
         self.commits: list[Commit] = []
-        self._assembly, self._start, self._views = assembly, start, dict(views)
+        self._assembly, self._start, self._views = topology, start, dict(views)
         self._seconds = seconds
 
     def copy(self, source: str, lookup: Lookup, _types: object) -> tuple[Bag, str]:
@@ -97,27 +97,27 @@ class MemoryWarehouse:
         self.commits += commits
 
 
-def opened(folder: Path, text: str) -> Assembly:
+def opened(folder: Path, text: str) -> Topology:
     """A project with these contents of strobe.yml, its two databases made and prepared."""
     for name, script in (("sales", SALES), ("billing", BILLING)):
         with sqlite3.connect(folder / f"{name}.db") as connection:
             connection.executescript(script)
         connection.close()
     (folder / "strobe.yml").write_text(text)
-    assembly = assemble(load_project(folder))
-    for name, source in assembly.sources.items():
-        relations = [relation.name for relation in assembly.relations(name)]
+    topology = assemble(load_project(folder))
+    for name, source in topology.sources.items():
+        relations = [relation.name for relation in topology.relations(name)]
         if relations:
             source.prepare(relations)
-    return assembly
+    return topology
 
 
-def contents(assembly: Assembly, source: str) -> tuple[str, Contents]:
+def contents(topology: Topology, source: str) -> tuple[str, Contents]:
     """A source's relations and its position, in one snapshot."""
-    reader = assembly.sources[source].reader(at_a_position=True)
+    reader = topology.sources[source].reader(at_a_position=True)
     seen = reader.open()
     found: Contents = {}
-    for relation in assembly.relations(source):
+    for relation in topology.relations(source):
         columns = tuple(column.name for column in relation.columns)
         found[relation.name] = Bag.of(columns, reader.scan(relation.name, columns))
     reader.close()
@@ -141,14 +141,14 @@ def write(folder: Path, source: str, writing: Writing, pause: float = 0.003, fir
 class Past:
     """Every state that the sources were in, by position: where they started, and the log since."""
 
-    def __init__(self, assembly: Assembly, start: Mapping[str, tuple[str, Contents]]) -> None:
+    def __init__(self, topology: Topology, start: Mapping[str, tuple[str, Contents]]) -> None:
         self._states: dict[str, dict[int, Contents]] = {}
         for name, (text, state) in start.items():
-            source = assembly.sources[name]
+            source = topology.sources[name]
             source.spill = None
             self._states[name] = {source.position(text).order[0]: state}
             for transaction in source.transactions(
-                source.position(text), self._everywhere(name, assembly), lambda: False
+                source.position(text), self._everywhere(name, topology), lambda: False
             ):
                 state = {r: bag.add(_bag(transaction.changes.get(r), bag)) for r, bag in state.items()}
                 self._states[name][transaction.position.order[0]] = state
@@ -156,15 +156,15 @@ class Past:
                     break
 
     @staticmethod
-    def _everywhere(name: str, assembly: Assembly) -> list[Position]:
-        end = assembly.sources[name].now().order[0]
-        path = assembly.project.sources[name].path
+    def _everywhere(name: str, topology: Topology) -> list[Position]:
+        end = topology.sources[name].now().order[0]
+        path = topology.project.sources[name].path
         with sqlite3.connect(path) as connection:
             rows = connection.execute("SELECT seq, mark FROM __strobe_log WHERE seq <= ?", (end,)).fetchall()
-        return [assembly.sources[name].position(f"{seq}:{mark}") for seq, mark in rows]
+        return [topology.sources[name].position(f"{seq}:{mark}") for seq, mark in rows]
 
-    def at(self, assembly: Assembly, positions: Mapping[str, str]) -> dict[str, Contents]:
-        return {s: self._states[s][assembly.sources[s].position(text).order[0]] for s, text in positions.items()}
+    def at(self, topology: Topology, positions: Mapping[str, str]) -> dict[str, Contents]:
+        return {s: self._states[s][topology.sources[s].position(text).order[0]] for s, text in positions.items()}
 
 
 def _bag(change: Relation | None, like: Bag) -> Bag:
@@ -174,18 +174,18 @@ def _bag(change: Relation | None, like: Bag) -> Bag:
 Audits = list[tuple[dict[str, str], Mapping[str, Mapping[str, str]]]]
 
 
-def audit(coordinator: Coordinator, audits: Audits) -> Iterator[None]:
+def audit(pipeline: Pipeline, audits: Audits) -> Iterator[None]:
     """What an audit asks of a coordinator: stand still, and then commit exactly the vector that was read meanwhile."""
-    yield from coordinator.pause(PATIENCE)
+    yield from pipeline.pause(PATIENCE)
     time.sleep(0.02)
-    vector = {name: source.now() for name, source in coordinator.assembly.sources.items()}
-    yield from coordinator.bring_to(vector, PATIENCE)
-    audits.append(({name: p.text for name, p in vector.items()}, coordinator.committer.last.positions))
-    coordinator.resume()
+    vector = {name: source.now() for name, source in pipeline.topology.sources.items()}
+    yield from pipeline.bring_to(vector, PATIENCE)
+    audits.append(({name: p.text for name, p in vector.items()}, pipeline.committer.last.positions))
+    pipeline.resume()
 
 
 def run(
-    assembly: Assembly,
+    topology: Topology,
     folder: Path,
     seconds: float,
     commit_seconds: float,
@@ -200,19 +200,19 @@ def run(
 
     With `audits` one comes after the other: the vector that was read, and the positions of the commit made for it.
     """
-    start = {name: contents(assembly, name) for name in assembly.sources if assembly.relations(name)}
+    start = {name: contents(topology, name) for name in topology.sources if topology.relations(name)}
     later = start
     if ahead:
         for name in WRITES:
             write(folder, name, Writing(0.3), first=10_000)
-        later = {name: contents(assembly, name) for name in start}
-    views = {name: planned.view for name, planned in assembly.views.items()}
+        later = {name: contents(topology, name) for name in start}
+    views = {name: planned.view for name, planned in topology.views.items()}
     begins = {name: later if name == ahead else start for name in views}
     initial = {name: evaluate(view, {s: c for s, (_, c) in begins[name].items()}) for name, view in views.items()}
     positions = {name: {s: begins[name][s][0] for s in view.sources} for name, view in views.items()}
     last = Commit(1, datetime.now(timezone.utc), positions)
-    warehouse = MemoryWarehouse(assembly, last, initial, commit_seconds)
-    coordinator = Coordinator(assembly, warehouse, last, through_spark=_no_spark, record=record)  # type: ignore[arg-type]  # in memory
+    warehouse = MemoryWarehouse(topology, last, initial, commit_seconds)
+    pipeline = Pipeline(topology, warehouse, last, through_spark=_no_spark, record=record)  # type: ignore[arg-type]  # in memory
     writing = Writing(seconds, lambda: enough(warehouse), step)
     writers = [threading.Thread(target=write, args=(folder, name, writing)) for name in WRITES]
     for writer in writers:
@@ -222,25 +222,25 @@ def run(
     def done() -> bool:
         if time.monotonic() > deadline:
             raise TimeoutError("the coordinator did not come to rest")
-        if audits is not None and not coordinator.errand_open and any(writer.is_alive() for writer in writers):
-            coordinator.start_errand(audit(coordinator, audits))
+        if audits is not None and not pipeline.operation_open and any(writer.is_alive() for writer in writers):
+            pipeline.start_operation(audit(pipeline, audits))
         if any(writer.is_alive() for writer in writers):
             return False
-        coordinator.end_blocks()
-        return coordinator.idle()
+        pipeline.end_blocks()
+        return pipeline.idle()
 
     try:
-        coordinator.run(done)
+        pipeline.run(done)
     finally:
         writing.stop()
-    return warehouse, Past(assembly, start), initial
+    return warehouse, Past(topology, start), initial
 
 
 def _no_spark(*_: object) -> tuple[tuple[Relation, ...], object]:
     raise NotImplementedError
 
 
-def compare(assembly: Assembly, warehouse: MemoryWarehouse, past: Past, states: dict[str, Bag]) -> None:
+def compare(topology: Topology, warehouse: MemoryWarehouse, past: Past, states: dict[str, Bag]) -> None:
     """Every commit against a recomputation at its positions."""
     for commit in warehouse.commits:
         for name, removal in commit.removals.items():
@@ -248,5 +248,5 @@ def compare(assembly: Assembly, warehouse: MemoryWarehouse, past: Past, states: 
         for name, change in commit.changes.items():
             states[name] = states[name].add(_bag(change, states[name]))
         for name, state in states.items():
-            expected = evaluate(assembly.views[name].view, past.at(assembly, commit.positions[name]))
+            expected = evaluate(topology.views[name].view, past.at(topology, commit.positions[name]))
             assert state == expected, f"{name} at commit {commit.number}: {commit.positions[name]}"

@@ -15,12 +15,12 @@ from memory_live import HEAD, opened
 from patience import eventually
 
 from strobe.apply import plan
-from strobe.apply.cutover import Joining
-from strobe.apply.plan import Edit
+from strobe.apply.cutover import Cutover
+from strobe.apply.plan import ApplyPlan
 from strobe.coordinator import availability as module
-from strobe.coordinator.availability import Absences
+from strobe.coordinator.availability import Availability
 from strobe.errors import LostGuarantee, NotNow, RelationLost, SourceLost, SourceUnavailable, StrobeError
-from strobe.planning.topology import Assembly
+from strobe.planning.topology import Topology
 from strobe.warehouse.layout import Layout
 from strobe.warehouse.records import Commit, Definition
 
@@ -41,10 +41,10 @@ class World:
 
     def __init__(self, folder: Path, project: str = PROJECT) -> None:
         self.folder, self.said = folder, list[str]()
-        self.assembly = opened(folder, project)
-        now = {name: source.now().text for name, source in self.assembly.sources.items()}
-        self.identity = {name: source.identity() for name, source in self.assembly.sources.items()}
-        views = {name: planned.view for name, planned in self.assembly.views.items()}
+        self.topology = opened(folder, project)
+        now = {name: source.now().text for name, source in self.topology.sources.items()}
+        self.identity = {name: source.identity() for name, source in self.topology.sources.items()}
+        views = {name: planned.view for name, planned in self.topology.views.items()}
         self.positions = {name: {s: now[s] for s in view.sources} for name, view in views.items()}
         self.definitions = {n: Definition(n, 1, view.sql, "", view.key, 1, None, 0) for n, view in views.items()}
 
@@ -53,19 +53,19 @@ class World:
         return Commit(1, datetime.now(timezone.utc), self.positions, {}, self.identity)
 
     @property
-    def unasked(self) -> Assembly:
+    def unasked(self) -> Topology:
         """As at a start with nothing known of the sources."""
-        return Assembly(self.assembly.project, self.assembly.sources, {}, {})
+        return Topology(self.topology.project, self.topology.sources, {}, {})
 
-    def absences(self, *, set_aside: bool = False) -> Absences:
-        return Absences(Layout(self.folder / "warehouse"), self.said.append, set_aside=set_aside)
+    def absences(self, *, set_aside: bool = False) -> Availability:
+        return Availability(Layout(self.folder / "warehouse"), self.said.append, set_aside=set_aside)
 
-    def present(self, absences: Absences, assembly: Assembly | None = None) -> Assembly:
-        return absences.present(absences.as_applied(assembly or self.assembly, self.definitions), self.last)
+    def present(self, absences: Availability, topology: Topology | None = None) -> Topology:
+        return absences.present(absences.as_applied(topology or self.topology, self.definitions), self.last)
 
-    def begin(self, absences: Absences, assembly: Assembly | None = None) -> set[str]:
+    def begin(self, absences: Availability, topology: Topology | None = None) -> set[str]:
         """The views that are kept."""
-        return set(self.present(absences, assembly).views)
+        return set(self.present(absences, topology).views)
 
     def loaded_anew(self, *views: str) -> None:
         anew = {n: replace(self.definitions[n], generation=2) for n in views}
@@ -78,21 +78,23 @@ class World:
             connection.execute("CREATE TABLE payments (id INTEGER PRIMARY KEY, order_id INTEGER, cents INTEGER)")
         connection.close()
 
-    def mind(self, absences: Absences) -> set[str] | None:
+    def mind(self, absences: Availability) -> set[str] | None:
         """What a running loop would be told, when it has been looked once."""
         absences.regroup = None
-        coordinator: Any = SimpleNamespace(
-            monitors={}, assembly=replace(self.assembly, views={}), committer=SimpleNamespace(last=self.last)
+        pipeline: Any = SimpleNamespace(
+            monitors={}, topology=replace(self.topology, views={}), committer=SimpleNamespace(last=self.last)
         )
-        absences.mind(coordinator)
+        absences.mind(pipeline)
         if absences._looking is not None:
             eventually(absences._looking.done)
-            absences.mind(coordinator)
+            absences.mind(pipeline)
         return absences.regroup
 
-    def rebuilt(self, absences: Absences, monkeypatch: pytest.MonkeyPatch, error: StrobeError | None) -> list[Edit]:
+    def rebuilt(
+        self, absences: Availability, monkeypatch: pytest.MonkeyPatch, error: StrobeError | None
+    ) -> list[ApplyPlan]:
         """What is loaded anew unasked, three times; loading `people` ends with this error."""
-        plan, renewed = list[Edit](), list[str]()
+        plan, renewed = list[ApplyPlan](), list[str]()
 
         def change(_self: object, _coordinator: object, _request: object, _assembled: object, wanted: Any) -> Any:
             plan.append(wanted())
@@ -100,19 +102,19 @@ class World:
                 raise error
             yield
 
-        monkeypatch.setattr(Joining, "_change", change)
-        for name, source in self.assembly.sources.items():
+        monkeypatch.setattr(Cutover, "_change", change)
+        for name, source in self.topology.sources.items():
             monkeypatch.setattr(source, "renew", partial(renewed.append, name))
-        joining = Joining(self.assembly.project, None, SimpleNamespace(say=self.said.append))  # type: ignore[arg-type]
-        coordinator: Any = SimpleNamespace(
-            assembly=self.assembly,
+        cutover = Cutover(self.topology.project, None, SimpleNamespace(say=self.said.append))  # type: ignore[arg-type]
+        pipeline: Any = SimpleNamespace(
+            topology=self.topology,
             committer=SimpleNamespace(last=self.last),
             vector={"billing": None},
             warehouse=SimpleNamespace(definitions=self.definitions),
             resume=lambda: None,
         )
         for _ in range(3):
-            for _ in joining.rebuild_lost(coordinator, absences):
+            for _ in cutover.rebuild_lost(pipeline, absences):
                 pass
         assert set(renewed) == {"sales"}, "what is read for others is left alone"
         return plan
@@ -225,7 +227,7 @@ def test_a_view_is_rebuilt_unasked_only_from_what_it_was_loaded_from(world: Worl
     other = world.absences()
     world.begin(other)
     assert set(other.ready) == {"orders", "people", "both"}
-    sources, last = world.assembly.sources, world.last
+    sources, last = world.topology.sources, world.last
     assert other.unfit(sources, last, other.ready) == {}
     world.positions["both"] |= {"sales": "999:1"}
     assert other.unfit(sources, world.last, other.ready) == {}, "that much was let go"
@@ -249,7 +251,7 @@ def test_a_view_to_be_rebuilt_that_cannot_be(world: World) -> None:
     again = world.absences()
     world.begin(again)
     assert again.ready == ["both"] and "nope" in str(again.problems["paid"])
-    without = replace(world.unasked, sources={"sales": world.assembly.sources["sales"]})
+    without = replace(world.unasked, sources={"sales": world.topology.sources["sales"]})
     last = world.absences()
     assert world.begin(last, without) == {"orders", "people"} and last.ready == []
 
@@ -262,12 +264,12 @@ def test_a_copy_that_stands_still_is_not_used(tmp_path: Path) -> None:
     assert copied == {"sales.orders": True, "billing.payments": False}
     absences.stand_still(lost("sales"))
     kept = world.begin(absences)
-    edit = plan.rebuilt(world.assembly, world.definitions, "both", kept)
+    edit = plan.rebuilt(world.topology, world.definitions, "both", kept)
     assert (edit.add, edit.rebuild) == ((), (copy, "both"))
     world.loaded_anew("both")
     view = world.present(absences).views["both"].view
     assert not any(o.copied for o in view.occurrences)
-    assert plan.rebuilt(world.assembly, world.definitions, "both", [copy, "both"]).rebuild == ("both",)
+    assert plan.rebuilt(world.topology, world.definitions, "both", [copy, "both"]).rebuild == ("both",)
 
 
 def test_a_source_that_is_down_at_the_start_is_waited_for(world: World) -> None:
@@ -298,7 +300,7 @@ def test_a_source_that_does_not_say_what_it_offers(world: World, monkeypatch: py
         asked.append("billing")
         raise SourceUnavailable("a statement took longer")
 
-    monkeypatch.setattr(world.assembly.sources["billing"], "schemas", schemas)
+    monkeypatch.setattr(world.topology.sources["billing"], "schemas", schemas)
     absences = world.absences()
     assert world.begin(absences, world.unasked) == {"orders", "people"} and absences.down == {"billing"}
     assert len(asked) == 1

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from strobe.coordinator import maintenance as module
-from strobe.coordinator.maintenance import Caretaker
+from strobe.coordinator.maintenance import Maintenance
 from strobe.errors import SourceLost, SourceUnavailable, UserError
 from strobe.messages import Position, Seen
 from strobe.warehouse.records import Commit
@@ -62,25 +62,25 @@ class FakeSource:
             raise SourceLost("it keeps too much")
 
 
-def made(sources: dict[str, FakeSource], failed: list[BaseException]) -> Caretaker:
+def made(sources: dict[str, FakeSource], failed: list[BaseException]) -> Maintenance:
     last = Commit(1, datetime.now(timezone.utc), POSITIONS)
-    coordinator: Any = SimpleNamespace(
+    pipeline: Any = SimpleNamespace(
         committer=SimpleNamespace(last=last),
-        assembly=SimpleNamespace(sources=sources),
+        topology=SimpleNamespace(sources=sources),
         vector={"read": Position("5", (5,))},
         fail=failed.append,
     )
-    caretaker = Caretaker(coordinator, SimpleNamespace(empty=lambda: None), lambda _: None)  # type: ignore[arg-type]
-    caretaker.still, caretaker.given_up = {"c", "d"}, {"c"}
-    return caretaker
+    maintenance = Maintenance(pipeline, SimpleNamespace(empty=lambda: None), lambda _: None)  # type: ignore[arg-type]
+    maintenance.still, maintenance.given_up = {"c", "d"}, {"c"}
+    return maintenance
 
 
 def test_logs_are_discarded_as_far_as_nobody_needs_them() -> None:
     """Of a source that is read, up to the view that is last of those that are kept; of one that nobody will read, all
     that can be seen; of one whose view waits, or may have been lost by mistake, nothing."""
     sources = {name: FakeSource() for name in ("read", "waiting", "lost", "other", "unused")}
-    caretaker = made(sources, [])
-    caretaker._discard()
+    maintenance = made(sources, [])
+    maintenance._discard()
     assert {name: source.discarded for name, source in sources.items()} == {
         "read": ["3"],
         "waiting": [],
@@ -96,11 +96,11 @@ def test_logs_are_discarded_as_far_as_nobody_needs_them() -> None:
         "unused": 0,
     }
     sources["lost"].end = None
-    caretaker._next_end.clear()
-    caretaker._discard()
+    maintenance._next_end.clear()
+    maintenance._discard()
     assert sources["lost"].discarded == ["9"] and sources["read"].discarded == ["3"], "said once"
-    caretaker.logs_needed = lambda: True
-    caretaker._discard()
+    maintenance.logs_needed = lambda: True
+    maintenance._discard()
     assert sources["waiting"].guarded == 2, "views that are about to join need all of it"
 
 
@@ -108,7 +108,7 @@ def test_too_much_log_that_nobody_reads_is_told(monkeypatch: pytest.MonkeyPatch)
     """To the coordinator, which ends with it or lets the views be rebuilt."""
     monkeypatch.setattr(module, "DISCARD_EVERY", 0.0)
     failed: list[BaseException] = []
-    caretaker = made({"read": FakeSource(), "waiting": FakeSource(too_much=True)}, failed)
-    caretaker.start()
-    caretaker.join(60)
+    maintenance = made({"read": FakeSource(), "waiting": FakeSource(too_much=True)}, failed)
+    maintenance.start()
+    maintenance.join(60)
     assert [str(error) for error in failed] == ["it keeps too much"]

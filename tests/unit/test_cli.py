@@ -412,13 +412,13 @@ class _Service:
     """Stands for a service: works until it is told to stop, or is never ready."""
 
     def __init__(self, ready: bool) -> None:
-        self.coordinator = object() if ready else None
+        self.pipeline = object() if ready else None
         self.stopped = threading.Event()
         self.finished = False
         self.working = threading.Event()
 
     def stop(self) -> None:
-        if self.coordinator is not None:
+        if self.pipeline is not None:
             self.stopped.set()
 
     def run(self) -> None:
@@ -432,18 +432,18 @@ class _Service:
 @pytest.mark.parametrize("ready", [True, False], ids=["at work", "loading"])
 def test_signals_stop_a_run(number: int, ready: bool) -> None:
     """At work, the service is stopped and waited for; while it still loads, nothing has to be finished."""
-    service = _Service(ready)
+    coordinator = _Service(ready)
 
     def interrupt() -> None:
-        assert service.working.wait(PATIENCE)
+        assert coordinator.working.wait(PATIENCE)
         time.sleep(0.3)
         os.kill(os.getpid(), number)
 
     threading.Thread(target=interrupt).start()
     began = time.monotonic()
     told = LogReporter(_hide, Console(file=io.StringIO()))
-    assert serve(service, told, service.run)  # type: ignore[arg-type]
-    assert service.finished is ready
+    assert serve(coordinator, told, coordinator.run)  # type: ignore[arg-type]
+    assert coordinator.finished is ready
     assert time.monotonic() - began < PATIENCE
 
 

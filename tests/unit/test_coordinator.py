@@ -20,8 +20,8 @@ from strobe.managers.base import Inbound, Outbound
 from strobe.managers.sweep import Sweep
 from strobe.messages import Cut, GlobalTransaction, Message, Position, Rel, Transaction
 from strobe.pipeline import pipeline as coordinator_module
-from strobe.pipeline.pipeline import Coordinator
-from strobe.planning.topology import Assembly
+from strobe.pipeline.pipeline import Pipeline
+from strobe.planning.topology import Topology
 from strobe.warehouse.records import Commit
 
 PROJECT = (
@@ -43,7 +43,7 @@ PROJECT = (
 )
 
 
-def project(folder: Path, level: str = "complete") -> Assembly:
+def project(folder: Path, level: str = "complete") -> Topology:
     return opened(folder, PROJECT.replace("consistency: complete", f"consistency: {level}"))
 
 
@@ -53,10 +53,10 @@ def project(folder: Path, level: str = "complete") -> Assembly:
 )
 def test_every_commit_is_a_state_of_the_sources(tmp_path: Path, level: str, commit_seconds: float, ahead: str) -> None:
     """Real threads, real databases, real interleavings: each commit equals a recomputation at its positions."""
-    assembly = project(tmp_path, level)
-    warehouse, past, states = run(assembly, tmp_path, seconds=1.2, commit_seconds=commit_seconds, ahead=ahead)
+    topology = project(tmp_path, level)
+    warehouse, past, states = run(topology, tmp_path, seconds=1.2, commit_seconds=commit_seconds, ahead=ahead)
     assert len(warehouse.commits) > 5
-    compare(assembly, warehouse, past, states)
+    compare(topology, warehouse, past, states)
 
 
 def test_views_next_to_a_complete_one_are_kept_at_complete(tmp_path: Path) -> None:
@@ -68,15 +68,15 @@ def test_views_next_to_a_complete_one_are_kept_at_complete(tmp_path: Path) -> No
 @pytest.mark.parametrize("level", ["strong", "complete"])
 def test_audits_under_load_get_exactly_their_vector(tmp_path: Path, level: str) -> None:
     """One audit after the other while everybody writes: each gets a commit at the vector that it read, nobody waits."""
-    assembly, audits = project(tmp_path, level), Audits()
+    topology, audits = project(tmp_path, level), Audits()
     warehouse, past, states = run(
-        assembly, tmp_path, seconds=1.5, commit_seconds=0.02, audits=audits, enough=lambda _: len(audits) > 3
+        topology, tmp_path, seconds=1.5, commit_seconds=0.02, audits=audits, enough=lambda _: len(audits) > 3
     )
     assert len(audits) > 3
     for vector, positions in audits:
         for reflected in positions.values():
             assert reflected == {source: vector[source] for source in reflected}
-    compare(assembly, warehouse, past, states)
+    compare(topology, warehouse, past, states)
 
 
 def _each_with_itself(views: Mapping[str, str], order: str, pace: str = "") -> str:
@@ -92,77 +92,77 @@ def _each_with_itself(views: Mapping[str, str], order: str, pace: str = "") -> s
 def test_audits_of_several_groups_and_blocks(tmp_path: Path, order: str, pace: str) -> None:
     """Cuts that are made behind the barrier, of complete-N or of another group, do not keep an audit waiting."""
     views = {"one": "sales.orders", "other": "billing.payments", "third": "sales.customers"}
-    assembly, audits = opened(tmp_path, _each_with_itself(views, f"order: {order}\n", pace)), Audits()
+    topology, audits = opened(tmp_path, _each_with_itself(views, f"order: {order}\n", pace)), Audits()
     warehouse, past, states = run(
-        assembly, tmp_path, seconds=1.5, commit_seconds=0.02, audits=audits, enough=lambda _: len(audits) > 3
+        topology, tmp_path, seconds=1.5, commit_seconds=0.02, audits=audits, enough=lambda _: len(audits) > 3
     )
     assert len(audits) > 3
     for vector, positions in audits:
         for reflected in positions.values():
             assert reflected == {source: vector[source] for source in reflected}
-    compare(assembly, warehouse, past, states)
+    compare(topology, warehouse, past, states)
 
 
 def test_a_block_that_is_larger_than_the_table_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that only wait for the end of their block do not keep its other rows out."""
     monkeypatch.setattr(coordinator_module, "TABLE_ROWS", 3)
     text = PROJECT.replace("consistency: complete", "every: 20")
-    assembly = opened(tmp_path, text)
+    topology = opened(tmp_path, text)
     warehouse, past, states = run(
-        assembly, tmp_path, seconds=1, commit_seconds=0.02, enough=lambda w: len(w.commits) > 2, step=0.1
+        topology, tmp_path, seconds=1, commit_seconds=0.02, enough=lambda w: len(w.commits) > 2, step=0.1
     )
     assert len(warehouse.commits) > 2
-    compare(assembly, warehouse, past, states)
+    compare(topology, warehouse, past, states)
 
 
 def test_a_full_table_does_not_stand_still(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bound on the view-update table never keeps back what an answer waits for: else neither would ever move."""
     monkeypatch.setattr(coordinator_module, "TABLE_ROWS", 3)
-    assembly = project(tmp_path, "strong")
-    warehouse, past, states = run(assembly, tmp_path, seconds=1.2, commit_seconds=0.05)
-    compare(assembly, warehouse, past, states)
+    topology = project(tmp_path, "strong")
+    warehouse, past, states = run(topology, tmp_path, seconds=1.2, commit_seconds=0.05)
+    compare(topology, warehouse, past, states)
 
 
-def not_run(assembly: Assembly) -> Coordinator:
+def not_run(topology: Topology) -> Pipeline:
     """A coordinator that starts from what the sources hold, and stays there."""
-    start = {name: contents(assembly, name)[0] for name in assembly.sources}
+    start = {name: contents(topology, name)[0] for name in topology.sources}
     last = Commit(
-        1, datetime.now(timezone.utc), {v: {s: start[s] for s in p.view.sources} for v, p in assembly.views.items()}
+        1, datetime.now(timezone.utc), {v: {s: start[s] for s in p.view.sources} for v, p in topology.views.items()}
     )
-    return Coordinator(assembly, None, last, through_spark=None)  # type: ignore[arg-type]  # nothing is run
+    return Pipeline(topology, None, last, through_spark=None)  # type: ignore[arg-type]  # nothing is run
 
 
 def test_what_comes_while_sources_are_asked_for_their_end_is_waited_for(tmp_path: Path) -> None:
     """A transaction that was read in that moment has been read, and is not in the warehouse yet."""
-    assembly = project(tmp_path)
-    coordinator = not_run(assembly)
-    assert coordinator.idle()
+    topology = project(tmp_path)
+    pipeline = not_run(topology)
+    assert pipeline.idle()
     with closing(sqlite3.connect(tmp_path / "sales.db")) as connection, connection:
         connection.execute("DELETE FROM orders")
-    source, monitor = assembly.sources["sales"], coordinator.monitors["sales"]
+    source, monitor = topology.sources["sales"], pipeline.monitors["sales"]
     now = source.now
 
     def meanwhile() -> Position:
-        coordinator._events.put(Transaction("sales", now()))
+        pipeline._events.put(Transaction("sales", now()))
         monitor.position = now()
         return now()
 
     source.now = meanwhile  # type: ignore[method-assign]
-    assert not coordinator.idle()
+    assert not pipeline.idle()
 
 
 def test_a_full_table_takes_in_the_part_that_its_rows_wait_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the rows behind half a global transaction would keep the other half out, for ever."""
     monkeypatch.setattr(coordinator_module, "TABLE_ROWS", 3)
-    coordinator = not_run(project(tmp_path, "strong"))
+    pipeline = not_run(project(tmp_path, "strong"))
     half = (GlobalTransaction("g", frozenset({"sales", "billing"})),)
     for number in range(1, 6):
         position = Position(str(number), (10_000 + number,))
         rel = Rel(number, "sales", position, frozenset({"paid"}), part_of=half if number == 1 else ())
-        assert coordinator.merge.receive(rel) == []
-    coordinator._turn()
-    assert not coordinator._room("sales", position)
-    assert coordinator._room("billing", Position("0", (0,)))
+        assert pipeline.merge.receive(rel) == []
+    pipeline._turn()
+    assert not pipeline._room("sales", position)
+    assert pipeline._room("billing", Position("0", (0,)))
 
 
 ONE_BY_ONE = {
@@ -179,7 +179,7 @@ def test_a_slow_manager_delays_only_whom_it_must(
     """Each manager has a thread and a queue of its own: one that thinks for long holds up nobody who shares no source
     with it, and, in the order of views, nobody who shares no relation."""
     views = {"slow": "sales.orders", "quick": table}
-    assembly = opened(tmp_path, _each_with_itself(views, f"order: {order}\n"))
+    topology = opened(tmp_path, _each_with_itself(views, f"order: {order}\n"))
     receive, told, shown = Sweep.receive, list[Message](), list[str]()
     cuts: list[list[str]] = []
 
@@ -213,9 +213,9 @@ def test_a_slow_manager_delays_only_whom_it_must(
     monkeypatch.setattr(Sweep, "receive", ponder)
     monkeypatch.setattr(memory_live, "MemoryWarehouse", Watched)
     warehouse, past, states = run(
-        assembly, tmp_path, seconds=1.5, commit_seconds=0.01, record=told.append, enough=lambda _: "slow" in shown
+        topology, tmp_path, seconds=1.5, commit_seconds=0.01, record=told.append, enough=lambda _: "slow" in shown
     )
-    compare(assembly, warehouse, past, states)
+    compare(topology, warehouse, past, states)
     assert cuts[0].count("quick") > 5
     assert cuts[0].count("slow") <= 2, "a block grows until the one before is done"
 
@@ -223,7 +223,7 @@ def test_a_slow_manager_delays_only_whom_it_must(
 def test_complete_n_shows_exactly_every_nth_state(tmp_path: Path) -> None:
     """With `every: 4` for one view and 6 for another that shares sources, a state for every second transaction."""
     text = PROJECT.replace("consistency: complete", "every: 4").rstrip() + "\n    every: 6\n"
-    assembly = opened(tmp_path, text)
+    topology = opened(tmp_path, text)
     arrived: list[Transaction] = []
 
     def record(message: Message) -> None:
@@ -231,7 +231,7 @@ def test_complete_n_shows_exactly_every_nth_state(tmp_path: Path) -> None:
             arrived.append(message)
 
     warehouse, past, states = run(
-        assembly, tmp_path, seconds=1, commit_seconds=0.02, record=record, enough=lambda w: len(w.commits) > 10
+        topology, tmp_path, seconds=1, commit_seconds=0.02, record=record, enough=lambda w: len(w.commits) > 10
     )
     vector: dict[str, str] = {}
     wanted, count = [], 0
@@ -245,27 +245,27 @@ def test_complete_n_shows_exactly_every_nth_state(tmp_path: Path) -> None:
     for commit in warehouse.commits:  # but for blocks that concern no view, and so show nothing new
         assert any(place.items() <= commit.positions["paid"].items() for place in rest), commit.positions
     assert len(warehouse.commits) > len(wanted) / 2 > 5
-    compare(assembly, warehouse, past, states)
+    compare(topology, warehouse, past, states)
 
 
 def test_an_unknown_append_is_told_though_a_source_is_lost_first(tmp_path: Path) -> None:
     """Which of the two matters more: what was lost would be found again, the commits might be counted twice."""
-    assembly = project(tmp_path)
-    positions = {n: {s: assembly.sources[s].now().text for s in p.view.sources} for n, p in assembly.views.items()}
+    topology = project(tmp_path)
+    positions = {n: {s: topology.sources[s].now().text for s in p.view.sources} for n, p in topology.views.items()}
     last = Commit(1, datetime.now(timezone.utc), positions)
     told = threading.Event()
 
     class Failing(MemoryWarehouse):
         def append(self, commits: Sequence[Commit]) -> None:
-            coordinator.fail(SourceLost("its log is gone", source="billing"))
+            pipeline.fail(SourceLost("its log is gone", source="billing"))
             told.set()
-            eventually(lambda: coordinator.committer._stopping)
+            eventually(lambda: pipeline.committer._stopping)
             raise CommitUnknown("the append may have happened")
 
-    warehouse = Failing(assembly, last, {}, 0)
-    coordinator = Coordinator(assembly, warehouse, last, through_spark=memory_live._no_spark)  # type: ignore[arg-type]  # in memory
+    warehouse = Failing(topology, last, {}, 0)
+    pipeline = Pipeline(topology, warehouse, last, through_spark=memory_live._no_spark)  # type: ignore[arg-type]  # in memory
     with closing(sqlite3.connect(tmp_path / "sales.db")) as connection, connection:
         connection.execute("INSERT INTO orders VALUES (50, 1, 'x')")
     with pytest.raises(CommitUnknown):
-        coordinator.run()
+        pipeline.run()
     assert told.is_set()

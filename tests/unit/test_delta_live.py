@@ -23,8 +23,8 @@ from strobe.algebra.bag import Bag
 from strobe.config.load import load_project
 from strobe.data.arrow import from_arrow
 from strobe.managers.registry import ALGORITHMS
-from strobe.pipeline.pipeline import Coordinator
-from strobe.planning.topology import Assembly, assemble
+from strobe.pipeline.pipeline import Pipeline
+from strobe.planning.topology import Topology, assemble
 from strobe.simulator.world import Contents, evaluate
 from strobe.warehouse.records import Commit
 
@@ -46,11 +46,11 @@ VIEW = """
 class Past:
     """The tables as they were at any version, read without Strobe."""
 
-    def at(self, assembly: Assembly, positions: Mapping[str, str]) -> dict[str, Contents]:
+    def at(self, topology: Topology, positions: Mapping[str, str]) -> dict[str, Contents]:
         found = {}
         for source, text in positions.items():
-            version = assembly.sources[source].position(text).order[0]
-            table = DeltaTable(assembly.project.sources[source].path, version=version).to_pyarrow_table()  # type: ignore[union-attr]
+            version = topology.sources[source].position(text).order[0]
+            table = DeltaTable(topology.project.sources[source].path, version=version).to_pyarrow_table()  # type: ignore[union-attr]
             found[source] = {source: Bag.of(tuple(table.column_names), from_arrow(table))}
         return found
 
@@ -107,14 +107,14 @@ def test_every_commit_is_a_state_of_the_tables(tmp_path: Path, algorithm: str) -
     level = ALGORITHMS[algorithm].level
     text = f"version: 1\nproject: shop\nsources:\n{sources}views:{VIEW.format(algorithm=algorithm, level=level)}"
     (tmp_path / "strobe.yml").write_text(text)
-    assembly = assemble(load_project(tmp_path))
-    assert [f for name, source in assembly.sources.items() for f in source.check([name])] == []
-    start = {name: contents(assembly, name) for name in assembly.sources}
-    view = assembly.views["v"].view
+    topology = assemble(load_project(tmp_path))
+    assert [f for name, source in topology.sources.items() for f in source.check([name])] == []
+    start = {name: contents(topology, name) for name in topology.sources}
+    view = topology.views["v"].view
     initial = {"v": evaluate(view, {s: c for s, (_, c) in start.items()})}
     last = Commit(1, datetime.now(timezone.utc), {"v": {s: start[s][0] for s in start}})
-    warehouse = MemoryWarehouse(assembly, last, initial, 0.02)
-    coordinator = Coordinator(assembly, warehouse, last, through_spark=None)  # type: ignore[arg-type]  # in memory
+    warehouse = MemoryWarehouse(topology, last, initial, 0.02)
+    pipeline = Pipeline(topology, warehouse, last, through_spark=None)  # type: ignore[arg-type]  # in memory
     pause = 0.1 if algorithm == "sweep" else 0.6  # the others put what comes at once into one commit
     seeds = (1,) if keyed else (1, 2)
     writing = Writing(2.0, lambda: sum(bool(commit.changes) for commit in warehouse.commits) > 5)
@@ -125,12 +125,12 @@ def test_every_commit_is_a_state_of_the_tables(tmp_path: Path, algorithm: str) -
 
     def done() -> bool:
         assert time.monotonic() < deadline, "the coordinator did not come to rest"
-        return not any(thread.is_alive() for thread in work) and coordinator.idle()
+        return not any(thread.is_alive() for thread in work) and pipeline.idle()
 
     try:
-        coordinator.run(done)
+        pipeline.run(done)
     finally:
         writing.stop()
     assert sum(bool(commit.changes) for commit in warehouse.commits) > 5
-    compare(assembly, warehouse, Past(), initial)  # type: ignore[arg-type]  # a past of Delta's
-    assembly.close()
+    compare(topology, warehouse, Past(), initial)  # type: ignore[arg-type]  # a past of Delta's
+    topology.close()

@@ -532,8 +532,8 @@ def test_in_strobe_yml(tmp_path: Path) -> None:
         "views:\n  v:\n    sql: SELECT s.id AS a, t.id FROM depot.stock s JOIN again.things t ON s.place = t.place\n"
     )
     (tmp_path / "strobe.yml").write_text(text)
-    assembly = assemble(load_project(tmp_path))
-    assert {r.id: r.key for r in assembly.schemas.values()} == {"depot.stock": ("id",), "again.things": ()}
+    topology = assemble(load_project(tmp_path))
+    assert {r.id: r.key for r in topology.schemas.values()} == {"depot.stock": ("id",), "again.things": ()}
     (tmp_path / "strobe.yml").write_text(text.replace("[id]", "[id, id]"))
     with pytest.raises(UserError, match="twice"):
         load_project(tmp_path)

@@ -46,12 +46,12 @@ def applied(**views: str) -> dict[str, Definition]:
     return {n: Definition(n, 1, sql, "", keys.get(sql.strip(), ()), 1, None, 0) for n, sql in views.items()}
 
 
-def wanted(folder: Path, there: dict[str, Definition]) -> plan.Edit:
-    assembly = assemble(load_project(folder))
+def wanted(folder: Path, there: dict[str, Definition]) -> plan.ApplyPlan:
+    topology = assemble(load_project(folder))
     try:
-        return plan.edit(assembly, there)
+        return plan.edit(topology, there)
     finally:
-        assembly.close()
+        topology.close()
 
 
 def planned(folder: Path, capsys: pytest.CaptureFixture[str], code: int = 0) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def test_what_becomes_of_views(folder: Path) -> None:
     """New ones are added, those with another SQL rebuilt, missing ones dropped, the rest kept."""
     write(folder, f'  orders: {{sql: "{ORDERS}"}}\n  paid: {{sql: "{PAID}"}}\n  more: {{sql: "{ORDERS}"}}\n')
     found = wanted(folder, applied(orders=f"{ORDERS}\n", paid=f"{PAID} WHERE p.cents > 1", gone=ORDERS))
-    assert found == plan.Edit(add=("more",), rebuild=("paid",), drop=("gone",), keep=("orders",))
+    assert found == plan.ApplyPlan(add=("more",), rebuild=("paid",), drop=("gone",), keep=("orders",))
     assert str(found) == "add more; rebuild paid; drop gone"
 
 
@@ -85,12 +85,12 @@ def test_copies_are_part_of_it(folder: Path) -> None:
 def test_a_rebuild_leaves_other_edits_alone(folder: Path) -> None:
     """Only the view that was named is loaded, with the copies that it lacks."""
     write(folder, f'  orders: {{sql: "{ORDERS} WHERE o.id > 1"}}\n  paid: {{sql: "{PAID}", cache: [sales.orders]}}\n')
-    assembly = assemble(load_project(folder))
+    topology = assemble(load_project(folder))
     there = applied(orders=ORDERS, paid=PAID, gone=ORDERS)
-    found = plan.rebuilt(assembly, there, "paid", there)
-    assert found == plan.Edit(("copy__sales__orders",), ("paid",), (), ("orders", "gone"))
+    found = plan.rebuilt(topology, there, "paid", there)
+    assert found == plan.ApplyPlan(("copy__sales__orders",), ("paid",), (), ("orders", "gone"))
     with pytest.raises(UserError, match="no view 'nothing'"):
-        plan.rebuilt(assembly, there, "nothing", there)
+        plan.rebuilt(topology, there, "nothing", there)
 
 
 def test_the_document(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from strobe.coordinator.requests import Errands
+from strobe.coordinator.requests import RequestHandler
 from strobe.warehouse.control import requests
 
 
@@ -19,44 +19,44 @@ def test_an_edit_survives_a_coordinator_that_starts_anew(tmp_path: Path) -> None
         taken.append((number, view))
         yield
 
-    def errands() -> Errands:
-        coordinator = SimpleNamespace(errand_open=False, start_errand=next)
-        return Errands(tmp_path, SimpleNamespace(rebuild=rebuild, ready=False, asked_by=None), coordinator)  # type: ignore[arg-type]
+    def handler() -> RequestHandler:
+        pipeline = SimpleNamespace(operation_open=False, start_operation=next)
+        return RequestHandler(tmp_path, SimpleNamespace(rebuild=rebuild, ready=False, asked_by=None), pipeline)  # type: ignore[arg-type]
 
     asked = requests.post(tmp_path, {"kind": "rebuild", "view": "v"})
     for _ in range(2):
-        first = errands()
+        first = handler()
         first.look()
         first.put_back()
         first.abandon()
-    errands().look()
+    handler().look()
     assert taken == [(asked, "v")] * 3
     assert not list(tmp_path.rglob("*.reply.json"))
 
 
 def test_whoever_asks_while_views_join_is_answered(tmp_path: Path) -> None:
     """The loop ends because of somebody else's views: the request that was taken up last is refused, not forgotten."""
-    coordinator = SimpleNamespace(errand_open=False, start_errand=lambda _: None)
-    joining = SimpleNamespace(ready=True, asked_by="somebody else")
-    errands = Errands(tmp_path, joining, coordinator)  # type: ignore[arg-type]
+    pipeline = SimpleNamespace(operation_open=False, start_operation=lambda _: None)
+    cutover = SimpleNamespace(ready=True, asked_by="somebody else")
+    handler = RequestHandler(tmp_path, cutover, pipeline)  # type: ignore[arg-type]
     requests.post(tmp_path, {"kind": "fold"})
-    errands.look()
-    errands.abandon()
+    handler.look()
+    handler.abandon()
     (reply,) = tmp_path.rglob("*.reply.json")
     assert "interrupted" in reply.read_text()
 
 
 def test_rebuilding_unasked_leaves_room_for_others(tmp_path: Path) -> None:
     """However long an attempt takes, the next one does not begin at once."""
-    errands = list[Any]()
-    coordinator = SimpleNamespace(errand_open=False, start_errand=errands.append)
-    joining = SimpleNamespace(rebuild_lost=lambda *_: iter(()))
-    taken = Errands(tmp_path, joining, coordinator)  # type: ignore[arg-type]
+    handler = list[Any]()
+    pipeline = SimpleNamespace(operation_open=False, start_operation=handler.append)
+    cutover = SimpleNamespace(rebuild_lost=lambda *_: iter(()))
+    taken = RequestHandler(tmp_path, cutover, pipeline)  # type: ignore[arg-type]
     absent: Any = SimpleNamespace(to_rebuild=["v"])
     taken.rebuild(SimpleNamespace(to_rebuild=[]))  # type: ignore[arg-type]
-    assert not errands
+    assert not handler
     taken.rebuild(absent)
-    (first,) = errands
+    (first,) = handler
     assert list(first) == []
     taken.rebuild(absent)
-    assert errands == [first]
+    assert handler == [first]

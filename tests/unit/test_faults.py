@@ -44,7 +44,7 @@ def test_connections_that_are_cut(world: World, reset: bool) -> None:
             for proxy in world.proxies.values():
                 proxy.cut(reset=reset)
 
-    world.keep(world.coordinator(), 1, fault)
+    world.keep(world.pipeline(), 1, fault)
     world.judge()
 
 
@@ -58,7 +58,7 @@ def test_a_reset_in_the_middle_of_an_answer(world: World) -> None:
                 proxy.break_after(rng.randint(1, 4000))
             eventually(lambda times=times: all(proxy.broken == times for proxy in world.proxies.values()))  # type: ignore[misc]
 
-    world.keep(world.coordinator(), 2, fault)
+    world.keep(world.pipeline(), 2, fault)
     world.judge()
 
 
@@ -69,12 +69,12 @@ def test_connections_that_stall(impatient: None, world: World) -> None:
         world.more()
         for proxy in world.proxies.values():
             proxy.stall()
-        eventually(lambda: all(isinstance(coordinator.problem(name), SourceUnavailable) for name in world.proxies))
+        eventually(lambda: all(isinstance(pipeline.problem(name), SourceUnavailable) for name in world.proxies))
         for proxy in world.proxies.values():
             proxy.go_on()
 
-    coordinator = world.coordinator()
-    world.keep(coordinator, 1, fault)
+    pipeline = world.pipeline()
+    world.keep(pipeline, 1, fault)
     world.judge()
 
 
@@ -101,7 +101,7 @@ def test_a_half_done_snapshot_is_repeated(impatient: None, world: World, name: s
         "INSERT INTO wide SELECT seq, repeat('x', 1000000) FROM seq_1_to_20",
         database=world.billing,
     )
-    proxy, source = world.proxies[name], world.assembly.sources[name]
+    proxy, source = world.proxies[name], world.topology.sources[name]
     relation, columns = ("orders", ("id", "state")) if name == "sales" else ("wide", ("id", "note"))
     reader = source.reader(at_a_position=True)
     reader.open()
@@ -138,7 +138,7 @@ def test_a_half_done_snapshot_is_repeated(impatient: None, world: World, name: s
     with refused:
         if how == "refused":
             with pytest.raises(AccessRefused):
-                contents(world.assembly, name)
+                contents(world.topology, name)
     if how in ("killed", "stopped"):
         (world.postgres if name == "sales" else world.mariadb).start()
     writing = Writing(PATIENCE)
@@ -147,8 +147,8 @@ def test_a_half_done_snapshot_is_repeated(impatient: None, world: World, name: s
     text, state = world.loaded(name)
     writing.stop()
     writer.join()
-    past = Past(world.assembly, {name: world.start[name]})
-    assert past.state(world.assembly, name, text) == state
+    past = Past(world.topology, {name: world.start[name]})
+    assert past.state(world.topology, name, text) == state
     assert max(len(rows) for rows in state.values()) > 5000
 
 
@@ -167,7 +167,7 @@ def test_servers_that_are_killed_and_restarted(world: World, killed: bool) -> No
         world.mariadb.start()
         world.postgres.start()
 
-    world.keep(world.coordinator(), 1, fault)
+    world.keep(world.pipeline(), 1, fault)
     world.judge()
 
 
@@ -177,10 +177,10 @@ def test_servers_that_are_paused(impatient: None, world: World) -> None:
     def fault() -> None:
         world.more()
         with paused(world.postgres, world.mariadb):
-            eventually(lambda: all(isinstance(coordinator.problem(name), SourceUnavailable) for name in world.proxies))
+            eventually(lambda: all(isinstance(pipeline.problem(name), SourceUnavailable) for name in world.proxies))
 
-    coordinator = world.coordinator()
-    world.keep(coordinator, 1, fault)
+    pipeline = world.pipeline()
+    world.keep(pipeline, 1, fault)
     world.judge()
 
 
@@ -193,14 +193,14 @@ def test_streams_that_the_server_ends(world: World) -> None:
             for name in world.proxies:
                 end_connections(world, name)
 
-    world.keep(world.coordinator(), 1, fault)
+    world.keep(world.pipeline(), 1, fault)
     world.judge()
 
 
 def test_a_password_that_is_changed(world: World) -> None:
     """The view stands still and the problem says what to do, without the secret; with the old password back it goes
     on."""
-    coordinator = world.coordinator()
+    pipeline = world.pipeline()
 
     def fault() -> None:
         world.more()
@@ -208,12 +208,12 @@ def test_a_password_that_is_changed(world: World) -> None:
             for proxy in world.proxies.values():
                 proxy.cut()
             for name in world.proxies:
-                eventually(lambda name=name: isinstance(coordinator.problem(name), AccessRefused))  # type: ignore[misc]
-                problem = str(coordinator.problem(name))
+                eventually(lambda name=name: isinstance(pipeline.problem(name), AccessRefused))  # type: ignore[misc]
+                problem = str(pipeline.problem(name))
                 assert f"source {name}" in problem and "right user and password" in problem
                 assert "least-privilege" not in problem and "s3cret" not in problem
 
-    world.keep(coordinator, 1, fault)
+    world.keep(pipeline, 1, fault)
     world.judge()
 
 
@@ -225,17 +225,17 @@ def test_restarts_between_the_commit_and_the_confirmation(world: World) -> None:
     with several changes have one position, and are in one commit or in none."""
     rng = random.Random(3)
     for turn in range(5):
-        coordinator = world.restarted()
+        pipeline = world.restarted()
 
-        def fault(coordinator: Any = coordinator, confirm: bool = turn % 2 == 0) -> None:
+        def fault(pipeline: Any = pipeline, confirm: bool = turn % 2 == 0) -> None:
             world.more(2)
             time.sleep(rng.random() / 2)
             if confirm:
                 world.confirm()
-            coordinator.fail(Crash())
+            pipeline.fail(Crash())
 
         with pytest.raises(Crash):
-            world.keep(coordinator, 1, fault, pause=0.005)
+            world.keep(pipeline, 1, fault, pause=0.005)
     world.keep(world.restarted(), 0.3)
     world.judge(commits=10)
 
@@ -251,7 +251,7 @@ def test_a_transaction_that_stays_open_for_long(world: World) -> None:
         one.execute("INSERT INTO orders SELECT n, 1, 'late' FROM generate_series(500, 699) n")
         cursor.execute("INSERT INTO payments SELECT -seq - 1000000, seq, 1 FROM seq_500_to_699")
         world.load()
-        world.keep(world.coordinator(), 1)
+        world.keep(world.pipeline(), 1)
         world.confirm()
         world.keep(world.restarted(), 1)
         world.confirm()
@@ -262,7 +262,7 @@ def test_a_transaction_that_stays_open_for_long(world: World) -> None:
     before = len(world.warehouse.commits)
     past = world.judge()
     assert before == len(world.warehouse.commits)
-    orders = past.state(world.assembly, "sales", world.last.positions["v"]["sales"])["orders"]
+    orders = past.state(world.topology, "sales", world.last.positions["v"]["sales"])["orders"]
     assert len([row for row, _ in orders.items() if row[0] >= 500]) == 200
 
 
@@ -270,7 +270,7 @@ def test_a_burst_of_ten_times_the_load(world: World, monkeypatch: pytest.MonkeyP
     """The view-update table stays near its bound, the sources keep what does not fit, and all of it comes in. Loads
     under such writers are exactly the states at their positions."""
     monkeypatch.setattr(coordinator_module, "TABLE_ROWS", 50)
-    coordinator, sizes, loads = world.coordinator(), [0], dict[str, tuple[str, Contents]]()
+    pipeline, sizes, loads = world.pipeline(), [0], dict[str, tuple[str, Contents]]()
 
     def fault() -> None:
         world.more()
@@ -284,14 +284,14 @@ def test_a_burst_of_ten_times_the_load(world: World, monkeypatch: pytest.MonkeyP
         for name in world.proxies:
             loads[name] = world.loaded(name)
         while any(thread.is_alive() for thread in burst):
-            sizes.append(coordinator.merge.size)
+            sizes.append(pipeline.merge.size)
             time.sleep(0.01)
 
-    world.keep(coordinator, 2, fault, pause=0.03, commits=50)
+    world.keep(pipeline, 2, fault, pause=0.03, commits=50)
     past = world.judge(commits=50)
     assert len(loads) == 2
     for name, (text, state) in loads.items():
-        assert past.state(world.assembly, name, text) == state
+        assert past.state(world.topology, name, text) == state
     assert max(sizes) < 1500  # 50, what is on its way, and what answers wait for
 
 
@@ -305,7 +305,7 @@ def test_a_clock_that_is_moved(world: World, monkeypatch: pytest.MonkeyPatch) ->
             return datetime.now(tz) + timedelta(days=rng.choice([-1, 0, 2]))
 
     monkeypatch.setattr(committer_module, "datetime", Moved)
-    world.keep(world.coordinator(), 1)
+    world.keep(world.pipeline(), 1)
     world.keep(world.restarted(), 0.5)
     times = [commit.committed_at for commit in world.warehouse.commits]
     assert times == sorted(set(times)) and times[0] > datetime.now(timezone.utc) - timedelta(days=2)

@@ -30,10 +30,10 @@ def test_a_slot_that_is_dropped(world: World) -> None:
         eventually(lambda: dropped(world))
 
     with pytest.raises(LostGuarantee, match=f"slot {SLOT} is gone") as caught:
-        world.keep(world.coordinator(), 2, fault)
+        world.keep(world.pipeline(), 2, fault)
     assert "strobe rebuild" in caught.value.fix
     with pytest.raises(LostGuarantee, match="slot is missing"):
-        world.assembly.sources["sales"].verify(world.assembly.sources["sales"].position("0/0"))
+        world.topology.sources["sales"].verify(world.topology.sources["sales"].position("0/0"))
     world.write("sales", 0.2)
     world.open().sources["sales"].prepare(["customers", "orders"])
     with pytest.raises(LostGuarantee, match="made anew"):
@@ -63,7 +63,7 @@ def test_a_slot_that_is_made_anew_between_two_attempts(world: World) -> None:
         world.proxies["sales"].go_on()
 
     with pytest.raises(LostGuarantee, match="made anew"):
-        world.keep(world.coordinator(), 2, fault)
+        world.keep(world.pipeline(), 2, fault)
 
 
 def purge(world: World) -> None:
@@ -81,7 +81,7 @@ def purge(world: World) -> None:
 
 def test_a_binlog_that_is_purged(world: World) -> None:
     """While nobody reads it; and under a running coordinator whose connection is down."""
-    world.keep(world.coordinator(), 0.3)
+    world.keep(world.pipeline(), 0.3)
 
     def fault() -> None:
         world.more()
@@ -93,7 +93,7 @@ def test_a_binlog_that_is_purged(world: World) -> None:
         world.proxies["billing"].go_on()
 
     with pytest.raises(LostGuarantee, match="purged") as caught:
-        world.keep(world.coordinator(), 1, fault)
+        world.keep(world.pipeline(), 1, fault)
     assert "strobe rebuild" in caught.value.fix
     with pytest.raises(LostGuarantee, match="purged"):
         world.restarted()
@@ -103,7 +103,7 @@ def test_a_binlog_that_is_purged(world: World) -> None:
 def test_a_log_that_goes_during_a_load(world: World, name: str) -> None:
     """A slot that is dropped, a binlog that is purged, after the load has begun: it is noticed before anything is read
     after it."""
-    source = world.assembly.sources[name]
+    source = world.topology.sources[name]
     relation, columns = ("orders", ("id", "state")) if name == "sales" else ("payments", ("id", "order_id"))
     reader = source.reader(at_a_position=True)
     seen = reader.open()
@@ -154,7 +154,7 @@ def grown_past(world: World, name: str, position: Any) -> None:
 def server_end(world: World, name: str) -> tuple[int, ...]:
     if name == "sales":
         ((text,),) = world.sql("SELECT pg_current_wal_lsn()::text")
-        return world.assembly.sources[name].position(text).order
+        return world.topology.sources[name].position(text).order
     ((file, offset, *_),) = world.mariadb.rows("SHOW MASTER STATUS")
     return (int(file.rpartition(".")[2]), int(offset))
 
@@ -163,24 +163,24 @@ def server_end(world: World, name: str) -> tuple[int, ...]:
 def test_a_server_restored_from_a_cold_copy(world: World, name: str) -> None:
     """Its identity and its timeline are the same, and its log has grown past the position again: the transactions
     before it are others."""
-    world.keep(world.coordinator(), 0.5)
-    world.assembly.close()
+    world.keep(world.pipeline(), 0.5)
+    world.topology.close()
     cold_copy(world, name, restore=False)
     world.keep(world.restarted(), 1)
     world.confirm()
-    world.assembly.close()
-    stood = world.assembly.sources[name].position(world.last.positions["v"][name])
+    world.topology.close()
+    stood = world.topology.sources[name].position(world.last.positions["v"][name])
     cold_copy(world, name, restore=True)
-    world.assembly = world.open()
+    world.topology = world.open()
     if name == "sales":
         with pytest.raises(LostGuarantee, match="restored"):
-            verify_source(world.assembly.sources[name], world.last, ["v"])
+            verify_source(world.topology.sources[name], world.last, ["v"])
     grown_past(world, name, stood)
     with pytest.raises(LostGuarantee, match="restored") as caught:
-        verify_source(world.assembly.sources[name], world.last, ["v"])
+        verify_source(world.topology.sources[name], world.last, ["v"])
     assert "strobe rebuild" in caught.value.fix
     with pytest.raises(LostGuarantee, match="restored"):
-        next(world.assembly.sources[name].transactions(stood, [], lambda: False))
+        next(world.topology.sources[name].transactions(stood, [], lambda: False))
 
 
 @pytest.mark.parametrize("name", ["sales", "billing"])
@@ -188,7 +188,7 @@ def test_a_server_restored_under_a_running_coordinator(world: World, name: str) 
     """It comes back with another past, grown beyond where the stream was: nothing of it is committed, also not by way
     of an answer."""
     cold_copy(world, name, restore=False)
-    world.assembly = world.open()
+    world.topology = world.open()
     asked: list[Any] = []
 
     def fault() -> None:
@@ -196,18 +196,18 @@ def test_a_server_restored_under_a_running_coordinator(world: World, name: str) 
         world.proxies[name].stall()
         world.proxies[name].cut()
         world.write(name, 0.3)
-        stood = world.assembly.sources[name].position(world.last.positions["v"][name])
+        stood = world.topology.sources[name].position(world.last.positions["v"][name])
         cold_copy(world, name, restore=True)
-        grown_past(world, name, coordinator.monitors[name].position)
+        grown_past(world, name, pipeline.monitors[name].position)
         asked.append(stood)
         world.proxies[name].cut()
         world.proxies[name].go_on()
 
-    coordinator = world.coordinator()
+    pipeline = world.pipeline()
     with pytest.raises(LostGuarantee, match="restored"):
-        world.keep(coordinator, 2, fault)
+        world.keep(pipeline, 2, fault)
     assert asked
-    reader = world.assembly.sources[name].reader()
+    reader = world.topology.sources[name].reader()
     for asking in (reader, pickle.loads(pickle.dumps(reader))):
         with pytest.raises((SourceUnavailable, LostGuarantee), match=r"restarted|restored"):
             asking.open()
@@ -215,7 +215,7 @@ def test_a_server_restored_under_a_running_coordinator(world: World, name: str) 
 
 def test_a_server_that_failed_over(world: World) -> None:
     """A promoted server has a new timeline. At a start, and under a running coordinator."""
-    world.keep(world.coordinator(), 0.3)
+    world.keep(world.pipeline(), 0.3)
 
     def promote() -> None:
         world.postgres.stop()
@@ -227,7 +227,7 @@ def test_a_server_that_failed_over(world: World) -> None:
         eventually(lambda: world.sql("SELECT NOT pg_is_in_recovery()")[0][0])
 
     with pytest.raises(LostGuarantee, match="another server or another timeline"):
-        world.keep(world.coordinator(), 1.5, promote)
+        world.keep(world.pipeline(), 1.5, promote)
     with pytest.raises(LostGuarantee, match="another database than before") as caught:
         world.restarted()
     assert "rebuild the views that use it: v" in caught.value.fix
@@ -238,7 +238,7 @@ def test_a_server_that_failed_over(world: World) -> None:
 
 def test_a_warehouse_restored_behind_its_slot(world: World) -> None:
     """The slot has been confirmed further than the view of the backup stands: there is a gap, and it is not skipped."""
-    world.keep(world.coordinator(), 0.5)
+    world.keep(world.pipeline(), 0.5)
     backup = world.last
     world.keep(world.restarted(), 0.5)
     world.confirm()
@@ -254,7 +254,7 @@ def test_a_warehouse_copied_while_the_original_runs(world: World, monkeypatch: p
     """Both read one slot. The copy waits while the original reads; what the original confirms meanwhile is gone for the
     copy, which stops with the view to rebuild, at the moment when it gets the slot."""
     monkeypatch.setattr(stream_module, "BUSY_SECONDS", 2 * PATIENCE)
-    world.keep(world.coordinator(), 0.3)
+    world.keep(world.pipeline(), 0.3)
     original, copied = world.restarted(), world.last
     stopped = threading.Thread(target=world.keep, args=(original, 1.5, lambda: confirming(world)))
     second = world.open().sources["sales"]
@@ -274,18 +274,18 @@ def confirming(world: World) -> None:
     start = world.last.number
     eventually(lambda: world.last.number > start + 3)
     world.confirm()
-    durable = world.assembly.sources["sales"].position(world.last.positions["v"]["sales"])
+    durable = world.topology.sources["sales"].position(world.last.positions["v"]["sales"])
     eventually(lambda: durable <= world.confirmed() or world.confirm())
 
 
 def test_the_original_stops_if_its_copy_went_on(world: World) -> None:
     """The other way round: the copy read the slot and confirmed, and the original is started again."""
-    world.keep(world.coordinator(), 0.3)
+    world.keep(world.pipeline(), 0.3)
     left, commits = world.last, list(world.warehouse.commits)
     world.keep(world.restarted(), 0.5)
-    stood = world.assembly.sources["sales"].position(left.positions["v"]["sales"])
+    stood = world.topology.sources["sales"].position(left.positions["v"]["sales"])
     eventually(lambda: world.confirm() or world.confirmed() > stood)  # once the server has seen the stream end
-    world.assembly.close()
+    world.topology.close()
     world.warehouse.commits = commits
     with pytest.raises(LostGuarantee, match="somebody else has read it"):
         world.restarted()

@@ -256,8 +256,8 @@ def test_every_commit_is_a_state_of_the_sources(tmp_path: Path, monkeypatch: pyt
     stands still, and no file is left."""
     monkeypatch.setattr(nets_module, "ROWS", 2)
     monkeypatch.setattr(coordinator_module, "HELD_ROWS", 3)
-    assembly = opened(tmp_path, PROJECT.replace("consistency: complete", f"consistency: {level}"))
-    folders = {source.spill for source in assembly.sources.values()}
+    topology = opened(tmp_path, PROJECT.replace("consistency: complete", f"consistency: {level}"))
+    folders = {source.spill for source in topology.sources.values()}
     seen: list[Any] = []
 
     def enough(warehouse: MemoryWarehouse) -> bool:
@@ -265,11 +265,11 @@ def test_every_commit_is_a_state_of_the_sources(tmp_path: Path, monkeypatch: pyt
         return in_files and len(warehouse.commits) > 1
 
     warehouse, past, states = run(
-        assembly, tmp_path, seconds=1, commit_seconds=0.02, record=lambda m: seen.append(m) or encode(m), enough=enough
+        topology, tmp_path, seconds=1, commit_seconds=0.02, record=lambda m: seen.append(m) or encode(m), enough=enough
     )
     assert enough(warehouse)
     assert all(folder and list(folder.iterdir()) == [] for folder in folders)
-    compare(assembly, warehouse, past, states)
+    compare(topology, warehouse, past, states)
 
 
 # A million rows.

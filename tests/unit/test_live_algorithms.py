@@ -11,7 +11,7 @@ import pytest
 from memory_live import HEAD, compare, opened, run
 
 from strobe.managers.registry import ALGORITHMS, one_source
-from strobe.planning.topology import Assembly
+from strobe.planning.topology import Topology
 
 TWO_SOURCES = """
     sql: SELECT o.id AS o, o.state, c.id AS c, c.name, p.id AS p, p.cents FROM sales.orders o
@@ -23,7 +23,7 @@ ONE_SOURCE = """
 """
 
 
-def project(folder: Path, views: str) -> Assembly:
+def project(folder: Path, views: str) -> Topology:
     return opened(folder, HEAD + views)
 
 
@@ -51,12 +51,12 @@ def view(name: str, algorithm: str, sql: str, more: str = "") -> str:
 )
 def test_every_commit_is_a_state_of_the_sources(tmp_path: Path, algorithm: str, more: str) -> None:
     sql = ONE_SOURCE if one_source in ALGORITHMS[algorithm].lacks else TWO_SOURCES
-    assembly = project(tmp_path, view("v", algorithm, sql, more))
+    topology = project(tmp_path, view("v", algorithm, sql, more))
     warehouse, past, states = run(
-        assembly, tmp_path, seconds=0.7, commit_seconds=0.02, enough=lambda w: len(w.commits) > 3
+        topology, tmp_path, seconds=0.7, commit_seconds=0.02, enough=lambda w: len(w.commits) > 3
     )
     assert len(warehouse.commits) > 3
-    compare(assembly, warehouse, past, states)
+    compare(topology, warehouse, past, states)
 
 
 def test_views_of_different_algorithms_share_their_commits(tmp_path: Path) -> None:
@@ -64,10 +64,10 @@ def test_views_of_different_algorithms_share_their_commits(tmp_path: Path) -> No
     names = ("sweep", "nested-sweep", "rv", "t-strobe")
     views = "".join(view(f"v{i}", name, TWO_SOURCES) for i, name in enumerate(names)).replace("complete", "strong")
     views += view("v9", "eca", ONE_SOURCE)
-    assembly = project(tmp_path, views)
-    warehouse, past, states = run(assembly, tmp_path, seconds=1.2, commit_seconds=0.05)
+    topology = project(tmp_path, views)
+    warehouse, past, states = run(topology, tmp_path, seconds=1.2, commit_seconds=0.05)
     assert len(warehouse.commits) > 3
-    compare(assembly, warehouse, past, states)
+    compare(topology, warehouse, past, states)
 
 
 def test_conventional_goes_wrong(tmp_path: Path) -> None:
@@ -75,9 +75,9 @@ def test_conventional_goes_wrong(tmp_path: Path) -> None:
 
     def go_right(folder: Path) -> None:
         folder.mkdir()
-        assembly = project(folder, view("v", "conventional", TWO_SOURCES))
-        warehouse, past, states = run(assembly, folder, seconds=1, commit_seconds=0.02)
-        compare(assembly, warehouse, past, states)
+        topology = project(folder, view("v", "conventional", TWO_SOURCES))
+        warehouse, past, states = run(topology, folder, seconds=1, commit_seconds=0.02)
+        compare(topology, warehouse, past, states)
 
     with pytest.raises(AssertionError, match="v at commit"):
         for attempt in range(10):

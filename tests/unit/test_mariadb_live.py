@@ -26,8 +26,8 @@ from patience import PATIENCE, Writing
 from strobe.algebra.bag import Bag
 from strobe.config.load import load_project
 from strobe.managers.registry import ALGORITHMS
-from strobe.pipeline.pipeline import Coordinator
-from strobe.planning.topology import Assembly, assemble
+from strobe.pipeline.pipeline import Pipeline
+from strobe.planning.topology import Topology, assemble
 from strobe.simulator.world import Contents, evaluate
 from strobe.warehouse.records import Commit
 
@@ -75,10 +75,10 @@ VIEW = """
 class Past:
     """Every state that the sources were in: where they started, and the log since."""
 
-    def __init__(self, assembly: Assembly, start: Mapping[str, tuple[str, Contents]]) -> None:
+    def __init__(self, topology: Topology, start: Mapping[str, tuple[str, Contents]]) -> None:
         self._states: dict[str, tuple[list[tuple[int, ...]], list[Contents]]] = {}
         for name, (text, state) in start.items():
-            source = assembly.sources[name]
+            source = topology.sources[name]
             position, end = source.position(text), source.now()
             orders, states = [position.order], [state]
             reached = [position]
@@ -91,11 +91,11 @@ class Past:
                 reached.append(transaction.position)
             self._states[name] = orders, states
 
-    def at(self, assembly: Assembly, positions: Mapping[str, str]) -> dict[str, Contents]:
+    def at(self, topology: Topology, positions: Mapping[str, str]) -> dict[str, Contents]:
         found = {}
         for name, text in positions.items():
             orders, states = self._states[name]
-            found[name] = states[bisect_right(orders, assembly.sources[name].position(text).order) - 1]
+            found[name] = states[bisect_right(orders, topology.sources[name].position(text).order) - 1]
         return found
 
 
@@ -133,11 +133,11 @@ def disturb(server: Server, writing: Writing) -> None:
 class Kept:
     """A view over two databases that a coordinator keeps in memory."""
 
-    assembly: Assembly
+    topology: Topology
     start: dict[str, tuple[str, Contents]]
     initial: dict[str, Bag]
     warehouse: MemoryWarehouse
-    coordinator: Coordinator
+    pipeline: Pipeline
 
     def run(self, writers: Sequence[threading.Thread]) -> None:
         """Until nobody writes any more and everything has been committed."""
@@ -147,15 +147,15 @@ class Kept:
 
         def done() -> bool:
             assert time.monotonic() < deadline, "the coordinator did not come to rest"
-            return not any(writer.is_alive() for writer in writers) and self.coordinator.idle()
+            return not any(writer.is_alive() for writer in writers) and self.pipeline.idle()
 
-        self.coordinator.run(done)
+        self.pipeline.run(done)
 
     def judge(self) -> None:
         """Every commit is a state of the databases."""
-        past = Past(self.assembly, self.start)
-        compare(self.assembly, self.warehouse, past, self.initial)  # type: ignore[arg-type]  # a past of MariaDB's
-        self.assembly.close()
+        past = Past(self.topology, self.start)
+        compare(self.topology, self.warehouse, past, self.initial)  # type: ignore[arg-type]  # a past of MariaDB's
+        self.topology.close()
 
 
 def kept(folder: Path, settings: Mapping[str, str], algorithm: str, level: str) -> Kept:
@@ -164,13 +164,13 @@ def kept(folder: Path, settings: Mapping[str, str], algorithm: str, level: str) 
     sources = (f'  {name}: {{{kind}: "${{{name.upper()}_DSN}}"{more}}}\n' for name, more in settings.items())
     view = VIEW.format(name="v", algorithm=algorithm, level=level)
     (folder / "strobe.yml").write_text(f"version: 1\nproject: shop\nsources:\n{''.join(sources)}views:{view}")
-    assembly = assemble(load_project(folder))
-    start = {name: contents(assembly, name) for name in assembly.sources}
-    initial = {"v": evaluate(assembly.views["v"].view, {s: c for s, (_, c) in start.items()})}
+    topology = assemble(load_project(folder))
+    start = {name: contents(topology, name) for name in topology.sources}
+    initial = {"v": evaluate(topology.views["v"].view, {s: c for s, (_, c) in start.items()})}
     last = Commit(1, datetime.now(timezone.utc), {"v": {s: start[s][0] for s in start}})
-    warehouse = MemoryWarehouse(assembly, last, initial, 0.02)
-    coordinator = Coordinator(assembly, warehouse, last, through_spark=None)  # type: ignore[arg-type]  # in memory
-    return Kept(assembly, start, initial, warehouse, coordinator)
+    warehouse = MemoryWarehouse(topology, last, initial, 0.02)
+    pipeline = Pipeline(topology, warehouse, last, through_spark=None)  # type: ignore[arg-type]  # in memory
+    return Kept(topology, start, initial, warehouse, pipeline)
 
 
 def databases(servers: Mapping[str, Server], monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
@@ -248,7 +248,7 @@ def test_every_commit_has_all_of_a_global_transaction_or_nothing(
     made.run([threading.Thread(target=together)])
     places: dict[str, dict[str, tuple[int, ...]]] = {}
     for name, (text, _) in made.start.items():
-        source = made.assembly.sources[name]
+        source = made.topology.sources[name]
         end, reached = source.now(), [source.position(text)]
         places[name] = {}
         for transaction in source.transactions(reached[0], [], lambda e=end, r=reached: e <= r[-1]):  # type: ignore[misc]
@@ -256,7 +256,7 @@ def test_every_commit_has_all_of_a_global_transaction_or_nothing(
             reached.append(transaction.position)
     assert len(places["sales"]) == 30 and places["sales"].keys() == places["billing"].keys()
     for commit in made.warehouse.commits:
-        shown = {s: made.assembly.sources[s].position(text).order for s, text in commit.positions["v"].items()}
+        shown = {s: made.topology.sources[s].position(text).order for s, text in commit.positions["v"].items()}
         has = [{n for n, at in places[s].items() if at <= end} for s, end in shown.items()]
         assert has[0] == has[1], f"commit {commit.number} tears a global transaction"
     made.judge()

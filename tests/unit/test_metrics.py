@@ -17,7 +17,7 @@ from strobe.cli import render
 from strobe.coordinator import status
 from strobe.coordinator.metrics import serving
 from strobe.errors import UserError
-from strobe.pipeline.pipeline import Coordinator
+from strobe.pipeline.pipeline import Pipeline
 
 PROJECT = (
     memory_live.HEAD
@@ -51,7 +51,7 @@ def test_a_coordinator_says_what_waits_and_what_it_asked(tmp_path: Path, monkeyp
     documents: list[dict[str, Any]] = []
     read: list[dict[tuple[str, ...], float]] = []
 
-    class Watched(Coordinator):
+    class Watched(Pipeline):
         def _turn(self) -> None:
             super()._turn()
             documents.append(status.document(self))
@@ -74,11 +74,11 @@ def test_a_coordinator_says_what_waits_and_what_it_asked(tmp_path: Path, monkeyp
             bool(read),
         ]
 
-    monkeypatch.setattr(memory_live, "Coordinator", Watched)
-    assembly = memory_live.opened(tmp_path, PROJECT)
+    monkeypatch.setattr(memory_live, "Pipeline", Watched)
+    topology = memory_live.opened(tmp_path, PROJECT)
     with serving(0, "shop", lambda: documents[-1] if documents else {"state": "starting"}) as port:
         assert scraped(port) == {("strobe_coordinator_up",): 0}
-        memory_live.run(assembly, tmp_path, seconds=1, commit_seconds=0.02, enough=lambda _: all(happened()))
+        memory_live.run(topology, tmp_path, seconds=1, commit_seconds=0.02, enough=lambda _: all(happened()))
         found, last = scraped(port), documents[-1]
     assert happened() == [True] * 5
     assert (last["waiting"]["rows"], last["waiting"]["oldest"], last["views"]["paid"]["queue"]) == (0, None, 0)

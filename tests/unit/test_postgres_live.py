@@ -24,8 +24,8 @@ from strobe.config.load import load_project
 from strobe.coordinator import status
 from strobe.managers.registry import ALGORITHMS
 from strobe.messages import Transaction
-from strobe.pipeline.pipeline import Coordinator
-from strobe.planning.topology import Assembly, assemble
+from strobe.pipeline.pipeline import Pipeline
+from strobe.planning.topology import Topology, assemble
 from strobe.simulator.world import Contents, evaluate
 from strobe.sources.base import Source
 from strobe.warehouse.records import Commit
@@ -92,18 +92,18 @@ class Shop:
         self.whole = 0
         """How many transactions over both databases have been committed."""
 
-    def opened(self, views: str, full: bool) -> Assembly:
+    def opened(self, views: str, full: bool) -> Topology:
         for name, script in TABLES.items():
             self.databases[name] = self.server.database(script + (FULL[name] if full else ""))
             self.monkeypatch.setenv(f"{name.upper()}_DSN", self.server.dsn(self.databases[name]))
         (self.folder / "strobe.yml").write_text(PROJECT + views)
-        self.assembly = assemble(load_project(self.folder))
-        for name, source in self.assembly.sources.items():
-            relations = [relation.name for relation in self.assembly.relations(name)]
+        self.topology = assemble(load_project(self.folder))
+        for name, source in self.topology.sources.items():
+            relations = [relation.name for relation in self.topology.relations(name)]
             if relations:
                 self.server.publish(self.databases[name], source.prepare_script(relations))
                 source.prepare(relations)
-        return self.assembly
+        return self.topology
 
     def write(self, source: str, number: int, writing: Writing) -> None:
         """Random transactions, some rolled back, some asynchronous, some open for a while."""
@@ -156,20 +156,20 @@ class Shop:
         seconds: float,
         audits: Audits | None = None,
         together: int = 0,
-        middle: Callable[[Coordinator], bool] = lambda _: True,
+        middle: Callable[[Pipeline], bool] = lambda _: True,
         enough: Callable[[MemoryWarehouse], bool] = lambda warehouse: len(warehouse.commits) > 3,
     ) -> tuple[MemoryWarehouse, Past, dict[str, Bag]]:
         """While `together` writers write to both databases, and others to each, for some seconds and until it is
         `enough`; `middle` is called now and then, and says whether that may be the end."""
-        assembly = self.assembly
-        start = {name: contents(assembly, name) for name in assembly.sources if assembly.relations(name)}
-        views = {name: planned.view for name, planned in assembly.views.items()}
+        topology = self.topology
+        start = {name: contents(topology, name) for name in topology.sources if topology.relations(name)}
+        views = {name: planned.view for name, planned in topology.views.items()}
         initial = {name: evaluate(v, {s: c for s, (_, c) in start.items()}) for name, v in views.items()}
         positions = {name: {s: start[s][0] for s in view.sources} for name, view in views.items()}
         last = Commit(1, datetime.now(timezone.utc), positions)
-        warehouse = MemoryWarehouse(assembly, last, initial, 0.02)
+        warehouse = MemoryWarehouse(topology, last, initial, 0.02)
         tied: set[frozenset[str]] = set()
-        coordinator = self._coordinator(warehouse, last, tied)
+        pipeline = self._coordinator(warehouse, last, tied)
         writing = Writing(seconds, lambda: enough(warehouse))
         writers = [
             threading.Thread(target=self.write, args=(name, number, writing)) for name in start for number in range(2)
@@ -181,30 +181,30 @@ class Shop:
 
         def done() -> bool:
             if time.monotonic() > deadline:
-                raise TimeoutError(f"the coordinator did not come to rest: {coordinator.merge.oldest()}")
-            if coordinator.tied:
+                raise TimeoutError(f"the coordinator did not come to rest: {pipeline.merge.oldest()}")
+            if pipeline.tied:
                 return True
-            may_end = middle(coordinator)
-            if audits is not None and not coordinator.errand_open and any(writer.is_alive() for writer in writers):
-                coordinator.start_errand(audit(coordinator, audits))
-            return may_end and not any(writer.is_alive() for writer in writers) and coordinator.idle()
+            may_end = middle(pipeline)
+            if audits is not None and not pipeline.operation_open and any(writer.is_alive() for writer in writers):
+                pipeline.start_operation(audit(pipeline, audits))
+            return may_end and not any(writer.is_alive() for writer in writers) and pipeline.idle()
 
         try:
-            coordinator.run(done)
-            while coordinator.tied:
-                tied.add(coordinator.tied)
-                coordinator = self._coordinator(warehouse, coordinator.committer.last, tied)
-                coordinator.run(done)
+            pipeline.run(done)
+            while pipeline.tied:
+                tied.add(pipeline.tied)
+                pipeline = self._coordinator(warehouse, pipeline.committer.last, tied)
+                pipeline.run(done)
         finally:
             writing.stop()
         self.tied = tied
-        return warehouse, Past(assembly, start), initial
+        return warehouse, Past(topology, start), initial
 
-    def _coordinator(self, warehouse: MemoryWarehouse, last: Commit, tied: set[frozenset[str]]) -> Coordinator:
-        return Coordinator(self.assembly, warehouse, last, through_spark=_no_spark, together=tied)  # type: ignore[arg-type]
+    def _coordinator(self, warehouse: MemoryWarehouse, last: Commit, tied: set[frozenset[str]]) -> Pipeline:
+        return Pipeline(self.topology, warehouse, last, through_spark=_no_spark, together=tied)  # type: ignore[arg-type]
 
     def remove(self) -> None:
-        self.assembly.close()
+        self.topology.close()
         for database in self.databases.values():
             self.server.drop(database)
 
@@ -223,13 +223,13 @@ def shop(postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 class Past:
     """Every state that the sources were in: where they started, and the log since."""
 
-    def __init__(self, assembly: Assembly, start: Mapping[str, tuple[str, Contents]]) -> None:
+    def __init__(self, topology: Topology, start: Mapping[str, tuple[str, Contents]]) -> None:
         self._places: dict[str, list[int]] = {}
         self._states: dict[str, list[Contents]] = {}
         self.parts: dict[str, dict[str, int]] = {}
         """By source and global transaction, where its part is."""
         for name, (text, state) in start.items():
-            source = assembly.sources[name]
+            source = topology.sources[name]
             position, end = source.position(text), source.now()
             places, states = [position.order[0]], [state]
             parts = self.parts[name] = {}
@@ -241,10 +241,10 @@ class Past:
                     break
             self._places[name], self._states[name] = places, states
 
-    def at(self, assembly: Assembly, positions: Mapping[str, str]) -> dict[str, Contents]:
+    def at(self, topology: Topology, positions: Mapping[str, str]) -> dict[str, Contents]:
         found = {}
         for source, text in positions.items():
-            place = bisect_right(self._places[source], assembly.sources[source].position(text).order[0])
+            place = bisect_right(self._places[source], topology.sources[source].position(text).order[0])
             found[source] = self._states[source][place - 1]
         return found
 
@@ -283,32 +283,32 @@ def view(name: str, algorithm: str, sql: str) -> str:
 )
 def test_every_commit_is_a_state_of_the_sources(shop: Shop, algorithm: str, sql: str, full: bool) -> None:
     """With whole old rows, and (not `full`) with the default replica identity, which keyed algorithms make do with."""
-    assembly = shop.opened(view("v", algorithm, sql), full)
+    topology = shop.opened(view("v", algorithm, sql), full)
     if algorithm == "auto":
-        assert assembly.views["v"].algorithm.name == "g-strobe"
+        assert topology.views["v"].algorithm.name == "g-strobe"
     warehouse, past, states = shop.run(1.2)
     assert len(warehouse.commits) > 3
-    compare(assembly, warehouse, past, states)  # type: ignore[arg-type]  # another way to know the past
+    compare(topology, warehouse, past, states)  # type: ignore[arg-type]  # another way to know the past
 
 
 def test_views_of_different_algorithms_share_their_commits(shop: Shop) -> None:
     names = ("sweep", "nested-sweep", "t-strobe")
     views = "".join(view(f"v{i}", name, TWO_SOURCES) for i, name in enumerate(names)).replace("complete", "strong")
-    assembly = shop.opened(views, True)
+    topology = shop.opened(views, True)
     warehouse, past, states = shop.run(1.2)
     assert len(warehouse.commits) > 3
-    compare(assembly, warehouse, past, states)  # type: ignore[arg-type]  # another way to know the past
+    compare(topology, warehouse, past, states)  # type: ignore[arg-type]  # another way to know the past
 
 
 def test_audits_come_to_the_vector_that_was_read(shop: Shop) -> None:
     """The coordinator stands still, and then commits exactly the positions that were read meanwhile."""
-    assembly = shop.opened(view("v", "sweep", TWO_SOURCES), True)
+    topology = shop.opened(view("v", "sweep", TWO_SOURCES), True)
     audits: Audits = []
     warehouse, past, states = shop.run(1.5, audits, enough=lambda _: len(audits) > 1)
     assert len(audits) > 1
     for vector, positions in audits:
         assert {name: text.partition("@")[0] for name, text in positions["v"].items()} == vector
-    compare(assembly, warehouse, past, states)  # type: ignore[arg-type]  # another way to know the past
+    compare(topology, warehouse, past, states)  # type: ignore[arg-type]  # another way to know the past
 
 
 @pytest.mark.parametrize("algorithm", ["sweep", "nested-sweep", "t-strobe", "g-strobe"])
@@ -317,31 +317,31 @@ def test_every_commit_has_all_of_a_global_transaction_or_nothing(shop: Shop, alg
     views = view("v", algorithm, TWO_SOURCES) + view("w", "sweep", ONE_SOURCE)
     if ALGORITHMS[algorithm].level != "complete":
         views = views.replace("complete", "strong")
-    assembly = shop.opened(views, True)
+    topology = shop.opened(views, True)
     warehouse, past, states = shop.run(2.0, together=1, enough=lambda w: len(w.commits) > 2 and shop.whole > 10)
     sales, billing = past.parts["sales"], past.parts["billing"]
     assert len(warehouse.commits) > 2 and len(sales) > 10 and set(sales) == set(billing)
     for commit in warehouse.commits:
         for vector in commit.positions.values():
-            shown = {source: assembly.sources[source].position(text).order[0] for source, text in vector.items()}
+            shown = {source: topology.sources[source].position(text).order[0] for source, text in vector.items()}
             has = {source: {n for n, at in past.parts[source].items() if at <= end} for source, end in shown.items()}
             assert len(set(map(frozenset, has.values()))) == 1, f"commit {commit.number} tears {has}"
-    compare(assembly, warehouse, past, states)  # type: ignore[arg-type]  # another way to know the past
+    compare(topology, warehouse, past, states)  # type: ignore[arg-type]  # another way to know the past
 
 
 def test_sources_are_tied_together_by_the_first_transaction_that_spans_them(shop: Shop) -> None:
     """Views that share no source are in groups of their own until then, and no part is shown without the other."""
     views = view("v", "sweep", ONE_SOURCE) + view("w", "sweep", "\n    sql: SELECT p.* FROM billing.payments p\n")
-    assembly = shop.opened(views.replace("complete", "strong"), True)
+    topology = shop.opened(views.replace("complete", "strong"), True)
     warehouse, past, states = shop.run(2.0, together=1, enough=lambda _: shop.whole > 10)
     assert shop.tied == {frozenset({"sales", "billing"})}
     sales, billing = past.parts["sales"], past.parts["billing"]
     assert len(sales) > 10 and set(sales) == set(billing)
     for commit in warehouse.commits:
-        shown = {s: assembly.sources[s].position(t).order[0] for v in commit.positions.values() for s, t in v.items()}
+        shown = {s: topology.sources[s].position(t).order[0] for v in commit.positions.values() for s, t in v.items()}
         has = {source: {n for n, at in past.parts[source].items() if at <= end} for source, end in shown.items()}
         assert has["sales"] == has["billing"], f"commit {commit.number} tears {has}"
-    compare(assembly, warehouse, past, states)  # type: ignore[arg-type]  # another way to know the past
+    compare(topology, warehouse, past, states)  # type: ignore[arg-type]  # another way to know the past
 
 
 def test_a_part_that_does_not_come_is_waited_for(shop: Shop) -> None:
@@ -351,14 +351,14 @@ def test_a_part_that_does_not_come_is_waited_for(shop: Shop) -> None:
     other = """SELECT pg_logical_emit_message(true, 'strobe', '{"id": "T", "sources": ["sales", "billing"]}')"""
     waits: list[dict[str, list[str]]] = []
 
-    def middle(coordinator: Coordinator) -> bool:
-        missing = status.document(coordinator)["waiting"]["parts"]
+    def middle(pipeline: Pipeline) -> bool:
+        missing = status.document(pipeline)["waiting"]["parts"]
         if not waits:
             shop.server.execute(shop.databases["sales"], part)
             waits.append(missing)
         elif missing and missing != waits[-1]:
             waits.append(missing)
-            assert not coordinator.idle()
+            assert not pipeline.idle()
             shop.server.execute(shop.databases["billing"], other)
         return len(waits) > 1
 
@@ -369,10 +369,10 @@ def test_a_part_that_does_not_come_is_waited_for(shop: Shop) -> None:
 
 def test_views_wait_only_for_sources_that_they_use(shop: Shop) -> None:
     """A part at a source that no view uses is not waited for."""
-    assembly = shop.opened(view("v", "sweep", ONE_SOURCE), True)
+    topology = shop.opened(view("v", "sweep", ONE_SOURCE), True)
     warehouse, past, states = shop.run(1.0, together=1, enough=lambda _: shop.whole > 3)
     assert len(past.parts["sales"]) > 3
-    compare(assembly, warehouse, past, states)  # type: ignore[arg-type]  # another way to know the past
+    compare(topology, warehouse, past, states)  # type: ignore[arg-type]  # another way to know the past
 
 
 def test_a_table_of_another_schema(shop: Shop) -> None:
@@ -385,12 +385,12 @@ def test_a_table_of_another_schema(shop: Shop) -> None:
     )
     sql = "\n    sql: SELECT e.id, c.id AS c FROM sales.audit.events e JOIN sales.customers c ON c.id = e.customer\n"
     (shop.folder / "strobe.yml").write_text(PROJECT + view("v", "auto", sql))
-    assembly = assemble(load_project(shop.folder))
-    assert [relation.id for relation in assembly.relations("sales")] == ["sales.audit.events", "sales.customers"]
-    assert assembly.sources["sales"].prepare_script(["audit.events"]) == [
+    topology = assemble(load_project(shop.folder))
+    assert [relation.id for relation in topology.relations("sales")] == ["sales.audit.events", "sales.customers"]
+    assert topology.sources["sales"].prepare_script(["audit.events"]) == [
         'ALTER PUBLICATION "strobe_live_sales" ADD TABLE "audit"."events"'
     ]
-    assembly.close()
+    topology.close()
 
 
 def test_secrets_stay_secret(shop: Shop) -> None:

@@ -26,8 +26,8 @@ from strobe.apply.load import NOTHING, Snapshot, first_commit, snapshot
 from strobe.errors import BrokenInvariant, NotNow, SourceUnavailable, UserError
 from strobe.failpoints import reach
 from strobe.messages import Position, Query, Seen
-from strobe.pipeline.pipeline import Coordinator, Errand
-from strobe.planning.topology import Assembly, PlannedView, as_applied
+from strobe.pipeline.pipeline import Operation, Pipeline
+from strobe.planning.topology import Topology, ViewPlan, as_applied
 from strobe.sources.base import Source
 from strobe.spark import staging
 from strobe.spark.failures import SPARK, cause, reading
@@ -67,15 +67,15 @@ def sweep_leftovers(folder: Path) -> None:
     shutil.rmtree(folder / JOINING, ignore_errors=True)
 
 
-class Beside:
-    def __init__(self, main: Warehouse, spark: SparkSession, assembly: Assembly, names: Sequence[str]) -> None:
+class CatchUp:
+    def __init__(self, main: Warehouse, spark: SparkSession, topology: Topology, names: Sequence[str]) -> None:
         """`assembly` has sources of its own, not those that the others are kept with."""
         self._main = main
-        loaded = {name: assembly.views[name].view.sql for name in names}
-        kept = as_applied(assembly, loaded, lambda _: None)
-        self.assembly = replace(kept, views={name: _in_haste(planned) for name, planned in kept.views.items()})
+        loaded = {name: topology.views[name].view.sql for name in names}
+        kept = as_applied(topology, loaded, lambda _: None)
+        self.topology = replace(kept, views={name: _in_haste(planned) for name, planned in kept.views.items()})
         self._main_session, self._spark = spark, own_session(spark)
-        self._folder = assembly.project.warehouse / "staging" / JOINING / uuid.uuid4().hex
+        self._folder = topology.project.warehouse / "staging" / JOINING / uuid.uuid4().hex
         self._warehouse: Warehouse | None = None
         self._staged: list[staging.Staged] = []
         self._ended = threading.Event()
@@ -90,7 +90,7 @@ class Beside:
         self._stands = False
         self._waiting: list[Commit] = []
         """What brings these views to the vector from where their own log ends: one append less that others wait for."""
-        self.coordinator: Coordinator | None = None
+        self.pipeline: Pipeline | None = None
         """At work as soon as the views are loaded."""
         self._thread = threading.Thread(target=self._work, name="beside", daemon=True)
         self._thread.start()
@@ -105,26 +105,26 @@ class Beside:
             self._error = error
 
     def _keep(self) -> None:
-        project = self.assembly.project
+        project = self.topology.project
         warehouse = Warehouse.create_or_open(self._spark, self._folder, project.retention, project.name)
         warehouse.fence()
         self._warehouse = warehouse
-        planned = self.assembly.views.values()
+        planned = self.topology.views.values()
         compiled = [each.view for each in planned]
         self._link(warehouse)
         self._main.fold()  # what was joined last is published before its tables may change
-        with snapshot(self._spark, self.assembly.sources, compiled, self._folder, self.rows.__setitem__) as taken:
-            last = first_commit(self.assembly.sources, compiled, taken)
+        with snapshot(self._spark, self.topology.sources, compiled, self._folder, self.rows.__setitem__) as taken:
+            last = first_commit(self.topology.sources, compiled, taken)
             self._loaded = [self._load(view, taken) for view in compiled]
             warehouse.join(self._loaded, last)
         self._main.expect(self._loaded)
         reach("apply.loaded")
-        warehouse.use(compiled, lenient=[each.view.name for each in planned if each.level == "none"])
+        warehouse.use(compiled, unguaranteed=[each.view.name for each in planned if each.level == "none"])
         used = frozenset(source for view in compiled for source in view.sources)
-        self.coordinator = Coordinator(  # in one group: they meet the others at one vector anyhow
-            self.assembly, warehouse, last, through_spark=self._answer, spark=lambda: self._spark, together=[used]
+        self.pipeline = Pipeline(  # in one group: they meet the others at one vector anyhow
+            self.topology, warehouse, last, through_spark=self._answer, spark=lambda: self._spark, together=[used]
         )
-        self.coordinator.run(self._turn)
+        self.pipeline.run(self._turn)
 
     def _load(self, view: View, taken: Snapshot) -> Loaded:
         if self._ended.is_set():
@@ -133,13 +133,13 @@ class Beside:
 
     def _link(self, warehouse: Warehouse) -> None:
         """The views' tables are those of the other warehouse."""
-        for name in self.assembly.views:
+        for name in self.topology.views:
             link = warehouse.layout.view(name)
             link.parent.mkdir(exist_ok=True)
             link.symlink_to(self._main.layout.view(name).absolute(), target_is_directory=True)
 
     def _turn(self) -> bool:
-        if self._staged and self.coordinator is not None and self.coordinator.settled and not self._stands:
+        if self._staged and self.pipeline is not None and self.pipeline.settled and not self._stands:
             for staged in self._staged:
                 staged.remove()
             self._staged = []
@@ -153,13 +153,13 @@ class Beside:
         own, through = self._own(), self._at_work().committer.last.number
         log = inspect.open_log(own.layout)
         for name in inspect.changes(log, self._settled, through):
-            lenient = self.assembly.views[name].level == "none"
+            unguaranteed = self.topology.views[name].level == "none"
             after, definition = self._settled, own.definitions[name]
-            view_table.catch_up(self._spark, self._main.layout, log, definition, after, through, lenient)
+            view_table.catch_up(self._spark, self._main.layout, log, definition, after, through, unguaranteed)
         self._settled = through
 
     def _answer(self, source: Source, query: Query) -> tuple[tuple[Relation, ...], Seen]:
-        view = self.assembly.views[query.view].view
+        view = self.topology.views[query.view].view
         with source.elsewhere() as taken, reading(source.name):
             folder = self._folder / "staging"
             relations, staged = staging.answer(self._spark, source.reader(), query, view, folder)
@@ -177,11 +177,11 @@ class Beside:
             lines = str(self._error).strip().splitlines() or [type(self._error).__name__]
             raise NotNow(f"the views could not be loaded: {lines[0]}", fix="Try again.")
 
-    def meet(self, other: Coordinator) -> Errand:
+    def meet(self, other: Pipeline) -> Operation:
         """Come to where the others were when this was called; `SourceUnavailable` if a source is down for long."""
         own, well = self._at_work(), time.monotonic()
         goals = {
-            s: other.monitors[s].position if s in other.monitors else self.assembly.sources[s].now() for s in own.vector
+            s: other.monitors[s].position if s in other.monitors else self.topology.sources[s].now() for s in own.vector
         }
         while not all(goal <= own.visible(s) for s, goal in goals.items()):
             self.check()
@@ -191,14 +191,14 @@ class Beside:
                 raise SourceUnavailable(problem.message, where=problem.where, fix=problem.fix)
             yield
 
-    def settle(self) -> Errand:
+    def settle(self) -> Operation:
         """Bring the tables to where these views are, while everything goes on."""
         self._settle.set()
         while self._settle.is_set():
             self.check()
             yield
 
-    def hold(self) -> Errand:
+    def hold(self) -> Operation:
         """Begin no more appends here: what comes until the end goes into the commit with which the views join."""
         committer = self._at_work().committer
         committer.hold()
@@ -206,7 +206,7 @@ class Beside:
             self.check()
             yield
 
-    def pause(self, other: Coordinator, seconds: float) -> Errand:
+    def pause(self, other: Pipeline, seconds: float) -> Operation:
         """Let nothing more in, here and there; afterwards `vector` is where both can meet."""
         yield from other.pause(seconds)
         own = self._at_work()
@@ -221,11 +221,11 @@ class Beside:
         """Come to the vector, in this coordinator's own loop."""
         own = self._at_work()
 
-        def errand() -> Errand:
+        def operation() -> Operation:
             yield from own.bring_to(self._vector, seconds, hold=True)
             self._waiting, self._stands = own.committer.hand_over(), True
 
-        own.start_errand(errand())
+        own.start_operation(operation())
 
     @property
     def stands(self) -> bool:
@@ -234,12 +234,12 @@ class Beside:
 
     def arrivals(self) -> Arrivals:
         """The views as they stand, when they can join."""
-        own, coordinator = self._own(), self._at_work()
+        own, pipeline = self._own(), self._at_work()
         self.check()
-        last = self._waiting[-1] if self._waiting else coordinator.committer.last
+        last = self._waiting[-1] if self._waiting else pipeline.committer.last
         for name, vector in last.positions.items():
-            guarded = self.assembly.views[name].level != "none"
-            at = {s: self.assembly.sources[s].position(text) for s, text in vector.items()}
+            guarded = self.topology.views[name].level != "none"
+            at = {s: self.topology.sources[s].position(text) for s, text in vector.items()}
             if guarded and any(position.order != self._vector[s].order for s, position in at.items()):
                 wrong = f"it stands at {vector}, not at {self._vector}, and does not join"
                 raise NotNow(wrong, where=f"view {name}", fix="Try again.")
@@ -259,10 +259,10 @@ class Beside:
         if not self._thread.is_alive():
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _at_work(self) -> Coordinator:
-        if self.coordinator is None:
+    def _at_work(self) -> Pipeline:
+        if self.pipeline is None:
             raise BrokenInvariant("the views that are to join are not loaded yet")
-        return self.coordinator
+        return self.pipeline
 
     def _own(self) -> Warehouse:
         if self._warehouse is None:
@@ -270,13 +270,13 @@ class Beside:
         return self._warehouse
 
 
-def _in_haste(planned: PlannedView) -> PlannedView:
+def _in_haste(planned: ViewPlan) -> ViewPlan:
     """Nobody reads the states in between: large batches catch up sooner, and sweep's blocks end whenever it suits."""
     level = "strong" if planned.level == "complete" else planned.level
     every = None if planned.algorithm.name == "sweep" else planned.every
     return replace(planned, level=level, freshness=0.0, every=every)
 
 
-def _later(position: Position, other: Coordinator, source: str) -> Position:
+def _later(position: Position, other: Pipeline, source: str) -> Position:
     there = other.monitors[source].position if source in other.monitors else position
     return max(position, there, key=lambda p: p.order)

@@ -16,18 +16,18 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from strobe.apply import plan
-from strobe.apply.catch_up import Arrivals, Beside
+from strobe.apply.catch_up import Arrivals, CatchUp
 from strobe.apply.load import next_commit
-from strobe.apply.plan import Edit
+from strobe.apply.plan import ApplyPlan
 from strobe.config.load import load_project
 from strobe.config.model import Project
-from strobe.coordinator.availability import Absences
+from strobe.coordinator.availability import Availability
 from strobe.errors import LostGuarantee, NotNow, SourceLost, SourceUnavailable, StrobeError, UserError
 from strobe.events import Reporter
 from strobe.failpoints import reach
 from strobe.pipeline.background import aside
-from strobe.pipeline.pipeline import BRING, PAUSE, Coordinator, Errand
-from strobe.planning.topology import Assembly, as_applied, assemble, open_sources, preflight
+from strobe.pipeline.pipeline import BRING, PAUSE, Operation, Pipeline
+from strobe.planning.topology import Topology, as_applied, assemble, open_sources, preflight
 from strobe.warehouse.control import requests
 from strobe.warehouse.records import Commit, Definition
 from strobe.warehouse.warehouse import Warehouse
@@ -50,10 +50,10 @@ class Change:
     """An edit that is being applied: who asked for it, the project as it is to be, and the views that are to join."""
 
     request: str | None
-    edit: Edit
-    assembly: Assembly
+    edit: ApplyPlan
+    topology: Topology
     drop_tables: bool = False
-    beside: Beside | None = None
+    beside: CatchUp | None = None
     loaded: Mapping[str, int] = field(default_factory=dict)
     """The generations with which the views are to join."""
     near: bool = False
@@ -69,7 +69,7 @@ class Change:
             self.beside.close()
 
 
-class Joining:
+class Cutover:
     """The edit that is being applied, if there is one."""
 
     def __init__(self, project: Project, spark: Callable[[], SparkSession], reporter: Reporter) -> None:
@@ -104,38 +104,40 @@ class Joining:
         with self._giving_up:  # nor is anything being given up when the next one begins
             if self.change is not None and not self.change.ready:
                 self.change.close()
-                self.change.assembly.close()
+                self.change.topology.close()
                 self.change = None
 
-    def rebuild(self, coordinator: Coordinator, request: str, view: str) -> Errand:
+    def rebuild(self, pipeline: Pipeline, request: str, view: str) -> Operation:
         """Load one view anew, as strobe.yml defines it now."""
-        wanted = partial(plan.rebuilt, view=view, kept=coordinator.assembly.views)
-        return self._change(coordinator, request, self._assembled, wanted)
+        wanted = partial(plan.rebuilt, view=view, kept=pipeline.topology.views)
+        return self._change(pipeline, request, self._assembled, wanted)
 
-    def apply(self, coordinator: Coordinator, request: str, drop_tables: bool) -> Errand:
+    def apply(self, pipeline: Pipeline, request: str, drop_tables: bool) -> Operation:
         """Make the views those of strobe.yml."""
-        return self._change(coordinator, request, self._assembled, plan.edit, drop_tables)
+        return self._change(pipeline, request, self._assembled, plan.edit, drop_tables)
 
-    def rebuild_lost(self, coordinator: Coordinator, absent: Absences) -> Errand:
+    def rebuild_lost(self, pipeline: Pipeline, availability: Availability) -> Operation:
         """Let go of what is left of log that views needed; load those anew, as they are, that can be."""
-        sources, last = coordinator.assembly.sources, coordinator.committer.last
+        sources, last = pipeline.topology.sources, pipeline.committer.last
         try:
-            for name in sorted(absent.to_renew & sources.keys() - coordinator.vector.keys()):
+            for name in sorted(availability.to_renew & sources.keys() - pipeline.vector.keys()):
                 yield from aside(sources[name].renew, "renew")
-            absent.put_still((yield from aside(partial(absent.unfit, sources, last, absent.ready), "verify")))
-            if views := absent.ready:
-                definitions = coordinator.warehouse.definitions
-                edit = Edit(rebuild=tuple(views), keep=tuple(name for name in definitions if name not in views))
+            availability.put_still(
+                (yield from aside(partial(availability.unfit, sources, last, availability.ready), "verify"))
+            )
+            if views := availability.ready:
+                definitions = pipeline.warehouse.definitions
+                edit = ApplyPlan(rebuild=tuple(views), keep=tuple(name for name in definitions if name not in views))
                 applied = {name: definitions[name].sql for name in views}
-                assembled = partial(self._as_applied, coordinator.assembly.project, applied)
-                yield from self._change(coordinator, None, assembled, lambda *_: edit)
+                assembled = partial(self._as_applied, pipeline.topology.project, applied)
+                yield from self._change(pipeline, None, assembled, lambda *_: edit)
         except (UserError, NotNow, SourceUnavailable) as error:
-            coordinator.resume()
-            self._reporter.say(f"{', '.join(absent.to_rebuild)} could not be rebuilt yet: {error}")
+            pipeline.resume()
+            self._reporter.say(f"{', '.join(availability.to_rebuild)} could not be rebuilt yet: {error}")
             if not isinstance(error, SourceLost):
                 return
             if not error.rebuild:
-                absent.stand_still(error, absent.ready)
+                availability.stand_still(error, availability.ready)
                 return
             self._lost_again += 1
             if self._lost_again == ATTEMPTS:
@@ -144,41 +146,41 @@ class Joining:
 
     def _change(
         self,
-        coordinator: Coordinator,
+        pipeline: Pipeline,
         request: str | None,
-        assembled: Callable[[], Assembly],
-        wanted: Callable[[Assembly, Mapping[str, Definition]], Edit],
+        assembled: Callable[[], Topology],
+        wanted: Callable[[Topology, Mapping[str, Definition]], ApplyPlan],
         drop_tables: bool = False,
-    ) -> Errand:
+    ) -> Operation:
         """Load views beside the others while these go on, bring all to one vector, and join them there."""
-        warehouse = coordinator.warehouse
+        warehouse = pipeline.warehouse
         fresh = yield from aside(assembled, "apply")
         with _closed_if_refused(fresh):
             change = Change(request, wanted(fresh, warehouse.definitions), fresh, drop_tables)
         if change.edit.nothing:
-            self._answer(change, coordinator.committer.last)
+            self._answer(change, pipeline.committer.last)
             fresh.close()
             return
         self.change = change
         try:
             if change.edit.load:
-                yield from self._load_beside(coordinator, change)
+                yield from self._load_beside(pipeline, change)
             else:
                 yield from self._before_they_leave(warehouse, change)
             arrivals = change.beside.arrivals() if change.beside is not None else Arrivals()
         except Exception as error:
-            coordinator.resume()
+            pipeline.resume()
             yield from aside(partial(self.give_up, warehouse), "give up")
             if isinstance(error, SourceUnavailable):
                 raise _refusal(error) from error
             raise
         change.loaded = {item.view.name: item.generation for item in arrivals.loaded}
         change.ready = True
-        coordinator.committer.end_with(partial(self._join, warehouse, change, arrivals))
+        pipeline.committer.end_with(partial(self._join, warehouse, change, arrivals))
         while not change.over:
             yield
 
-    def _assembled(self) -> Assembly:
+    def _assembled(self) -> Topology:
         """The project as strobe.yml has it now, if nothing is wrong with it."""
         try:
             fresh = assemble(load_project(self._project.directory), self._spark)
@@ -188,48 +190,48 @@ class Joining:
             raise _refusal(error) from error
         return fresh
 
-    def _as_applied(self, project: Project, applied: Mapping[str, str]) -> Assembly:
+    def _as_applied(self, project: Project, applied: Mapping[str, str]) -> Topology:
         """Some views as they were last applied, with sources of their own."""
-        fresh = Assembly(project, open_sources(project, self._spark), {}, {})
+        fresh = Topology(project, open_sources(project, self._spark), {}, {})
         with _closed_if_refused(fresh):
             fresh = as_applied(fresh, applied, lambda _: None)
             preflight(fresh)
         return fresh
 
-    def _load_beside(self, coordinator: Coordinator, change: Change) -> Errand:
+    def _load_beside(self, pipeline: Pipeline, change: Change) -> Operation:
         names = ", ".join(change.edit.load)
         self._tell(change, f"loading {names}")
-        for name in change.assembly.sources.keys() & coordinator.assembly.sources.keys():
-            change.assembly.sources[name].beside(coordinator.assembly.sources[name])
-        own = change.beside = Beside(coordinator.warehouse, self._spark(), change.assembly, change.edit.load)
+        for name in change.topology.sources.keys() & pipeline.topology.sources.keys():
+            change.topology.sources[name].beside(pipeline.topology.sources[name])
+        own = change.beside = CatchUp(pipeline.warehouse, self._spark(), change.topology, change.edit.load)
         told: dict[str, int] = {}
-        while own.coordinator is None:
+        while own.pipeline is None:
             own.check()
             if own.rows != told and (told := dict(own.rows)):
                 self._tell_rows(change, told)
             yield
         self._tell(change, f"{names}: catching up")
-        yield from self._catch_up(coordinator, own)
+        yield from self._catch_up(pipeline, own)
         yield from own.settle()
-        yield from own.meet(coordinator)
-        yield from self._draw_near(coordinator.warehouse, change)
+        yield from own.meet(pipeline)
+        yield from self._draw_near(pipeline.warehouse, change)
         self._tell(change, f"{names}: joining")
         yield from own.hold()
-        yield from own.pause(coordinator, PAUSE)
+        yield from own.pause(pipeline, PAUSE)
         own.stand(BRING)
-        shared = {s: p for s, p in own.vector.items() if s in coordinator.monitors}
-        yield from coordinator.bring_to(shared, BRING, hold=True)
+        shared = {s: p for s, p in own.vector.items() if s in pipeline.monitors}
+        yield from pipeline.bring_to(shared, BRING, hold=True)
         while not own.stands:
             yield
         reach("apply.met")
 
-    def _before_they_leave(self, warehouse: Warehouse, change: Change) -> Errand:
+    def _before_they_leave(self, warehouse: Warehouse, change: Change) -> Operation:
         if warehouse.unpublished:  # while all views are there that came last
             yield from aside(warehouse.fold, "fold")
         yield from self._draw_near(warehouse, change)
 
     @staticmethod
-    def _draw_near(warehouse: Warehouse, change: Change) -> Errand:
+    def _draw_near(warehouse: Warehouse, change: Change) -> Operation:
         """Wait for the end of whatever takes long, and let nothing of the kind begin."""
         change.near = True
         while warehouse.folding:
@@ -242,11 +244,11 @@ class Joining:
         self._mail(change, f"read {read}")
 
     @staticmethod
-    def _catch_up(coordinator: Coordinator, own: Beside) -> Errand:
+    def _catch_up(pipeline: Pipeline, own: CatchUp) -> Operation:
         before = float("inf")
         for _ in range(ROUNDS):
             began = time.monotonic()
-            yield from own.meet(coordinator)
+            yield from own.meet(pipeline)
             took = time.monotonic() - began
             if took < CLOSE_BEHIND or took > before / 2:  # it will not come much closer
                 return
@@ -260,7 +262,7 @@ class Joining:
                 change.close()
                 if change.beside is not None:
                     warehouse.take_back()
-                change.assembly.close()
+                change.topology.close()
 
     def _join(
         self, warehouse: Warehouse, change: Change, arrivals: Arrivals, last: Commit, before: Sequence[Commit]
@@ -281,17 +283,17 @@ class Joining:
         finally:
             change.over = True
 
-    def joined(self, warehouse: Warehouse, assembly: Assembly, change: Change) -> Assembly:
+    def joined(self, warehouse: Warehouse, topology: Topology, change: Change) -> Topology:
         """The project to go on with: the new one if the views have joined, which the last header says."""
         change.close()
         self._fail(change, _interrupted())
         there = {name: definition.generation for name, definition in warehouse.definitions.items()}
         if change.loaded.items() <= there.items() and not set(change.edit.drop) & there.keys():
-            assembly.close()
-            return change.assembly
+            topology.close()
+            return change.topology
         warehouse.take_back()
-        change.assembly.close()
-        return assembly
+        change.topology.close()
+        return topology
 
     def interrupted(self) -> Project | None:
         """Spark has ended meanwhile: the project as it was to be, if an edit was on its way."""
@@ -300,8 +302,8 @@ class Joining:
             return None
         change.close()
         self._fail(change, _interrupted())
-        change.assembly.close()
-        return change.assembly.project
+        change.topology.close()
+        return change.topology.project
 
     def _fail(self, change: Change, error: StrobeError) -> None:
         """Tell whoever asked, unless they know already."""
@@ -328,11 +330,11 @@ class Joining:
 
 
 @contextmanager
-def _closed_if_refused(assembly: Assembly) -> Iterator[None]:
+def _closed_if_refused(topology: Topology) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        assembly.close()
+        topology.close()
         raise
 
 

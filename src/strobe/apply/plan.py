@@ -12,7 +12,7 @@ from pathlib import Path
 from strobe.algebra.view import View
 from strobe.config.model import Project
 from strobe.errors import StrobeError, UserError
-from strobe.planning.topology import Assembly, assemble
+from strobe.planning.topology import Topology, assemble
 from strobe.sources.base import Source
 from strobe.warehouse import inspect, tables
 from strobe.warehouse.layout import COPIES, Layout, copy_of
@@ -25,7 +25,7 @@ _FAILED = "apply.json"
 
 
 @dataclass(frozen=True)
-class Edit:
+class ApplyPlan:
     """The views, by what becomes of them."""
 
     add: tuple[str, ...] = ()
@@ -50,14 +50,14 @@ class Edit:
         return "; ".join(parts) or "nothing to do"
 
 
-def edit(assembly: Assembly, applied: Mapping[str, Definition]) -> Edit:
+def edit(topology: Topology, applied: Mapping[str, Definition]) -> ApplyPlan:
     """What has to be done so that the views in `applied` become those of the assembly."""
-    changed = [n for n, planned in assembly.views.items() if n in applied and _differs(planned.view, applied[n])]
-    return Edit(
-        add=tuple(name for name in assembly.views if name not in applied),
+    changed = [n for n, planned in topology.views.items() if n in applied and _differs(planned.view, applied[n])]
+    return ApplyPlan(
+        add=tuple(name for name in topology.views if name not in applied),
         rebuild=tuple(changed),
-        drop=tuple(name for name in applied if name not in assembly.views),
-        keep=tuple(name for name in assembly.views if name in applied and name not in changed),
+        drop=tuple(name for name in applied if name not in topology.views),
+        keep=tuple(name for name in topology.views if name in applied and name not in changed),
     )
 
 
@@ -66,14 +66,14 @@ def _differs(view: View, definition: Definition) -> bool:
     return view.sql.strip() != definition.sql.strip() or tuple(view.key) != tuple(definition.key)
 
 
-def rebuilt(assembly: Assembly, applied: Mapping[str, Definition], view: str, kept: Collection[str]) -> Edit:
+def rebuilt(topology: Topology, applied: Mapping[str, Definition], view: str, kept: Collection[str]) -> ApplyPlan:
     """Load one view anew, with the copies that it needs and nobody keeps; all others stay as they were last applied."""
-    if view not in assembly.views:
-        known = ", ".join(assembly.views)
+    if view not in topology.views:
+        known = ", ".join(topology.views)
         raise UserError(f"there is no view {view!r}", where="strobe.yml", fix=f"It has {known}.")
-    needed = [copy_of(o.source, o.relation.name) for o in assembly.views[view].view.occurrences if o.copied]
+    needed = [copy_of(o.source, o.relation.name) for o in topology.views[view].view.occurrences if o.copied]
     load = dict.fromkeys((*(name for name in needed if name not in kept), view))
-    return Edit(
+    return ApplyPlan(
         add=tuple(name for name in load if name not in applied),
         rebuild=tuple(name for name in load if name in applied),
         keep=tuple(name for name in applied if name not in load),
@@ -89,24 +89,24 @@ def applied(warehouse: Path) -> dict[str, Definition]:
     return {d.view: d for d in inspect.definitions(warehouse) if generations.get(d.view) == d.generation}
 
 
-def plan(project: Project) -> tuple[Edit, Reads]:
+def plan(project: Project) -> tuple[ApplyPlan, Reads]:
     """What `strobe apply` would do now, and how many rows it would read; `UserError` for what is wrong with a view."""
-    assembly = assemble(project)
+    topology = assemble(project)
     try:
         tables.check_before_use(Layout(project.warehouse), project.name)
-        found = edit(assembly, applied(project.warehouse))
-        return found, reads(assembly, found)
+        found = edit(topology, applied(project.warehouse))
+        return found, reads(topology, found)
     finally:
-        assembly.close()
+        topology.close()
 
 
-def reads(assembly: Assembly, wanted: Edit) -> Reads:
+def reads(topology: Topology, wanted: ApplyPlan) -> Reads:
     """How many rows of which relations are read to load the views: each relation once, whoever uses it."""
-    relations = {r.id: r for name in wanted.load for r in assembly.views[name].view.relations}
+    relations = {r.id: r for name in wanted.load for r in topology.views[name].view.relations}
     found: Reads = {}
     for source in dict.fromkeys(r.source for r in relations.values()):
         names = sorted(r.name for r in relations.values() if r.source == source)
-        found[source] = _counted(assembly.sources[source], names)
+        found[source] = _counted(topology.sources[source], names)
     return found
 
 

@@ -17,13 +17,13 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from strobe.coordinator.coordinator import Service
+    from strobe.coordinator.coordinator import Coordinator
     from strobe.events import Reporter
 
 _HARD = 130
 
 
-def serve(service: Service, reporter: Reporter, work: Callable[[], None]) -> bool:
+def serve(coordinator: Coordinator, reporter: Reporter, work: Callable[[], None]) -> bool:
     """Do the service's work to its end; True if a signal ended it."""
     failed: list[BaseException] = []
 
@@ -34,11 +34,11 @@ def serve(service: Service, reporter: Reporter, work: Callable[[], None]) -> boo
             failed.append(error)
 
     thread = threading.Thread(target=attempt, name="service", daemon=True)
-    with _stopping(service, reporter) as stopped:
+    with _stopping(coordinator, reporter) as stopped:
         thread.start()
         at_work = False
         while thread.is_alive() and (at_work or not stopped.is_set()):
-            at_work = at_work or service.coordinator is not None
+            at_work = at_work or coordinator.pipeline is not None
             thread.join(0.1)
     if failed:
         raise failed[0]
@@ -46,7 +46,7 @@ def serve(service: Service, reporter: Reporter, work: Callable[[], None]) -> boo
 
 
 @contextmanager
-def _stopping(service: Service, reporter: Reporter) -> Iterator[threading.Event]:
+def _stopping(coordinator: Coordinator, reporter: Reporter) -> Iterator[threading.Event]:
     asked = threading.Event()
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -54,7 +54,7 @@ def _stopping(service: Service, reporter: Reporter) -> Iterator[threading.Event]
             os._exit(_HARD)
         asked.set()
         reporter.say("stopping: the commit at hand is finished first (once more to end at once)")
-        service.stop()
+        coordinator.stop()
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -18,10 +18,10 @@ from strobe.apply import plan
 from strobe.apply.load import Snapshot, snapshot
 from strobe.auditor.compare import differences
 from strobe.config.model import Project
-from strobe.coordinator.coordinator import Service
+from strobe.coordinator.coordinator import Coordinator
 from strobe.coordinator.requests import FREEZE
 from strobe.errors import NotNow, UserError
-from strobe.planning.topology import Assembly, as_applied
+from strobe.planning.topology import Topology, as_applied
 from strobe.warehouse import reader
 from strobe.warehouse.control import requests
 from strobe.warehouse.control.lock import CoordinatorLock
@@ -43,28 +43,28 @@ class _Silent:
 
 def audit(project: Project, names: Sequence[str], say: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
     """The verdict over these views (all, if none are named), as the public JSON document."""
-    service = Service(project, _Silent(), set_aside=True)
-    assembly = service.assembled()
+    coordinator = Coordinator(project, _Silent(), set_aside=True)
+    topology = coordinator.assembled()
     verdicts: dict[str, dict[str, Any]] = {}
     if applied := plan.applied(project.warehouse):
-        assembly, verdicts = _as_applied(assembly, {n: d.sql for n, d in applied.items() if n in (names or applied)})
-    unknown = [name for name in names if name not in {*assembly.views, *verdicts}]
+        topology, verdicts = _as_applied(topology, {n: d.sql for n, d in applied.items() if n in (names or applied)})
+    unknown = [name for name in names if name not in {*topology.views, *verdicts}]
     if unknown:
-        raise UserError(f"there is no view {unknown[0]!r}", fix=f"There are {', '.join(applied or assembly.views)}.")
-    chosen = [name for name in names or assembly.views if name in assembly.views]
+        raise UserError(f"there is no view {unknown[0]!r}", fix=f"There are {', '.join(applied or topology.views)}.")
+    chosen = [name for name in names or topology.views if name in topology.views]
     if not chosen:
-        return _document(service.last_number(), verdicts)
+        return _document(coordinator.last_number(), verdicts)
     say("starting Spark")
-    spark = service.spark()
-    with coordinator_at_work(project, service, say):
-        with _frozen(project) as freeze, _read(spark, assembly, chosen, project) as taken:
+    spark = coordinator.spark()
+    with coordinator_at_work(project, coordinator, say):
+        with _frozen(project) as freeze, _read(spark, topology, chosen, project) as taken:
             say("bringing the views to the vector that was read")
             vector = {source: position.text for source, position in taken.positions.items()}
             bring = {"kind": "bring", "freeze": freeze, "positions": vector}
             reply = requests.request(project.warehouse, bring, timeout=120)
             say(f"comparing at commit {reply['commit']}")
             state = reader.snapshot(spark, project.warehouse, int(reply["commit"]))
-            verdicts |= {n: _verdict(spark, state, assembly, n, taken) for n in chosen}
+            verdicts |= {n: _verdict(spark, state, topology, n, taken) for n in chosen}
     return _document(state.commit, verdicts)
 
 
@@ -74,15 +74,15 @@ def _document(commit: int, verdicts: dict[str, dict[str, Any]]) -> dict[str, Any
     return {"verdict": worst, "commit": commit, "views": verdicts}
 
 
-def _as_applied(assembly: Assembly, applied: Mapping[str, str]) -> tuple[Assembly, dict[str, dict[str, Any]]]:
+def _as_applied(topology: Topology, applied: Mapping[str, str]) -> tuple[Topology, dict[str, dict[str, Any]]]:
     """The views as they were last applied, and what can be said of those that the sources have no rows for any more."""
     verdicts = {}
     for name, sql in applied.items():
         try:
-            as_applied(assembly, {name: sql}, lambda _: None)
+            as_applied(topology, {name: sql}, lambda _: None)
         except UserError as error:
             verdicts[name] = _unknown(f"it stands still: {error.message}")
-    return as_applied(assembly, {n: q for n, q in applied.items() if n not in verdicts}, lambda _: None), verdicts
+    return as_applied(topology, {n: q for n, q in applied.items() if n not in verdicts}, lambda _: None), verdicts
 
 
 def _unknown(because: str) -> dict[str, Any]:
@@ -90,11 +90,11 @@ def _unknown(because: str) -> dict[str, Any]:
 
 
 def _verdict(
-    spark: SparkSession, state: reader.Snapshot, assembly: Assembly, name: str, taken: Snapshot
+    spark: SparkSession, state: reader.Snapshot, topology: Topology, name: str, taken: Snapshot
 ) -> dict[str, Any]:
-    planned, commit = assembly.views[name], state.commit
+    planned, commit = topology.views[name], state.commit
     for source, text in state.header.positions[name].items() if planned.level != "none" else ():
-        if assembly.sources[source].position(text).order != taken.positions[source].order:
+        if topology.sources[source].position(text).order != taken.positions[source].order:
             stands = f"it stands still, at position {text} of source {source}, and there are no rows to compare it with"
             return _unknown(stands)
     total, rows = differences(state.table(name), taken.compute(spark, planned.view))
@@ -106,9 +106,9 @@ def _verdict(
 
 
 @contextmanager
-def _read(spark: SparkSession, assembly: Assembly, names: list[str], project: Project) -> Iterator[Snapshot]:
-    views = [assembly.views[name].view for name in names]
-    with snapshot(spark, assembly.sources, views, project.warehouse) as taken:
+def _read(spark: SparkSession, topology: Topology, names: list[str], project: Project) -> Iterator[Snapshot]:
+    views = [topology.views[name].view for name in names]
+    with snapshot(spark, topology.sources, views, project.warehouse) as taken:
         yield taken
 
 
@@ -130,7 +130,7 @@ def _frozen(project: Project) -> Iterator[str]:
 
 
 @contextmanager
-def coordinator_at_work(project: Project, service: Service, say: Callable[[str], None]) -> Iterator[None]:
+def coordinator_at_work(project: Project, coordinator: Coordinator, say: Callable[[str], None]) -> Iterator[None]:
     """A coordinator at work: the one that runs already, or one in this process for as long as the audit takes."""
     lock = CoordinatorLock(Layout(project.warehouse).control)
     try:
@@ -143,7 +143,7 @@ def coordinator_at_work(project: Project, service: Service, say: Callable[[str],
 
     def run() -> None:
         try:
-            service.run()
+            coordinator.run()
         except BaseException as error:  # told to the thread that waits
             failed.append(error)
 
@@ -151,13 +151,13 @@ def coordinator_at_work(project: Project, service: Service, say: Callable[[str],
     thread = threading.Thread(target=run, name="coordinator", daemon=True)
     thread.start()
     try:
-        while service.coordinator is None and thread.is_alive():
+        while coordinator.pipeline is None and thread.is_alive():
             time.sleep(0.05)
         if failed:
             raise failed[0]
         yield
     finally:
-        service.stop()
+        coordinator.stop()
         thread.join()
     if failed:
         raise failed[0]

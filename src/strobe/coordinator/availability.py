@@ -20,8 +20,8 @@ from strobe.algebra.view import View
 from strobe.coordinator.verify import same_source, verify_source
 from strobe.errors import LostGuarantee, RelationLost, SourceLost, SourceUnavailable, StrobeError, UserError
 from strobe.pipeline.background import begin
-from strobe.pipeline.pipeline import Coordinator
-from strobe.planning.topology import Assembly, as_applied, as_loaded, schemas_of, source_names
+from strobe.pipeline.pipeline import Pipeline
+from strobe.planning.topology import Topology, as_applied, as_loaded, schemas_of, source_names
 from strobe.sources.base import Source
 from strobe.warehouse.control import todo
 from strobe.warehouse.layout import Layout
@@ -38,7 +38,7 @@ VERIFY, VERIFY_LONGEST = 60.0, 3600.0
 so, since it may have been lost by something that verifying does not find."""
 
 
-class Absences:
+class Availability:
     def __init__(self, layout: Layout, say: Callable[[str], None], *, set_aside: bool) -> None:
         """With `set_aside`, it is no reason to end that no view is left, and none is rebuilt without being asked."""
         self._layout = layout
@@ -85,15 +85,15 @@ class Absences:
 
     # At the start of the loop.
 
-    def as_applied(self, assembly: Assembly, definitions: Mapping[str, Definition]) -> Assembly:
+    def as_applied(self, topology: Topology, definitions: Mapping[str, Definition]) -> Topology:
         """The views as they were last loaded, without those that cannot be kept."""
         self._begin_with(definitions)
         applied = {name: definition.sql for name, definition in definitions.items()}
-        assembly, failed = _asked(assembly, {s for sql in applied.values() for s in source_names(sql)})
+        topology, failed = _asked(topology, {s for sql in applied.values() for s in source_names(sql)})
         self._unreached = {name for name, error in failed.items() if isinstance(error, SourceUnavailable)}
         absent = {n: failed[s] for n, sql in applied.items() for s in sorted(source_names(sql)) if s in failed}
         rest = {name: sql for name, sql in applied.items() if name not in absent}
-        found, lacking = _compiled(assembly, rest, self._say)
+        found, lacking = _compiled(topology, rest, self._say)
         absent |= lacking
         if absent and absent.keys() == applied.keys() and not (self._unreached or self._set_aside):
             error = next(iter(absent.values()))
@@ -121,10 +121,10 @@ class Absences:
             if noted and not views:
                 todo.clear(self._layout, f"{todo.REBUILD}.{source}")
 
-    def present(self, assembly: Assembly, last: Commit) -> Assembly:
+    def present(self, topology: Topology, last: Commit) -> Topology:
         """The views that can be kept from the last commit on."""
         while True:
-            present = self._present(assembly)
+            present = self._present(topology)
             try:
                 unreachable = self._verify(present, last)
             except SourceLost as error:
@@ -134,28 +134,28 @@ class Absences:
                 return present
             self.detached |= unreachable
 
-    def _present(self, assembly: Assembly) -> Assembly:
+    def _present(self, topology: Topology) -> Topology:
         """The views all of whose sources can be reached; the others stay at their last right state until they can. A
         copy that stands still is of no use: the source is asked instead."""
-        known = {n: p for n, p in assembly.views.items() if n not in self.still}
+        known = {n: p for n, p in topology.views.items() if n not in self.still}
         views = {n: p for n, p in known.items() if not self.detached & set(p.view.sources)}
         waiting = sorted(set(known) - set(views))
         if waiting:
             self._say(f"waiting for {', '.join(sorted(self.detached))}: {_standing(waiting)}")
         views = {name: replace(planned, view=as_loaded(planned.view, views)) for name, planned in views.items()}
-        return replace(assembly, views=views)
+        return replace(topology, views=views)
 
-    def _verify(self, assembly: Assembly, last: Commit) -> set[str]:
+    def _verify(self, topology: Topology, last: Commit) -> set[str]:
         """Rule 8: the sources are the same, and their logs still reach back to where the views stand.
 
         Returns those that cannot be reached; they are verified when they are back. A view that stood still until a log
         did not reach back to it any more does not keep the others from going on.
         """
         unreachable: set[str] = set()
-        for name in {s for planned in assembly.views.values() for s in planned.view.sources}:
-            users = [view for view, planned in assembly.views.items() if name in planned.view.sources]
+        for name in {s for planned in topology.views.values() for s in planned.view.sources}:
+            users = [view for view, planned in topology.views.items() if name in planned.view.sources]
             try:
-                self.put_still(verify_source(assembly.sources[name], last, users))
+                self.put_still(verify_source(topology.sources[name], last, users))
             except SourceUnavailable as error:
                 self._say(str(error))
                 unreachable.add(name)
@@ -229,13 +229,13 @@ class Absences:
 
     # While the loop runs.
 
-    def mind(self, coordinator: Coordinator) -> None:
+    def mind(self, pipeline: Pipeline) -> None:
         """Let views go on without those whose source is down, and take these in again when it is back."""
         now = time.monotonic()
-        down = {name for name in coordinator.monitors if isinstance(coordinator.problem(name), SourceUnavailable)}
+        down = {name for name in pipeline.monitors if isinstance(pipeline.problem(name), SourceUnavailable)}
         self._down_since = {name: self._down_since.get(name, now) for name in down}
         lost = {name for name, since in self._down_since.items() if now - since > DETACH}
-        if any(not lost & set(planned.view.sources) for planned in coordinator.assembly.views.values()) and lost:
+        if any(not lost & set(planned.view.sources) for planned in pipeline.topology.views.values()) and lost:
             self.regroup = self.detached | lost
         elif self._looking is not None and self._looking.done():
             back, mended = self._looking.result()
@@ -250,7 +250,7 @@ class Absences:
             if now >= self._next_verify:
                 doubted, self._next_verify = self._doubted(), now + self._verify_every
             if self.down or doubted:
-                sources, last = coordinator.assembly.sources, coordinator.committer.last
+                sources, last = pipeline.topology.sources, pipeline.committer.last
                 self._looking = begin(
                     partial(_look, sources, last, set(self.detached), set(self._unreached), doubted), "look"
                 )
@@ -275,32 +275,32 @@ def _standing(views: Iterable[str]) -> str:
     return f"{', '.join(names)} {'stands' if len(names) == 1 else 'stand'} still"
 
 
-def _asked(assembly: Assembly, used: set[str]) -> tuple[Assembly, dict[str, UserError | SourceUnavailable]]:
+def _asked(topology: Topology, used: set[str]) -> tuple[Topology, dict[str, UserError | SourceUnavailable]]:
     """The assembly with what the sources offer that were not asked yet, each once; and which could not be asked."""
-    known = {relation.source for relation in assembly.schemas.values()}
-    found, failed = dict(assembly.schemas), dict[str, UserError | SourceUnavailable]()
-    for name in sorted((used - known) & assembly.sources.keys()):
+    known = {relation.source for relation in topology.schemas.values()}
+    found, failed = dict(topology.schemas), dict[str, UserError | SourceUnavailable]()
+    for name in sorted((used - known) & topology.sources.keys()):
         try:
-            found |= schemas_of(assembly.sources[name])
+            found |= schemas_of(topology.sources[name])
         except (UserError, SourceUnavailable) as error:
             failed[name] = error
-    return replace(assembly, schemas=found), failed
+    return replace(topology, schemas=found), failed
 
 
 def _compiled(
-    assembly: Assembly, applied: Mapping[str, str], say: Callable[[str], None]
-) -> tuple[Assembly, dict[str, UserError]]:
+    topology: Topology, applied: Mapping[str, str], say: Callable[[str], None]
+) -> tuple[Topology, dict[str, UserError]]:
     """The views, without those that a source has no more of what they use, and these."""
     try:
-        return as_applied(assembly, applied, say), {}
+        return as_applied(topology, applied, say), {}
     except UserError:
         lacking: dict[str, UserError] = {}
         for name, sql in applied.items():
             try:
-                as_applied(assembly, {name: sql}, lambda _: None)
+                as_applied(topology, {name: sql}, lambda _: None)
             except UserError as error:
                 lacking[name] = error
-        return as_applied(assembly, {n: sql for n, sql in applied.items() if n not in lacking}, say), lacking
+        return as_applied(topology, {n: sql for n, sql in applied.items() if n not in lacking}, say), lacking
 
 
 def _look(

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from strobe.algebra.relation import Relation
 from strobe.apply import catch_up, plan
-from strobe.apply.cutover import Joining
+from strobe.apply.cutover import Cutover
 from strobe.apply.load import load
 from strobe.config.model import Project
 from strobe.coordinator import status
-from strobe.coordinator.availability import Absences
-from strobe.coordinator.maintenance import Caretaker
-from strobe.coordinator.requests import Errands
+from strobe.coordinator.availability import Availability
+from strobe.coordinator.maintenance import Maintenance
+from strobe.coordinator.requests import RequestHandler
 from strobe.errors import (
     CommitUnknown,
     Fenced,
@@ -36,8 +36,8 @@ from strobe.events import Reporter
 from strobe.failpoints import reach
 from strobe.messages import Message, Query, Seen
 from strobe.pipeline.answerer import SparkAnswer
-from strobe.pipeline.pipeline import Coordinator
-from strobe.planning.topology import Assembly, assemble, open_sources, preflight
+from strobe.pipeline.pipeline import Pipeline
+from strobe.planning.topology import Topology, assemble, open_sources, preflight
 from strobe.sources.base import Source
 from strobe.spark import staging
 from strobe.spark.failures import SPARK, cause, reading
@@ -63,7 +63,7 @@ SPARK_STARTS = 3
 """Times that Spark may end, without a commit in between, before the run does."""
 
 
-class Service:
+class Coordinator:
     def __init__(
         self,
         project: Project,
@@ -78,7 +78,7 @@ class Service:
         self._reporter = reporter
         self._record = record
         self._layout = Layout(project.warehouse)
-        self._absent = Absences(self._layout, reporter.say, set_aside=set_aside)
+        self._availability = Availability(self._layout, reporter.say, set_aside=set_aside)
         self._staging = project.warehouse / "staging"
         self._staged: list[staging.Staged] = []
         self._lock = CoordinatorLock(self._layout.control)
@@ -86,8 +86,8 @@ class Service:
         self._stop = threading.Event()
         self._deadline: float | None = None
         """When the run ends by itself: so many seconds after it has begun to keep the views."""
-        self.coordinator: Coordinator | None = None
-        self._joining = Joining(project, self.spark, reporter)
+        self.pipeline: Pipeline | None = None
+        self._cutover = Cutover(project, self.spark, reporter)
         self._ended = threading.Event()
         self._epoch = 0
         self._document: dict[str, Any] = {"state": "starting"}
@@ -100,9 +100,9 @@ class Service:
     def stop(self) -> None:
         """Finish the commit at hand, fold and end. May be called from a signal handler."""
         self._stop.set()
-        coordinator = self.coordinator
-        if coordinator is not None:
-            coordinator.stop_requested.set()
+        pipeline = self.pipeline
+        if pipeline is not None:
+            pipeline.stop_requested.set()
 
     @property
     def document(self) -> dict[str, Any]:
@@ -120,7 +120,7 @@ class Service:
     ) -> None:
         """Keep the views as they were last applied; the first run applies them. With `until_idle`, raises in the end if
         some stand still."""
-        assembly = self.assembled()
+        topology = self.assembled()
         try:
             tables.check_before_use(self._layout, self.project.name)
             self._lock.acquire(take_over)
@@ -128,11 +128,11 @@ class Service:
             heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
             heart.start()
             try:
-                while not self._kept(assembly, until_idle, seconds, take_over):
-                    assembly.close()
-                    assembly = self.assembled()
+                while not self._kept(topology, until_idle, seconds, take_over):
+                    topology.close()
+                    topology = self.assembled()
                 if until_idle:
-                    self._absent.complain()
+                    self._availability.complain()
             except Fenced:
                 raise
             except BaseException:
@@ -144,13 +144,13 @@ class Service:
                 self._ended.set()
                 self._lock.release()
         finally:
-            assembly.close()
+            topology.close()
 
-    def _kept(self, assembly: Assembly, until_idle: bool, seconds: float | None, take_over: bool) -> bool:
+    def _kept(self, topology: Topology, until_idle: bool, seconds: float | None, take_over: bool) -> bool:
         """Keep the views, from the last commit in the log; False if Spark has ended and all is to begin anew."""
         try:
-            warehouse, last = self._open(assembly, take_over)
-            self._serve(assembly, warehouse, last, until_idle, seconds)
+            warehouse, last = self._open(topology, take_over)
+            self._serve(topology, warehouse, last, until_idle, seconds)
         except (UserError, Fenced, NotNow):
             raise
         except Exception as error:
@@ -162,7 +162,7 @@ class Service:
                 raise lost from error
             self._reporter.say(f"{lost.message}: it is started again")
             self._spark, self._epoch, self._staged = None, 0, []
-            self.project = self._joining.interrupted() or self.project
+            self.project = self._cutover.interrupted() or self.project
             return False
         return True
 
@@ -179,17 +179,17 @@ class Service:
         last = inspect.last_header(self.project.warehouse) if inspect.exists(self._layout.log) else None
         return last.number if last is not None else 0
 
-    def assembled(self) -> Assembly:
+    def assembled(self) -> Topology:
         """The project as strobe.yml has it. A mistake in it must not keep the views that are there from being kept."""
         try:
-            assembly = assemble(self.project, self.spark)
-            preflight(assembly)
-            return assembly
+            topology = assemble(self.project, self.spark)
+            preflight(topology)
+            return topology
         except UserError as error:
             if not plan.applied(self.project.warehouse):
                 raise
             self._reporter.say(f"the views are kept as they were last applied: {error}")
-            return Assembly(self.project, open_sources(self.project, self.spark), {}, {})
+            return Topology(self.project, open_sources(self.project, self.spark), {}, {})
 
     def _say_goodbye(self, heart: threading.Thread) -> None:
         self._ended.set()
@@ -203,7 +203,7 @@ class Service:
             self._spark = start(self.project.spark)
         return self._spark
 
-    def _open(self, assembly: Assembly, take_over: bool) -> tuple[Warehouse, Commit]:
+    def _open(self, topology: Topology, take_over: bool) -> tuple[Warehouse, Commit]:
         """Claim the warehouse, read where it stands; the first time, load all views."""
         self._reporter.say("starting Spark")
         warehouse = Warehouse.create_or_open(
@@ -216,23 +216,23 @@ class Service:
         catch_up.sweep_leftovers(self._staging)
         if header is not None:
             return warehouse, _commit_of(header)
-        self._reporter.say(f"loading {', '.join(assembly.views)}")
-        views = [planned.view for planned in assembly.views.values()]
-        last = load(self.spark(), assembly.sources, warehouse, views, self._reporter.loading)
-        self._reporter.say(f"loaded {', '.join(assembly.views)} at commit {last.number}")
+        self._reporter.say(f"loading {', '.join(topology.views)}")
+        views = [planned.view for planned in topology.views.values()]
+        last = load(self.spark(), topology.sources, warehouse, views, self._reporter.loading)
+        self._reporter.say(f"loaded {', '.join(topology.views)} at commit {last.number}")
         return warehouse, last
 
     def _serve(
-        self, assembly: Assembly, warehouse: Warehouse, last: Commit, until_idle: bool, seconds: float | None
+        self, topology: Topology, warehouse: Warehouse, last: Commit, until_idle: bool, seconds: float | None
     ) -> None:
         if seconds is not None and self._deadline is None:
             self._deadline = time.monotonic() + seconds
         while True:
-            assembly = self._absent.as_applied(assembly, warehouse.definitions)
-            unguarded = [name for name, planned in assembly.views.items() if planned.level == "none"]
-            warehouse.use([planned.view for planned in assembly.views.values()], lenient=unguarded)
-            present = self._absent.present(assembly, last)
-            self._joining.change = self._absent.regroup = None
+            topology = self._availability.as_applied(topology, warehouse.definitions)
+            unguaranteed = [name for name, planned in topology.views.items() if planned.level == "none"]
+            warehouse.use([planned.view for planned in topology.views.values()], unguaranteed=unguaranteed)
+            present = self._availability.present(topology, last)
+            self._cutover.change = self._availability.regroup = None
             stopped = True
             try:
                 last = self._keep(present, warehouse, last, until_idle)
@@ -242,11 +242,11 @@ class Service:
                 fix = "Strobe starts again from the last commit in the log."
                 unknown = CommitUnknown(f"Spark failed: {cause(error)}", where=str(self._layout.root), fix=fix)
                 last, stopped = self._recover(warehouse, last, unknown), False
-            if self._joining.change is not None:
-                assembly = self._joining.joined(warehouse, assembly, self._joining.change)
-                self.project = assembly.project
-            elif self._absent.regroup is not None:
-                self._absent.detached = self._absent.regroup
+            if self._cutover.change is not None:
+                topology = self._cutover.joined(warehouse, topology, self._cutover.change)
+                self.project = topology.project
+            elif self._availability.regroup is not None:
+                self._availability.detached = self._availability.regroup
             elif stopped:
                 return
 
@@ -266,74 +266,74 @@ class Service:
 
     # Keeping.
 
-    def _keep(self, assembly: Assembly, warehouse: Warehouse, last: Commit, until_idle: bool) -> Commit:
-        coordinator = Coordinator(
-            assembly,
+    def _keep(self, topology: Topology, warehouse: Warehouse, last: Commit, until_idle: bool) -> Commit:
+        pipeline = Pipeline(
+            topology,
             warehouse,
             last,
-            through_spark=self._answer_through_spark(assembly),
+            through_spark=self._answer_through_spark(topology),
             spark=self.spark,
             record=self._record,
-            together=self._absent.together,
+            together=self._availability.together,
         )
-        self.coordinator = coordinator
-        caretaker = Caretaker(coordinator, warehouse, self._reporter.say)
-        caretaker.logs_needed = lambda: self._joining.change is not None
-        caretaker.hurry = lambda: self._joining.near
-        caretaker.still, caretaker.given_up = set(self._absent.still), self._absent.given_up
+        self.pipeline = pipeline
+        maintenance = Maintenance(pipeline, warehouse, self._reporter.say)
+        maintenance.logs_needed = lambda: self._cutover.change is not None
+        maintenance.hurry = lambda: self._cutover.near
+        maintenance.still, maintenance.given_up = set(self._availability.still), self._availability.given_up
         if warehouse.unpublished:
-            caretaker.fold_soon()
-        errands = Errands(self.project.warehouse, self._joining, coordinator)
-        quiet = _Quiet(coordinator)
+            maintenance.fold_soon()
+        handler = RequestHandler(self.project.warehouse, self._cutover, pipeline)
+        quiet = _Quiet(pipeline)
         self._document, self._next_document = (
-            status.document(coordinator, self._absent.down, self._absent.problems),
+            status.document(pipeline, self._availability.down, self._availability.problems),
             0.0,
         )
         self._heartbeat()
 
         def done() -> bool:
-            if self._joining.over:
+            if self._cutover.over:
                 return True
-            errands.look()
-            self._unstage(coordinator)
+            handler.look()
+            self._unstage(pipeline)
             if time.monotonic() >= self._next_document:
-                self._document = status.document(coordinator, self._absent.down, self._absent.problems)
+                self._document = status.document(pipeline, self._availability.down, self._availability.problems)
                 self._next_document = time.monotonic() + BEAT
-                self._absent.mind(coordinator)
+                self._availability.mind(pipeline)
             if self._stop.is_set() or (self._deadline is not None and time.monotonic() >= self._deadline):
                 return True
-            if self._joining.ready:  # the loop will begin anew anyhow, when the views have joined
+            if self._cutover.ready:  # the loop will begin anew anyhow, when the views have joined
                 return False
-            if coordinator.tied:
-                self._absent.tie(coordinator.tied)
-            if self._absent.regroup is not None:
+            if pipeline.tied:
+                self._availability.tie(pipeline.tied)
+            if self._availability.regroup is not None:
                 return True
-            errands.rebuild(self._absent)
-            waited_for = self._absent.down or self._absent.ready
+            handler.rebuild(self._availability)
+            waited_for = self._availability.down or self._availability.ready
             return until_idle and not waited_for and quiet.for_a_moment()
 
         try:
-            caretaker.start()
-            self._reporter.say(f"keeping {', '.join(assembly.views) or 'no view'} from commit {last.number}")
-            coordinator.run(done)
-            if not self._joining.ready:
-                self._joining.give_up(warehouse)
-            if self._absent.regroup is None and not self._joining.ready:
-                self._reporter.say(f"stopping at commit {coordinator.committer.last.number}")
-                caretaker.finish()
+            maintenance.start()
+            self._reporter.say(f"keeping {', '.join(topology.views) or 'no view'} from commit {last.number}")
+            pipeline.run(done)
+            if not self._cutover.ready:
+                self._cutover.give_up(warehouse)
+            if self._availability.regroup is None and not self._cutover.ready:
+                self._reporter.say(f"stopping at commit {pipeline.committer.last.number}")
+                maintenance.finish()
         except SourceLost as error:
-            self._absent.stand_still(error)
-            self._absent.regroup = set(self._absent.detached)
-            errands.put_back()
-            if not self._joining.ready:
-                self._joining.give_up(warehouse)
+            self._availability.stand_still(error)
+            self._availability.regroup = set(self._availability.detached)
+            handler.put_back()
+            if not self._cutover.ready:
+                self._cutover.give_up(warehouse)
         finally:
-            caretaker.stop()
-            errands.abandon()
-            self._joining.abandon()
-            self.coordinator = None
-            self._document = status.document(coordinator, self._absent.down, self._absent.problems)
-        return coordinator.committer.last
+            maintenance.stop()
+            handler.abandon()
+            self._cutover.abandon()
+            self.pipeline = None
+            self._document = status.document(pipeline, self._availability.down, self._availability.problems)
+        return pipeline.committer.last
 
     def _beat(self) -> None:
         """Twice a second, in a thread of its own: say what the loop last said of itself, and see who else is there."""
@@ -343,20 +343,20 @@ class Service:
             except OSError:  # a full disk, a terminal that went away: the coordinator works on, and tries again
                 continue
             except BaseException as error:  # without a heartbeat it would pass for dead
-                if self.coordinator is not None:
-                    self.coordinator.fail(error)
+                if self.pipeline is not None:
+                    self.pipeline.fail(error)
 
     def _beat_once(self) -> None:
         if self._epoch and not self._lock.held:
             self._lock.acquire(take_over=True)
         other = read_heartbeat(self._layout.control) or {}
-        if int(other.get("epoch", 0)) > self._epoch > 0 and self.coordinator is not None:
+        if int(other.get("epoch", 0)) > self._epoch > 0 and self.pipeline is not None:
             taken = f"another coordinator has taken over (epoch {other['epoch']})"
             fix = "Nothing is lost: the other one goes on from the last commit."
-            self.coordinator.fail(Fenced(taken, where=str(self._layout.root), fix=fix))
+            self.pipeline.fail(Fenced(taken, where=str(self._layout.root), fix=fix))
         elif self._epoch or self._lock.held:
-            if self.coordinator is not None and (lost := self._spark_lost()) is not None:
-                self.coordinator.fail(lost)
+            if self.pipeline is not None and (lost := self._spark_lost()) is not None:
+                self.pipeline.fail(lost)
             self._heartbeat()
             if "sources" in self._document:
                 self._reporter.status(self._document)
@@ -365,9 +365,9 @@ class Service:
         with suppress(OSError):  # a full disk: the coordinator works on, and tries again
             write_heartbeat(self._layout.control, {**self._document, "epoch": self._epoch, "stopped": stopped})
 
-    def _answer_through_spark(self, assembly: Assembly) -> SparkAnswer:
+    def _answer_through_spark(self, topology: Topology) -> SparkAnswer:
         def answer(source: Source, query: Query) -> tuple[tuple[Relation, ...], Seen]:
-            view = assembly.views[query.view].view
+            view = topology.views[query.view].view
             with source.elsewhere() as taken, reading(source.name):
                 relations, staged = staging.answer(self.spark(), source.reader(), query, view, self._staging)
                 taken(staged.seen)
@@ -376,9 +376,9 @@ class Service:
 
         return answer
 
-    def _unstage(self, coordinator: Coordinator) -> None:
+    def _unstage(self, pipeline: Pipeline) -> None:
         """Large answers are kept as files until everything that was computed from them has been committed."""
-        if self._staged and coordinator.settled:
+        if self._staged and pipeline.settled:
             for staged in self._staged:
                 staged.remove()
             self._staged = []
@@ -387,8 +387,8 @@ class Service:
 class _Quiet:
     """Idle, and still idle a moment later."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
-        self._coordinator = coordinator
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._coordinator = pipeline
         self._since: float | None = None
         self._next_look = 0.0
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from strobe.errors import LostGuarantee, SourceUnavailable, StrobeError, UserError
 from strobe.messages import Position
-from strobe.pipeline.pipeline import Coordinator
+from strobe.pipeline.pipeline import Pipeline
 from strobe.sources.base import Source
 from strobe.warehouse.warehouse import Warehouse
 
@@ -29,14 +29,14 @@ END_EVERY = 60.0
 MAINTAIN_EVERY = 600.0
 
 
-class Caretaker(threading.Thread):
-    def __init__(self, coordinator: Coordinator, warehouse: Warehouse, say: Callable[[str], None]) -> None:
+class Maintenance(threading.Thread):
+    def __init__(self, pipeline: Pipeline, warehouse: Warehouse, say: Callable[[str], None]) -> None:
         super().__init__(name="caretaker", daemon=True)
-        self._coordinator = coordinator
+        self._coordinator = pipeline
         self._warehouse = warehouse
         self._say = say
         self._ended = threading.Event()
-        self._folded = coordinator.committer.last.number
+        self._folded = pipeline.committer.last.number
         self._fold_took = 0.0
         self._folded_at = self._maintained_at = self._discarded_at = time.monotonic()
         self._discarded: dict[str, str] = {}
@@ -100,7 +100,7 @@ class Caretaker(threading.Thread):
             return
         self._discarded_at = time.monotonic()
         last = self._coordinator.committer.last
-        for name, source in self._coordinator.assembly.sources.items():
+        for name, source in self._coordinator.topology.sources.items():
             users = [view for view, vector in last.positions.items() if name in vector]
             if users:
                 source.guard()

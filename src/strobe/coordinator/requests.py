@@ -6,11 +6,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from strobe.apply.cutover import Joining
-from strobe.coordinator.availability import Absences
+from strobe.apply.cutover import Cutover
+from strobe.coordinator.availability import Availability
 from strobe.errors import NotNow, SourceUnavailable, UserError
 from strobe.pipeline.background import aside
-from strobe.pipeline.pipeline import BRING, PAUSE, Coordinator, Errand
+from strobe.pipeline.pipeline import BRING, PAUSE, Operation, Pipeline
 from strobe.warehouse.control import requests
 
 EDITS = ("rebuild", "apply")
@@ -20,12 +20,12 @@ FREEZE = 60.0
 """Seconds for which a coordinator stands still for an auditor that has gone silent."""
 
 
-class Errands:
+class RequestHandler:
     """Takes up requests from the mailbox, one at a time, and answers every one of them."""
 
-    def __init__(self, warehouse: Path, joining: Joining, coordinator: Coordinator) -> None:
+    def __init__(self, warehouse: Path, cutover: Cutover, pipeline: Pipeline) -> None:
         self._warehouse = warehouse
-        self._joining, self._coordinator = joining, coordinator
+        self._cutover, self._coordinator = cutover, pipeline
         self._next_look = self._next_rebuild = 0.0
         self._open: str | None = None
         self._document: dict[str, Any] = {}
@@ -40,18 +40,18 @@ class Errands:
         for number, document in requests.requests(self._warehouse):
             self._take(number, document)
 
-    def rebuild(self, absent: Absences) -> None:
+    def rebuild(self, availability: Availability) -> None:
         """Unasked: views that needed log which is let go."""
-        if absent.to_rebuild and not self._coordinator.errand_open and time.monotonic() >= self._next_rebuild:
-            self._coordinator.start_errand(self._rebuild(absent))
+        if availability.to_rebuild and not self._coordinator.operation_open and time.monotonic() >= self._next_rebuild:
+            self._coordinator.start_operation(self._rebuild(availability))
 
-    def _rebuild(self, absent: Absences) -> Errand:
-        yield from self._joining.rebuild_lost(self._coordinator, absent)
+    def _rebuild(self, availability: Availability) -> Operation:
+        yield from self._cutover.rebuild_lost(self._coordinator, availability)
         self._next_rebuild = time.monotonic() + REBUILD_EVERY
 
     def put_back(self) -> None:
         """The coordinator starts anew without some views: an edit that was under way is begun anew with it."""
-        if self._open is not None and self._document.get("kind") in EDITS and not self._joining.ready:
+        if self._open is not None and self._document.get("kind") in EDITS and not self._cutover.ready:
             requests.put_back(self._warehouse, self._open, self._document)
             self._open = None
 
@@ -64,7 +64,7 @@ class Errands:
                 self._frozen_until = time.monotonic() + FREEZE
             else:
                 self._brought = {"request": number, **document}
-        elif self._coordinator.errand_open:
+        elif self._coordinator.operation_open:
             self._refuse(number, "the coordinator is busy with another request")
         elif kind in EDITS:
             self._start(number, document, self._edit(number, document))
@@ -73,19 +73,19 @@ class Errands:
         elif kind == "fold":
             self._start(number, document, self._fold(number))
 
-    def _edit(self, number: str, document: dict[str, Any]) -> Errand:
+    def _edit(self, number: str, document: dict[str, Any]) -> Operation:
         if document["kind"] == "rebuild":
-            return self._joining.rebuild(self._coordinator, number, str(document["view"]))
-        return self._joining.apply(self._coordinator, number, bool(document.get("drop_tables")))
+            return self._cutover.rebuild(self._coordinator, number, str(document["view"]))
+        return self._cutover.apply(self._coordinator, number, bool(document.get("drop_tables")))
 
-    def _start(self, number: str, document: dict[str, Any], errand: Errand) -> None:
+    def _start(self, number: str, document: dict[str, Any], operation: Operation) -> None:
         self._open, self._document, self._brought = number, document, None
-        self._coordinator.start_errand(self._answered(number, errand))
+        self._coordinator.start_operation(self._answered(number, operation))
 
-    def _answered(self, number: str, errand: Errand) -> Errand:
+    def _answered(self, number: str, operation: Operation) -> Operation:
         """An errand that fails is answered with its error, and everything goes on."""
         try:
-            yield from errand
+            yield from operation
         except (UserError, NotNow, SourceUnavailable) as error:
             self._coordinator.resume()
             requests.reply(self._warehouse, (self._brought or {}).get("request", number), error.document())
@@ -93,19 +93,19 @@ class Errands:
 
     def abandon(self) -> None:
         """The coordinator ends or starts anew: whoever still waits for an answer is told."""
-        joining = self._joining.ready and self._joining.asked_by == self._open  # then it is told what becomes of it
-        if self._open is not None and not joining:
+        cutover = self._cutover.ready and self._cutover.asked_by == self._open  # then it is told what becomes of it
+        if self._open is not None and not cutover:
             self._refuse((self._brought or {}).get("request", self._open), "the coordinator was interrupted")
 
     def _refuse(self, number: str, why: str) -> None:
         requests.reply(self._warehouse, number, NotNow(why, fix="Try again.").document())
 
-    def _fold(self, request: str) -> Errand:
+    def _fold(self, request: str) -> Operation:
         """Bring the view tables up to the last commit."""
         yield from aside(self._coordinator.warehouse.fold, "fold")
         requests.reply(self._warehouse, request, {"commit": self._coordinator.committer.last.number})
 
-    def _audit(self, request: str) -> Errand:
+    def _audit(self, request: str) -> Operation:
         """Stand still until the auditor has read the sources, commit exactly the vector that it read, and go on."""
         yield from self._coordinator.pause(PAUSE)
         requests.reply(self._warehouse, request, {"freeze": request})
@@ -115,7 +115,7 @@ class Errands:
                 self._coordinator.resume()
                 return
             yield
-        sources = self._coordinator.assembly.sources
+        sources = self._coordinator.topology.sources
         wanted = {s: text for s, text in self._brought["positions"].items() if s in self._coordinator.monitors}
         vector = {s: sources[s].position(text) for s, text in wanted.items()}  # of others only views that stand still
         yield from self._coordinator.bring_to(vector, BRING)

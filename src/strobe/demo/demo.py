@@ -22,7 +22,7 @@ from rich.console import Console
 from strobe.client.audit import audit
 from strobe.config.load import load_project
 from strobe.config.model import Project
-from strobe.coordinator.coordinator import Service
+from strobe.coordinator.coordinator import Coordinator
 from strobe.demo import shop
 from strobe.demo.history import Archive
 from strobe.demo.oracle import Verdict, check_every_state
@@ -127,25 +127,25 @@ class _Coordinator:
     """Strobe itself, in a thread of this process."""
 
     def __init__(self, project: Project, screen: Screen) -> None:
-        self._service = Service(project, screen)
+        self._coordinator = Coordinator(project, screen)
         self._problem: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="coordinator", daemon=True)
 
     def _run(self) -> None:
         try:
-            self._service.run()
+            self._coordinator.run()
         except BaseException as error:  # raised again where somebody waits
             self._problem = error
 
     def prepare(self) -> None:
-        assembly = assemble(self._service.project, self._service.spark)
-        for name, source in assembly.sources.items():
-            source.prepare([relation.name for relation in assembly.relations(name)])
-        assembly.close()
+        topology = assemble(self._coordinator.project, self._coordinator.spark)
+        for name, source in topology.sources.items():
+            source.prepare([relation.name for relation in topology.relations(name)])
+        topology.close()
 
     def start(self) -> None:
         self._thread.start()
-        while self._service.coordinator is None:
+        while self._coordinator.pipeline is None:
             self.check()
             time.sleep(0.05)
 
@@ -159,14 +159,14 @@ class _Coordinator:
         quiet = 0
         while quiet < 3:
             self.check()
-            coordinator = self._service.coordinator
-            quiet = quiet + 1 if coordinator and coordinator.idle() and coordinator.settled else 0
+            pipeline = self._coordinator.pipeline
+            quiet = quiet + 1 if pipeline and pipeline.idle() and pipeline.settled else 0
             if time.monotonic() > end:
                 raise NotNow("the views did not catch up with the load", fix="Is the machine very busy? Try again.")
             time.sleep(0.1)
 
     def stop(self) -> None:
-        self._service.stop()
+        self._coordinator.stop()
         if self._thread.ident is not None:
             self._thread.join()
         if sys.exc_info()[0] is None:

@@ -81,7 +81,7 @@ class Merges:
         positions: Mapping[str, Position],
         *,
         order: str = "source",
-        passing: Collection[str] = (),
+        unguaranteed: Collection[str] = (),
         together: Iterable[Collection[str]] = (),
         pace: Mapping[str, int] | None = None,
     ) -> None:
@@ -92,7 +92,7 @@ class Merges:
             sources = {source for view in members.values() for source in view.sources}
             vector = {source: position for source, position in positions.items() if source in sources}
             every = math.gcd(*((pace or {}).get(name, 0) for name in names))
-            merge = Painting(vector, order=order, passing=names & frozenset(passing), blocks=every > 0)
+            merge = Painting(vector, order=order, unguaranteed=names & frozenset(unguaranteed), blocks=every > 0)
             self.groups.append(Group(members, merge, every, apart=order == "views" and not every))
 
     def receive(self, message: Rel | ActionList) -> list[WarehouseTransaction]:

@@ -67,11 +67,11 @@ class Painting:
         positions: Mapping[str, Position],
         *,
         order: str = "source",
-        passing: Collection[str] = (),
+        unguaranteed: Collection[str] = (),
         blocks: bool = False,
     ) -> None:
-        """`positions` is the vector that the warehouse reflects at the start; views in `passing` promise nothing; with
-        `blocks` rows are applied block by block."""
+        """`positions` is the vector that the warehouse reflects at the start; views in `unguaranteed` promise nothing;
+        with `blocks` rows are applied block by block."""
         self._rows: dict[int, Row] = {}
         self._by_source: dict[str, deque[Rel]] = defaultdict(deque)
         """By source, its rows in order, from the first that has not been applied."""
@@ -84,7 +84,7 @@ class Painting:
         self._barrier: int | None = None
         self._by_view = order == "views"
         self._block = Block() if blocks else None
-        self._passing = frozenset(passing)
+        self._unguaranteed = frozenset(unguaranteed)
         self._passed: dict[int, Rel] = {}
         """What views that pass through have been told of and have not covered yet."""
         self._ahead: dict[str, dict[str, Position]] = {}
@@ -96,7 +96,7 @@ class Painting:
             self._allocate(message)
             for actions in self._early.pop(message.number, ()):
                 self._paint(actions)
-        elif message.view in self._passing:
+        elif message.view in self._unguaranteed:
             return [self._pass(message)]
         elif message.number in self._rows:
             self._paint(message)
@@ -173,8 +173,8 @@ class Painting:
         }
 
     def _allocate(self, rel: Rel) -> None:
-        views = rel.views - self._passing
-        if rel.views & self._passing:
+        views = rel.views - self._unguaranteed
+        if rel.views & self._unguaranteed:
             self._passed[rel.number] = rel
         row = Row(rel, set(views), block=self._block)
         if self._block is not None:
@@ -212,7 +212,7 @@ class Painting:
         for number in actions.covers:
             rel = self._passed[number]
             where[rel.source] = max(where.get(rel.source, rel.position), rel.position, key=lambda p: p.order)
-            if not any(view in self._passing - {actions.view} for view in rel.views):
+            if not any(view in self._unguaranteed - {actions.view} for view in rel.views):
                 del self._passed[number]
         return WarehouseTransaction((), (actions,), dict(self._positions), {}, {actions.view: dict(where)})
 

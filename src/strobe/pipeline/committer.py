@@ -47,18 +47,18 @@ class Committer(threading.Thread):
         views: Mapping[str, View],
         floors: Mapping[str, Mapping[str, Position]],
         *,
-        passing: Collection[str] = (),
+        unguaranteed: Collection[str] = (),
         fail: Callable[[BaseException], None],
     ) -> None:
         """`floors` is what each view reflects at the start: one may be ahead of others until they have caught up.
 
-        Views in `passing` keep no step with the others: they are where their own action lists say.
+        Views in `unguaranteed` keep no step with the others: they are where their own action lists say.
         """
         super().__init__(name="committer", daemon=True)
         self._warehouse = warehouse
         self._views = dict(views)
         self._floors = floors
-        self._passing = frozenset(passing)
+        self._unguaranteed = frozenset(unguaranteed)
         self._last = self._durable = last
         self._fail = fail
         self._queue: deque[Waiting] = deque()
@@ -260,7 +260,7 @@ class Committer(threading.Thread):
         found = {}
         for name, view in self._views.items():
             ahead, floors = transaction.ahead.get(name, {}), self._floors[name]
-            if name in self._passing:
+            if name in self._unguaranteed:
                 found[name] = {**self._last.positions[name], **{s: p.text for s, p in ahead.items()}}
             elif view.sources[0] in transaction.positions:
                 places = {s: (transaction.positions[s], floors[s], ahead.get(s, floors[s])) for s in view.sources}

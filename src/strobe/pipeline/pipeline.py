@@ -50,8 +50,8 @@ from strobe.pipeline.answerer import Answerer, SparkAnswer
 from strobe.pipeline.committer import Committer
 from strobe.pipeline.in_flight import InFlight, Session
 from strobe.pipeline.monitor import Monitor
-from strobe.pipeline.view_worker import ViewTask
-from strobe.planning.topology import Assembly
+from strobe.pipeline.view_worker import ViewWorker
+from strobe.planning.topology import Topology
 from strobe.sources.base import Source
 from strobe.sources.net_changes import remove_files
 from strobe.warehouse.records import Commit
@@ -72,7 +72,7 @@ PAUSE = 60.0
 BRING = 100.0
 """Seconds in which the views must come to a vector."""
 
-Errand = Iterator[None]
+Operation = Iterator[None]
 """Work that takes several turns of the loop: it yields when it has to wait."""
 
 
@@ -84,10 +84,10 @@ class Failure:
 Event = Transaction | Answer | ActionList | Failure
 
 
-class Coordinator:
+class Pipeline:
     def __init__(
         self,
-        assembly: Assembly,
+        topology: Topology,
         warehouse: Warehouse,
         last: Commit,
         *,
@@ -104,14 +104,14 @@ class Coordinator:
 
         `record` is given every message that integrator and managers get, in each view's order: enough to replay them.
         In which commits the views meet depends on when their action lists come, too."""
-        self.assembly = assembly
+        self.topology = topology
         self.warehouse = warehouse
         self._through_spark = through_spark
         self._spark = spark
         self._record = record
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self.stop_requested = threading.Event()
-        self._errand: Errand | None = None
+        self._operation: Operation | None = None
         self.tied: frozenset[str] = frozenset()
         """Sources that a global transaction ties together while their views are in different groups: then nothing more
         is taken in, and the loop is to end and to begin anew with them in one."""
@@ -120,35 +120,37 @@ class Coordinator:
 
     def _build(self, last: Commit) -> None:
         """Everything that follows from the last header."""
-        views = {name: planned.view for name, planned in self.assembly.views.items()}
+        views = {name: planned.view for name, planned in self.topology.views.items()}
         positions = self._positions(last)
         self.vector = {s: min((p[s] for p in positions.values() if s in p), key=_order) for s in self._used_sources()}
         self._settled: dict[str, frozenset[str]] = {}
         self.integrator = Integrator(views, positions, self._parts)
-        passing = [name for name, planned in self.assembly.views.items() if planned.level == "none"]
-        self.in_flight = InFlight(self._spark, keep_files=bool(passing))
-        pace = {name: planned.pace for name, planned in self.assembly.views.items()}
-        order = self.assembly.project.order
-        self.merge = Merges(views, self.vector, order=order, passing=passing, together=self._together, pace=pace)
-        self.tasks = {
-            name: ViewTask(
-                Inbox(planned.manager(self.assembly.views.values()), self.vector), send=self._send, fail=self.fail
+        unguaranteed = [name for name, planned in self.topology.views.items() if planned.level == "none"]
+        self.in_flight = InFlight(self._spark, keep_files=bool(unguaranteed))
+        pace = {name: planned.pace for name, planned in self.topology.views.items()}
+        order = self.topology.project.order
+        self.merge = Merges(
+            views, self.vector, order=order, unguaranteed=unguaranteed, together=self._together, pace=pace
+        )
+        self.workers = {
+            name: ViewWorker(
+                Inbox(planned.manager(self.topology.views.values()), self.vector), send=self._send, fail=self.fail
             )
-            for name, planned in self.assembly.views.items()
+            for name, planned in self.topology.views.items()
         }
-        self.committer = Committer(self.warehouse, last, views, positions, passing=passing, fail=self.fail)
+        self.committer = Committer(self.warehouse, last, views, positions, unguaranteed=unguaranteed, fail=self.fail)
         self.answerer = Answerer(
-            {s: self.assembly.sources[s] for s in self.vector},
+            {s: self.topology.sources[s] for s in self.vector},
             deliver=self._events.put,
             fail=self.fail,
             through_spark=self._through_spark,
             from_copy=self._from_copy,
-            evaluate=self.assembly.project.evaluate,
+            evaluate=self.topology.project.evaluate,
         )
         stops = {s: [p[s] for p in positions.values() if s in p] for s in self.vector}
         self.monitors = {
             s: Monitor(
-                self.assembly.sources[s],
+                self.topology.sources[s],
                 self.vector[s],
                 stops[s],
                 deliver=self._events.put,
@@ -158,7 +160,7 @@ class Coordinator:
             for s in self.vector
         }
         for name in self.vector:
-            self.assembly.sources[name].focus(self.assembly.columns(name))
+            self.topology.sources[name].focus(self.topology.columns(name))
         self._told = last.number
         self._cut_at: dict[Component, float] = {}
         self._wanted: dict[str, Position] = {}
@@ -174,7 +176,7 @@ class Coordinator:
         now: then views wait for a part that was loaded, until the next start. Nobody asks before the first one."""
         if source not in self._settled:
             try:
-                found = self.assembly.sources[source].parts(self.vector[source]) if source in self.vector else ()
+                found = self.topology.sources[source].parts(self.vector[source]) if source in self.vector else ()
             except StrobeError:
                 found = ()
             self._settled[source] = frozenset(found)
@@ -183,12 +185,12 @@ class Coordinator:
     def _from_copy(self, query: Query) -> tuple[tuple[Relation, ...], Seen]:
         """Answer from what the warehouse holds, as of its last commit."""
         (lookup,) = query.lookups
-        view = self.assembly.views[query.view].view
+        view = self.topology.views[query.view].view
         if query.own:
             rows, position = self.warehouse.shown(view, lookup)
         else:
             rows, position = self.warehouse.copy(query.source, lookup, view.attribute_types())
-        return (rows,), Seen(self.assembly.sources[query.source].position(position))
+        return (rows,), Seen(self.topology.sources[query.source].position(position))
 
     def _room(self, source: str, position: Position) -> bool:
         """Whether more of a source may come in. What an answer or a part of a global transaction waits for always may:
@@ -205,14 +207,14 @@ class Coordinator:
         return bool(self.merge.backlog or self.committer.waiting)
 
     def _used_sources(self) -> list[str]:
-        return sorted({s for planned in self.assembly.views.values() for s in planned.view.sources})
+        return sorted({s for planned in self.topology.views.values() for s in planned.view.sources})
 
     def _positions(self, last: Commit) -> dict[str, dict[str, Position]]:
-        sources = self.assembly.sources
+        sources = self.topology.sources
         return {
             view: {s: sources[s].position(text) for s, text in vector.items()}
             for view, vector in last.positions.items()
-            if view in self.assembly.views
+            if view in self.topology.views
         }
 
     def fail(self, error: BaseException) -> None:
@@ -223,13 +225,13 @@ class Coordinator:
 
     def run(self, done: Callable[[], bool] = lambda: False) -> None:
         """Keep the views until asked to stop or `done`; then commit what has been merged, and end."""
-        for thread in (*self.monitors.values(), *self.tasks.values(), self.committer):
+        for thread in (*self.monitors.values(), *self.workers.values(), self.committer):
             thread.start()
         try:
             while not self.stop_requested.is_set() and not done():
                 self._turn()
         finally:
-            producers: list[Monitor | ViewTask] = [*self.monitors.values(), *self.tasks.values()]
+            producers: list[Monitor | ViewWorker] = [*self.monitors.values(), *self.workers.values()]
             for producer in producers:
                 producer.stop()
             deadline = time.monotonic() + 10
@@ -255,15 +257,15 @@ class Coordinator:
         self._tell_commits()
         self._let_go()
         self._cut_when_due()
-        if self._errand is not None and next(self._errand, self) is self:
-            self._errand = None
+        if self._operation is not None and next(self._operation, self) is self:
+            self._operation = None
 
     def _tell_commits(self) -> None:
         """Inboxes need not remember what every copy shows from now on."""
         if self.committer.last.number != self._told:
             self._told = self.committer.last.number
-            for task in self.tasks.values():
-                task.committed(self.committer.visible)
+            for worker in self.workers.values():
+                worker.committed(self.committer.visible)
 
     def _let_go(self) -> None:
         """Rows and files are needed no longer than until they have been committed."""
@@ -279,7 +281,7 @@ class Coordinator:
                 self._route(event)
         elif isinstance(event, Answer):
             self._record(event)
-            self.tasks[event.view].answer(event)
+            self.workers[event.view].answer(event)
         elif isinstance(event, ActionList):
             self._merge(event)
         else:
@@ -308,11 +310,11 @@ class Coordinator:
         routed = self.integrator.receive(transaction)
         self._merge(routed.rel)
         for view in sorted(routed.rel.views):
-            self.tasks[view].update(self.in_flight.readable(routed.update, self.assembly.views[view].view))
+            self.workers[view].update(self.in_flight.readable(routed.update, self.topology.views[view].view))
         reach("routed")
-        for name, task in self.tasks.items():
-            if transaction.source in self.assembly.views[name].view.sources:
-                task.progress(transaction.source, transaction.position)
+        for name, worker in self.workers.items():
+            if transaction.source in self.topology.views[name].view.sources:
+                worker.progress(transaction.source, transaction.position)
         for group in self.merge.groups:
             if group.full:
                 self._cut(group, group.components)
@@ -330,7 +332,7 @@ class Coordinator:
             self._submit(transaction)
 
     def _submit(self, transaction: WarehouseTransaction) -> None:
-        views = [self.assembly.views[action.view] for action in transaction.actions]
+        views = [self.topology.views[action.view] for action in transaction.actions]
         complete = [planned for planned in views if planned.level == "complete"]
         wait = min((p.freshness for p in complete), default=0.0) if len(complete) == len(views) else 0.0
         keep = any(planned.level == "complete" or planned.pace for planned in views)
@@ -349,11 +351,11 @@ class Coordinator:
 
     def _at_work(self, group: Group, component: Component) -> bool:
         """Whether the block goes on by itself. Where its rows are tied to later ones, it needs another cut."""
-        return group.block_open(component) and any(self.tasks[name].at_work for name in component.views)
+        return group.block_open(component) and any(self.workers[name].at_work for name in component.views)
 
     def _cut_in_time(self, group: Group, components: Sequence[Component]) -> None:
         """Not more often than the freshness of the views demands."""
-        pause = min(self.assembly.views[name].freshness for component in components for name in component.views)
+        pause = min(self.topology.views[name].freshness for component in components for name in component.views)
         if time.monotonic() >= max(self._cut_at.get(component, 0.0) for component in components) + pause:
             self._cut(group, components)
 
@@ -364,20 +366,20 @@ class Coordinator:
             self._submit(transaction)
         self._cut_at.update(dict.fromkeys(components, time.monotonic()))
         for name in sorted(cut.views):
-            self.tasks[name].cut(cut)
+            self.workers[name].cut(cut)
 
     # Coming to rest at an exact vector.
 
     @property
-    def errand_open(self) -> bool:
-        return self._errand is not None
+    def operation_open(self) -> bool:
+        return self._operation is not None
 
-    def start_errand(self, errand: Errand) -> None:
-        if self._errand is not None:
+    def start_operation(self, operation: Operation) -> None:
+        if self._operation is not None:
             raise BrokenInvariant("two errands at a time")
-        self._errand = errand
+        self._operation = operation
 
-    def pause(self, seconds: float) -> Errand:
+    def pause(self, seconds: float) -> Operation:
         """Let nothing more in from any source."""
         deadline = time.monotonic() + seconds
         for monitor in self.monitors.values():
@@ -388,7 +390,7 @@ class Coordinator:
                 raise NotNow(f"{', '.join(busy)} could not be paused within {seconds:.0f} s", fix="Try again.")
             yield
 
-    def bring_to(self, positions: Mapping[str, Position], seconds: float, *, hold: bool = False) -> Errand:
+    def bring_to(self, positions: Mapping[str, Position], seconds: float, *, hold: bool = False) -> Operation:
         """Commit exactly this vector, or `hold` what brings the views there. The monitors have been paused before these
         positions were read.
 
@@ -430,8 +432,8 @@ class Coordinator:
 
     def _early_answers(self) -> dict[str, Position]:
         wanted: dict[str, Position] = {}
-        for task in self.tasks.values():
-            for source, position in task.early.items():
+        for worker in self.workers.values():
+            for source, position in worker.early.items():
                 wanted[source] = max(wanted.get(source, position), position, key=_order)
         return wanted
 
@@ -455,7 +457,9 @@ class Coordinator:
         return not self._busy() and self._all_read() and not self._busy()  # asking takes time, in which more may come
 
     def _busy(self) -> bool:
-        return self._errand is not None or not self._events.empty() or bool(self.merge.size or self.committer.waiting)
+        return (
+            self._operation is not None or not self._events.empty() or bool(self.merge.size or self.committer.waiting)
+        )
 
     def end_blocks(self) -> None:
         """What is less than a block of N is to be shown too, if nothing has come for a moment."""
@@ -464,12 +468,12 @@ class Coordinator:
             self._read, self._read_at = read, time.monotonic()
         started = [group for group in self.merge.groups if group.pace and group.uncut]
         waited = time.monotonic() - self._read_at >= MOMENT
-        if started and waited and self._errand is None and self._events.empty() and self._all_read():
+        if started and waited and self._operation is None and self._events.empty() and self._all_read():
             for group in started:
                 self._cut(group, group.components)
 
     def _all_read(self) -> bool:
-        return all(self._caught_up(self.assembly.sources[s], monitor) for s, monitor in self.monitors.items())
+        return all(self._caught_up(self.topology.sources[s], monitor) for s, monitor in self.monitors.items())
 
     @staticmethod
     def _caught_up(source: Source, monitor: Monitor) -> bool:
@@ -479,7 +483,7 @@ class Coordinator:
             return False
 
 
-def _until(deadline: float) -> Errand:
+def _until(deadline: float) -> Operation:
     if time.monotonic() > deadline:
         raise NotNow("the views could not be brought to the vector that was read in time", fix="Try again.")
     yield

@@ -17,7 +17,7 @@ from strobe.messages import Answer, Cut, Position, Update
 Work = Callable[[], list[Outbound]]
 
 
-class ViewTask(threading.Thread):
+class ViewWorker(threading.Thread):
     def __init__(
         self, inbox: Inbox, *, send: Callable[[Outbound], None], fail: Callable[[BaseException], None]
     ) -> None:

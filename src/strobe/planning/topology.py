@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class PlannedView:
+class ViewPlan:
     """A view with the algorithm that keeps it, at which level, and why."""
 
     view: View
@@ -42,7 +42,7 @@ class PlannedView:
         """After exactly how many transactions it has a state (complete-N); 0 where freshness decides."""
         return self.every or 0 if self.algorithm.name == "sweep" and self.level == "strong" else 0
 
-    def manager(self, others: Iterable[PlannedView]) -> ViewManager:
+    def manager(self, others: Iterable[ViewPlan]) -> ViewManager:
         """`others` are the views that share the warehouse with it."""
         shared = {s for other in others if other.view.name != self.view.name for s in other.view.sources}
         alone = not shared & set(self.view.sources)
@@ -50,10 +50,10 @@ class PlannedView:
 
 
 @dataclass(frozen=True)
-class Assembly:
+class Topology:
     project: Project
     sources: dict[str, Source]
-    views: dict[str, PlannedView]
+    views: dict[str, ViewPlan]
     schemas: dict[str, RelationSchema]
     """What the sources offered when they were last asked, by `source.table`."""
 
@@ -109,9 +109,7 @@ def source_names(sql: str) -> set[str]:
     return {relation.split(".", 1)[0] for relation in referenced_relations(sql)}
 
 
-def plan_view(
-    name: str, sql: str, config: ViewConfig, relations: Mapping[str, RelationSchema], where: str
-) -> PlannedView:
+def plan_view(name: str, sql: str, config: ViewConfig, relations: Mapping[str, RelationSchema], where: str) -> ViewPlan:
     view = compile_view(name, sql, relations, where=where)
     choice = choose(view, config.algorithm, config.consistency, config.every)
     level: str = max(config.consistency, "strong", key=LEVELS.index)
@@ -120,7 +118,7 @@ def plan_view(
     view = with_copies(view, choice.algorithm, config.cache)
     view = with_itself(view, choice.algorithm) if config.ask_view else view
     freshness = config.freshness.total_seconds()
-    return PlannedView(view, choice.algorithm, level, choice.because, freshness, choice.higher, config.every)
+    return ViewPlan(view, choice.algorithm, level, choice.because, freshness, choice.higher, config.every)
 
 
 def with_copies(view: View, algorithm: Algorithm, cache: Sequence[str]) -> View:
@@ -153,9 +151,9 @@ def with_itself(view: View, algorithm: Algorithm) -> View:
     return asking_itself(view)
 
 
-def copies(views: Mapping[str, PlannedView]) -> dict[str, PlannedView]:
+def copies(views: Mapping[str, ViewPlan]) -> dict[str, ViewPlan]:
     """The views that hold the copies which these views need, kept as they are: in the same commits."""
-    found: dict[str, PlannedView] = {}
+    found: dict[str, ViewPlan] = {}
     for planned in views.values():
         for relation in (o.relation for o in planned.view.occurrences if o.copied):
             name = copy_of(relation.source, relation.name)
@@ -167,7 +165,7 @@ def copies(views: Mapping[str, PlannedView]) -> dict[str, PlannedView]:
     return found
 
 
-def raise_levels(views: Mapping[str, PlannedView]) -> dict[str, PlannedView]:
+def raise_levels(views: Mapping[str, ViewPlan]) -> dict[str, ViewPlan]:
     """Views that share sources share commits; next to a complete one a strong one is kept at complete too.
 
     A strong view's batches would tie the rows of the view-update table together, and the complete one would skip
@@ -193,7 +191,7 @@ def raise_levels(views: Mapping[str, PlannedView]) -> dict[str, PlannedView]:
     return raised
 
 
-def assemble(project: Project, spark: Callable[[], SparkSession] = no_spark) -> Assembly:
+def assemble(project: Project, spark: Callable[[], SparkSession] = no_spark) -> Topology:
     """Open the sources and compile the views as strobe.yml has them now."""
     sources = open_sources(project, spark)
     used = {s for config in project.views.values() for s in source_names(config.sql)}
@@ -205,18 +203,18 @@ def assemble(project: Project, spark: Callable[[], SparkSession] = no_spark) -> 
     taken = next((name for name in views if name.startswith(COPIES)), None)
     if taken is not None:
         raise UserError(f"names with {COPIES} are for copies of relations", where=f"view {taken}", fix="Rename it.")
-    return Assembly(project, sources, raise_levels({**copies(views), **views}), relations)
+    return Topology(project, sources, raise_levels({**copies(views), **views}), relations)
 
 
-def as_applied(assembly: Assembly, definitions: Mapping[str, str], say: Callable[[str], None]) -> Assembly:
+def as_applied(topology: Topology, definitions: Mapping[str, str], say: Callable[[str], None]) -> Topology:
     """The views as they were last loaded (`definitions` is their SQL); what strobe.yml says otherwise is only told.
 
     Sources whose relations are known are not asked again: they may be down.
     """
-    project = assembly.project
+    project = topology.project
     used = {s for sql in definitions.values() for s in source_names(sql)}
-    known = {relation.source for relation in assembly.schemas.values()}
-    relations = {**assembly.schemas, **schemas(assembly.sources, used - known)}
+    known = {relation.source for relation in topology.schemas.values()}
+    relations = {**topology.schemas, **schemas(topology.sources, used - known)}
     views = {}
     for name, sql in definitions.items():
         config = project.views.get(name)
@@ -225,11 +223,11 @@ def as_applied(assembly: Assembly, definitions: Mapping[str, str], say: Callable
         elif config is not None and sql.strip() != config.sql.strip():
             say(f"view {name} was edited: `strobe apply` loads the new definition")
         views[name] = plan_view(name, sql, config or ViewConfig(sql=sql), relations, f"view {name}")
-    for name in assembly.views:
+    for name in topology.views:
         if name not in definitions:
             say(f"view {name} is new: `strobe apply` loads it")
     views = {name: replace(planned, view=as_loaded(planned.view, definitions)) for name, planned in views.items()}
-    return replace(assembly, views=raise_levels(views), schemas=relations)
+    return replace(topology, views=raise_levels(views), schemas=relations)
 
 
 def as_loaded(view: View, there: Collection[str]) -> View:
@@ -242,10 +240,10 @@ def as_loaded(view: View, there: Collection[str]) -> View:
     )
 
 
-def preflight(assembly: Assembly) -> None:
+def preflight(topology: Topology) -> None:
     """Raise for the first thing that is missing in a source."""
-    for name, source in assembly.sources.items():
-        relations = [relation.name for relation in assembly.relations(name)]
+    for name, source in topology.sources.items():
+        relations = [relation.name for relation in topology.relations(name)]
         for finding in source.check(relations) if relations else ():
             if finding.severity == "error":
                 raise UserError(finding.message, where=finding.where, fix=finding.fix)

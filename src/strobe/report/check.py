@@ -9,7 +9,7 @@ from strobe.algebra.schema import RelationSchema
 from strobe.cli.terminal import Document
 from strobe.config.model import Project
 from strobe.errors import StrobeError
-from strobe.planning.topology import PlannedView, open_sources, plan_view, source_names
+from strobe.planning.topology import ViewPlan, open_sources, plan_view, source_names
 from strobe.report.explain import Asked, asked
 from strobe.sources.base import Finding, Source
 from strobe.warehouse import inspect, tables
@@ -33,10 +33,10 @@ def check(project: Project) -> Document:
     }
 
 
-def _preflight(project: Project, sources: dict[str, Source]) -> tuple[list[Finding], dict[str, PlannedView]]:
+def _preflight(project: Project, sources: dict[str, Source]) -> tuple[list[Finding], dict[str, ViewPlan]]:
     findings: list[Finding] = []
     relations = _relations(sources, findings)
-    planned: dict[str, PlannedView] = {}
+    planned: dict[str, ViewPlan] = {}
     for name, config in project.views.items():
         where = f"{config.origin}: view {name}"
         try:
@@ -64,7 +64,7 @@ def _relations(sources: dict[str, Source], findings: list[Finding]) -> dict[str,
     return found
 
 
-def _of_sources(sources: dict[str, Source], readable: set[str], planned: dict[str, PlannedView]) -> Iterator[Finding]:
+def _of_sources(sources: dict[str, Source], readable: set[str], planned: dict[str, ViewPlan]) -> Iterator[Finding]:
     for name, source in sources.items():
         used = {r.name for plan in planned.values() for r in plan.view.relations if r.source == name}
         if name not in readable:
@@ -78,7 +78,7 @@ def _of_sources(sources: dict[str, Source], readable: set[str], planned: dict[st
             yield _error(error, f"source {name}")
 
 
-def _costs(project: Project, planned: PlannedView) -> Iterator[Finding]:
+def _costs(project: Project, planned: ViewPlan) -> Iterator[Finding]:
     """Look-ups that make a source read more than it should."""
     told: set[tuple[str, tuple[str, ...]]] = set()
     for each in asked(planned.view):
@@ -132,7 +132,7 @@ def _of_warehouse(project: Project) -> Iterator[Finding]:
         yield Finding("warning", f"view {name}", "it is in the warehouse, but no longer in strobe.yml", _LEAVES)
 
 
-def _view(planned: PlannedView) -> Document:
+def _view(planned: ViewPlan) -> Document:
     view = planned.view
     return {
         "algorithm": planned.algorithm.name,

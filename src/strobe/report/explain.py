@@ -10,7 +10,7 @@ from strobe.algebra.substitution import Step, next_fragment
 from strobe.algebra.view import Occurrence, View
 from strobe.cli.terminal import Document
 from strobe.managers.registry import keys, one_source
-from strobe.planning.topology import PlannedView
+from strobe.planning.topology import ViewPlan
 
 FOUND = ("key", "index", "scan", "all rows")
 """How a look-up finds its rows, by `Step.cost`."""
@@ -50,7 +50,7 @@ def asked(view: View) -> Iterator[Asked]:
                 yield Asked(changed, step, view.occurrences[step.occurrence])
 
 
-def explain(planned: PlannedView) -> Document:
+def explain(planned: ViewPlan) -> Document:
     """The plan of a view, as data."""
     view = planned.view
     return {
@@ -76,7 +76,7 @@ def explain(planned: PlannedView) -> Document:
     }
 
 
-def _change(planned: PlannedView, changed: Occurrence) -> Document:
+def _change(planned: ViewPlan, changed: Occurrence) -> Document:
     view, lacks = planned.view, planned.algorithm.lacks
     if planned.algorithm.name == "rv":
         everything = [tuple(Step(o.index, (), 3) for o in view.occurrences if o.source == s) for s in view.sources]

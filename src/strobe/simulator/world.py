@@ -180,7 +180,7 @@ class World:
             views,
             reached,
             order=self.order,
-            passing=self.passing,
+            unguaranteed=self.passing,
             together=self._together(),
             pace=dict.fromkeys(views, self.pace),
         )

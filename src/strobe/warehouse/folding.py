@@ -37,7 +37,7 @@ def fold(
     left: Iterable[Definition],
     retention: timedelta,
     at: Hook,
-    lenient: Collection[str] = (),
+    unguaranteed: Collection[str] = (),
 ) -> Published | None:
     """Fold all views to the last commit, and those that have left to where they did. Without effect while a view is
     being loaded anew.
@@ -60,7 +60,7 @@ def fold(
     came = {d.from_commit for d in definitions if newest is None or d.from_commit > newest.commit}
     for commit in sorted({*came, last.number}):
         for definition, after in _pending(log, commit, newest, standings):
-            view_table.fold(spark, layout, log, definition, after, commit, definition.view in lenient)
+            view_table.fold(spark, layout, log, definition, after, commit, definition.view in unguaranteed)
             at("fold.view")
         at("fold.before_publish")
         newest = publish(layout, definitions, commit)
@@ -83,7 +83,7 @@ def settle(spark: SparkSession, layout: Layout, left: Iterable[Definition], at: 
         standings = _standings(layout, [each]) if inspect.exists(layout.view(each.view)) else None
         end = each.to_commit or 0
         for definition, after in _pending(log, end, newest, standings or {}):
-            view_table.fold(spark, layout, log, definition, after, end, lenient=True)
+            view_table.fold(spark, layout, log, definition, after, end, unguaranteed=True)
             at("fold.view")
 
 

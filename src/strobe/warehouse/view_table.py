@@ -168,14 +168,14 @@ def fold(
     definition: Definition,
     after: int,
     through: int,
-    lenient: bool = False,
+    unguaranteed: bool = False,
 ) -> None:
     """Merge the log's rows between two commits into a view's table.
 
-    A log that takes away rows which are not there is a broken invariant; `lenient` is for views without any guarantee.
+    A log that takes away rows which are not there is a broken invariant, but for an `unguaranteed` view.
     """
     with _transaction(spark, fold_app(definition.view, definition.generation), through):
-        catch_up(spark, layout, log, definition, after, through, lenient)
+        catch_up(spark, layout, log, definition, after, through, unguaranteed)
 
 
 def empty(spark: SparkSession, layout: Layout, definition: Definition) -> None:
@@ -195,7 +195,7 @@ def catch_up(
     definition: Definition,
     after: int,
     through: int,
-    lenient: bool = False,
+    unguaranteed: bool = False,
 ) -> None:
     """The same from a log that need not be this warehouse's own: how a loaded table comes to where it joins."""
     path = layout.view(definition.view)
@@ -203,22 +203,22 @@ def catch_up(
     columns = [c for c in table.columns if c != COPY]
     change = net(spark, log, definition, after, through)
     if definition.key:
-        source, merge = _by_key(change, columns, definition.key, definition.view, lenient)
+        source, merge = _by_key(change, columns, definition.key, definition.view, unguaranteed)
     else:
-        source, merge = _by_copy(table, change, columns, definition.view, lenient)
+        source, merge = _by_copy(table, change, columns, definition.view, unguaranteed)
     source.createOrReplaceTempView("strobe_fold")
     spark.sql(f"MERGE INTO {sql_path(path)} AS t USING strobe_fold AS s {merge}")
 
 
 def _by_key(
-    change: DataFrame, columns: Sequence[str], key: Sequence[str], view: str, lenient: bool
+    change: DataFrame, columns: Sequence[str], key: Sequence[str], view: str, unguaranteed: bool
 ) -> tuple[DataFrame, str]:
     """One source row for each key: the new row, or none where it is gone."""
     coming = F.when(F.col(_COUNT) > 0, F.struct(*(F.col(quoted(c)) for c in columns)))
     how_many = F.sum(F.greatest(F.col(_COUNT), F.lit(0)))
     twice = F.raise_error(F.lit(f"view {view}: the log brings two rows with one key"))
     source = change.groupBy(*map(quoted, key)).agg(
-        F.when((how_many > 1) & F.lit(not lenient), twice).otherwise(F.max(coming)).alias(_NEW)
+        F.when((how_many > 1) & F.lit(not unguaranteed), twice).otherwise(F.max(coming)).alias(_NEW)
     )
     on = " AND ".join(f"t.{quoted(c)} = s.{quoted(c)}" for c in key)
     updates = ", ".join(f"t.{quoted(c)} = s.{_NEW}.{quoted(c)}" for c in columns)
@@ -230,7 +230,7 @@ def _by_key(
 
 
 def _by_copy(
-    table: DataFrame, change: DataFrame, columns: Sequence[str], view: str, lenient: bool
+    table: DataFrame, change: DataFrame, columns: Sequence[str], view: str, unguaranteed: bool
 ) -> tuple[DataFrame, str]:
     """One source row for each copy that comes or goes: the last copies go, new ones come after them."""
     touched = table.alias("t").join(change.alias("s"), _same("t", "s", columns), "left_semi")
@@ -238,7 +238,7 @@ def _by_copy(
     both = touched.withColumn(_COUNT, none).unionByName(change.withColumn(COPY, none))
     counted = both.groupBy(*map(quoted, columns)).agg(F.sum(_COUNT).alias(_COUNT), F.max(COPY).alias(_LAST))
     message = text(f"view {view}: the log takes away rows that the table does not hold")
-    otherwise = f"IF({_LAST} > 0, sequence(1, {_LAST}), array())" if lenient else f"raise_error({message})"
+    otherwise = f"IF({_LAST} > 0, sequence(1, {_LAST}), array())" if unguaranteed else f"raise_error({message})"
     copies = (
         f"CASE WHEN {_COUNT} > 0 THEN sequence({_LAST} + 1, {_LAST} + {_COUNT}) "
         f"WHEN {_LAST} + {_COUNT} >= 0 THEN sequence({_LAST} + {_COUNT} + 1, {_LAST}) "

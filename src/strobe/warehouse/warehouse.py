@@ -81,7 +81,7 @@ class Warehouse:
         self._last: Header | None = None
         self._definitions: list[Definition] = []
         self._members: dict[str, Member] = {}
-        self._lenient: frozenset[str] = frozenset()
+        self._unguaranteed: frozenset[str] = frozenset()
         self._appending = threading.RLock()
         self._folding = threading.RLock()
 
@@ -126,12 +126,12 @@ class Warehouse:
         generations = self._last.generations if self._last else {}
         return {d.view: d for d in self._definitions if generations.get(d.view) == d.generation}
 
-    def use(self, compiled: Sequence[View], lenient: Collection[str] = ()) -> None:
+    def use(self, compiled: Sequence[View], unguaranteed: Collection[str] = ()) -> None:
         """Take these compiled views for appends. They are the stored definitions' own SQL; others must be loaded.
 
-        `lenient` names views without any guarantee, whose changes may take away rows that are not there.
+        `unguaranteed` names views without any guarantee, whose changes may take away rows that are not there.
         """
-        self._lenient = frozenset(lenient)
+        self._unguaranteed = frozenset(unguaranteed)
         for view in compiled:
             definition = self.definitions.get(view.name)
             if definition is None or definition.sql != view.sql:
@@ -389,7 +389,9 @@ class Warehouse:
         with self._folding, in_background(self._spark), self._guarded("the view tables could not be folded"):
             there = tuple(self.definitions.values())
             left = folding.left_since(self._definitions, folding.newest_published(self.layout))
-            return folding.fold(self._background, self.layout, there, left, self._retention, self._at, self._lenient)
+            return folding.fold(
+                self._background, self.layout, there, left, self._retention, self._at, self._unguaranteed
+            )
 
     @property
     def unpublished(self) -> bool:

@@ -22,7 +22,7 @@ from strobe.errors import NotNow, UserError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from strobe.coordinator.coordinator import Service
+    from strobe.coordinator.coordinator import Coordinator
     from strobe.messages import Message
     from strobe.warehouse.control.lock import CoordinatorLock
 
@@ -75,21 +75,21 @@ def _undo(project: Project, chosen: Sequence[str]) -> Document:
 
 
 def _scripts(terminal: Terminal, project: Project, chosen: Sequence[str]) -> Document:
-    with _assembled(terminal, project) as assembly:
+    with _assembled(terminal, project) as topology:
         return {
-            name: {"statements": assembly.sources[name].prepare_script([r.name for r in assembly.relations(name)])}
+            name: {"statements": topology.sources[name].prepare_script([r.name for r in topology.relations(name)])}
             for name in chosen
-            if assembly.relations(name)
+            if topology.relations(name)
         }
 
 
 def _prepare(terminal: Terminal, project: Project, chosen: Sequence[str]) -> Document:
     found: Document = {}
-    with _assembled(terminal, project) as assembly:
+    with _assembled(terminal, project) as topology:
         for name in chosen:
-            relations = [r.name for r in assembly.relations(name)]
+            relations = [r.name for r in topology.relations(name)]
             if relations:
-                assembly.sources[name].prepare(relations)
+                topology.sources[name].prepare(relations)
             found[name] = {"relations": relations}
     return found
 
@@ -98,11 +98,11 @@ def _prepare(terminal: Terminal, project: Project, chosen: Sequence[str]) -> Doc
 def _assembled(terminal: Terminal, project: Project) -> Iterator[Any]:
     from strobe.planning.topology import assemble
 
-    assembly = assemble(project, _starter(terminal, project))
+    topology = assemble(project, _starter(terminal, project))
     try:
-        yield assembly
+        yield topology
     finally:
-        assembly.close()
+        topology.close()
 
 
 def _starter(terminal: Terminal, project: Project) -> Callable[[], SparkSession]:
@@ -168,15 +168,15 @@ def run(
     """Maintain the views until told to stop: SIGTERM and Ctrl-C finish the commit at hand, fold and end."""
     from strobe.cli.reporter import reporter
     from strobe.cli.signals import serve
-    from strobe.coordinator.coordinator import Service
+    from strobe.coordinator.coordinator import Coordinator
 
     terminal = Terminal.of(context)
     loaded = terminal.open(project, as_json)
     with reporter(terminal) as telling, _recording(record) as write:
-        service = Service(loaded, telling, record=write)
-        work = partial(service.run, until_idle=until_idle, seconds=seconds, take_over=take_over)
-        with _metrics(metrics, loaded.name, service):
-            interrupted = serve(service, telling, work)
+        coordinator = Coordinator(loaded, telling, record=write)
+        work = partial(coordinator.run, until_idle=until_idle, seconds=seconds, take_over=take_over)
+        with _metrics(metrics, loaded.name, coordinator):
+            interrupted = serve(coordinator, telling, work)
     if interrupted and until_idle:
         raise NotNow("stopped before the sources were idle", fix="Start `strobe run` again: it goes on from there.")
     if terminal.as_json:
@@ -184,13 +184,13 @@ def run(
 
 
 @contextmanager
-def _metrics(port: int | None, project: str, service: Service) -> Iterator[None]:
+def _metrics(port: int | None, project: str, coordinator: Coordinator) -> Iterator[None]:
     if port is None:
         yield
         return
     from strobe.coordinator.metrics import serving
 
-    with serving(port, project, lambda: service.document):
+    with serving(port, project, lambda: coordinator.document):
         yield
 
 
@@ -289,8 +289,8 @@ def _fold_here(terminal: Terminal, project: Project, lock: CoordinatorLock) -> i
     warehouse = Warehouse.create_or_open(spark, project.warehouse, project.retention, project.name)
     warehouse.lock = lock
     header = warehouse.fence()
-    unguarded = [name for name, algorithm in ALGORITHMS.items() if algorithm.level == "none"]
-    warehouse.use([], lenient=[name for name, view in project.views.items() if view.algorithm in unguarded])
+    unguaranteed = [name for name, algorithm in ALGORITHMS.items() if algorithm.level == "none"]
+    warehouse.use([], unguaranteed=[name for name, view in project.views.items() if view.algorithm in unguaranteed])
     warehouse.fold()
     return header.number if header else None
 
@@ -339,7 +339,7 @@ def _changed(terminal: Terminal, project: Project, wanted: Document, seconds: fl
     """Have a coordinator change the views: the one that runs, or one in this process for as long as it takes."""
     from strobe.cli.reporter import LogReporter
     from strobe.client.audit import coordinator_at_work
-    from strobe.coordinator.coordinator import Service
+    from strobe.coordinator.coordinator import Coordinator
     from strobe.warehouse.control import requests
 
     first = _last_commit(project) is None
@@ -348,8 +348,8 @@ def _changed(terminal: Terminal, project: Project, wanted: Document, seconds: fl
     if not free:
         terminal.say("asking the running coordinator")
         return requests.request(project.warehouse, wanted, timeout=seconds, say=terminal.say)
-    service = Service(project, LogReporter(terminal.redact, terminal.err), set_aside=True)
-    with coordinator_at_work(project, service, terminal.say):
+    coordinator = Coordinator(project, LogReporter(terminal.redact, terminal.err), set_aside=True)
+    with coordinator_at_work(project, coordinator, terminal.say):
         if first:  # everything is loaded already
             return {"commit": _last_commit(project)}
         return requests.request(project.warehouse, wanted, timeout=seconds)
