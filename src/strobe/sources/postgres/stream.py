@@ -25,7 +25,7 @@ from psycopg.pq import ExecStatus
 from strobe.algebra.bag import Bag, Row
 from strobe.algebra.relation import Relation
 from strobe.data.arrow import canonical_ddl
-from strobe.errors import BrokenInvariant, RelationLost, SourceUnavailable, StrobeError, UserError
+from strobe.errors import BrokenInvariant, RelationLost, SourceUnavailable, StrobeError, Unfit, UserError
 from strobe.messages import GlobalTransaction, Position
 from strobe.sources.global_transactions import global_transaction
 from strobe.sources.net_changes import ROWS, Net, Nets, remove_files
@@ -34,7 +34,7 @@ from strobe.sources.postgres.connection import STARTED, Connection, Place, ident
 from strobe.sources.postgres.pgoutput import UNCHANGED, RelationInfo, Tuple, lsn_text, parse_lsn
 from strobe.sources.postgres.position import Mark, mark_of
 from strobe.sources.postgres.slot import taken_away
-from strobe.sources.postgres.values import Decode, PgType, Unfit, decoder
+from strobe.sources.postgres.values import Decode, PgType, decoder
 
 WAITING = 200
 """Transactions that wait to be taken; while there are as many, or `ROWS` rows of theirs, the server keeps the rest."""
