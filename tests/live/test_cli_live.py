@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from paths import ROOT
 
 import strobe
 from strobe.cli.commands.query import rows
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.live, pytest.mark.usefixtures("spark")]
 
-SOURCES = Path(__file__).parent.parent.parent / "src"
+SOURCES = ROOT / "src"
 QUERY = "SELECT order_id, amount, placed FROM paid_orders ORDER BY order_id"
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
-from test_service import Shop, wait_for
+from service_shop import Shop, wait_for
 
 from strobe.warehouse.control import requests
 

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from postgres_server import PostgresServer
 from pyspark.sql import SparkSession
-from test_service import Shop, wait_for
+from service_shop import Shop, wait_for
 
 from strobe.client.audit import audit
 from strobe.config.load import load_project

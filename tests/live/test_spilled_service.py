@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from postgres_server import PostgresServer
 from pyspark.sql import SparkSession
-from test_service import Notes, Shop, wait_for
+from service_shop import Notes, Shop, wait_for
 
 from strobe.config.load import load_project
 from strobe.coordinator.coordinator import Coordinator

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from test_service import DOWN, Notes, Shop, wait_for
+from service_shop import DOWN, Notes, Shop, wait_for
 
 from strobe.apply import load
 from strobe.coordinator import coordinator as service_module

@@ -32,6 +32,25 @@ views:
 """
 """How strobe.yml begins for these two databases."""
 
+PROJECT = (
+    HEAD
+    + """\
+  paid:
+    sql: SELECT o.id, c.name, p.cents FROM sales.orders o JOIN sales.customers c ON c.id = o.customer
+         JOIN billing.payments p ON p.order_id = o.id
+    freshness: 20ms
+  pairs:
+    sql: SELECT a.state, b.id FROM sales.orders a JOIN sales.orders b ON a.customer = b.customer
+    consistency: complete
+    freshness: 20ms
+  twice:
+    sql: SELECT p.cents, q.id, o.state FROM billing.payments p JOIN sales.orders o ON o.id = p.order_id
+         JOIN billing.payments q ON q.order_id = o.id
+    freshness: 20ms
+"""
+)
+"""Three views over both."""
+
 SALES = """
     CREATE TABLE customers (id INTEGER PRIMARY KEY, name TEXT);
     CREATE TABLE orders (id INTEGER PRIMARY KEY, customer INTEGER, state TEXT);

@@ -7,8 +7,7 @@ import time
 from collections.abc import Mapping
 
 import pytest
-from test_auditor_levels import bag, copies, counters, state
-from test_auditor_oracle import Literal, distinct, evaluate, random_world
+from histories import Literal, bag, copies, counters, distinct, evaluate, random_world, state
 
 from strobe.algebra.bag import Bag
 from strobe.auditor.levels import Evaluate, HistoryTransaction, Judge, Verdict

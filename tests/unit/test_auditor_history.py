@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paths import ROOT
 
 from strobe.algebra.bag import Bag
 from strobe.algebra.schema import Column, RelationSchema
@@ -24,7 +25,7 @@ from strobe.auditor.values import Unfit, decode, encode, normal_type
 from strobe.cli.main import main
 from strobe.errors import UserError
 
-DOCS = Path(__file__).parent.parent.parent / "docs" / "histories.md"
+DOCS = ROOT / "docs" / "histories.md"
 
 
 def documented() -> tuple[str, str]:

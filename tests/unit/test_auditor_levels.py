@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
+from histories import bag, copies, counters, state
 
 from strobe.algebra.bag import Bag
 from strobe.auditor.levels import CannotEvaluate, Evaluate, HistoryTransaction, Judge, satisfies
@@ -16,33 +17,8 @@ from strobe.errors import BrokenInvariant, UserError
 Rows = Sequence[tuple[Any, ...]]
 
 
-def bag(columns: str, *rows: tuple[Any, ...], count: int = 1) -> Bag:
-    return Bag.of(columns.split(), rows, count)
-
-
 def change(columns: str, plus: Rows = (), minus: Rows = ()) -> Bag:
     return bag(columns, *plus).add(bag(columns, *minus, count=-1))
-
-
-def copies(contents: Mapping[str, Mapping[str, Bag]]) -> dict[str, Bag]:
-    """One view for every relation: its copy."""
-    return {name: rows for relations in contents.values() for name, rows in relations.items()}
-
-
-def counters(*changes: str, evaluate: Evaluate = copies, limit: int = 20_000) -> Judge:
-    """Sources x and y, each with a relation of its own name, into which transactions put numbers: `x1`, `y1`, or `x1y1`
-    for a global one."""
-    initial = {"x": {"x": bag("n")}, "y": {"y": bag("n")}}
-    transactions = []
-    for i, text in enumerate(changes, 1):
-        parts = {source: {source: bag("n", (int(n),))} for source, n in zip(text[::2], text[1::2], strict=True)}
-        transactions.append(HistoryTransaction(f"T{i}", parts))
-    return Judge(initial, transactions, evaluate, limit=limit)
-
-
-def state(x: int, y: int = 0) -> dict[str, Bag]:
-    """What copies of x and y are after so many transactions of each, if they put 1, 2, …"""
-    return {"x": bag("n", *((n,) for n in range(1, x + 1))), "y": bag("n", *((n,) for n in range(1, y + 1)))}
 
 
 NONSENSE = {"x": bag("n", (99,)), "y": bag("n")}

@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 import typer
+from paths import ROOT
 from patience import PATIENCE
 from rich.console import Console
 from rich.live import Live
@@ -37,8 +38,6 @@ from strobe.errors import Fenced, NotNow, StrobeError, UserError
 from strobe.planning.topology import open_sources
 from strobe.warehouse.control.lock import write_heartbeat
 from strobe.warehouse.records import Header
-
-ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.fixture

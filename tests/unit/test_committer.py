@@ -8,8 +8,8 @@ from datetime import datetime, timezone
 from typing import Any
 
 import pytest
+from committing import Kept, V
 from patience import PATIENCE
-from test_removals import Kept, V
 
 from strobe.algebra.bag import Bag
 from strobe.messages import ActionList, Position, WarehouseTransaction

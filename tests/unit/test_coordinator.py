@@ -12,7 +12,7 @@ from pathlib import Path
 
 import memory_live
 import pytest
-from memory_live import HEAD, Audits, MemoryWarehouse, compare, contents, opened, run
+from memory_live import PROJECT, Audits, MemoryWarehouse, compare, contents, opened, run
 from patience import PATIENCE, Writing, eventually
 
 from strobe.errors import CommitUnknown, SourceLost
@@ -23,24 +23,6 @@ from strobe.pipeline import pipeline as coordinator_module
 from strobe.pipeline.pipeline import Pipeline
 from strobe.planning.topology import Topology
 from strobe.warehouse.records import Commit
-
-PROJECT = (
-    HEAD
-    + """\
-  paid:
-    sql: SELECT o.id, c.name, p.cents FROM sales.orders o JOIN sales.customers c ON c.id = o.customer
-         JOIN billing.payments p ON p.order_id = o.id
-    freshness: 20ms
-  pairs:
-    sql: SELECT a.state, b.id FROM sales.orders a JOIN sales.orders b ON a.customer = b.customer
-    consistency: complete
-    freshness: 20ms
-  twice:
-    sql: SELECT p.cents, q.id, o.state FROM billing.payments p JOIN sales.orders o ON o.id = p.order_id
-         JOIN billing.payments q ON q.order_id = o.id
-    freshness: 20ms
-"""
-)
 
 
 def project(folder: Path, level: str = "complete") -> Topology:

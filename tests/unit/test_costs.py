@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import combinations
-from pathlib import Path
 from statistics import mean
 from xml.etree import ElementTree
 
@@ -26,7 +25,6 @@ from benchmarks.costs.formulas import (
 from benchmarks.costs.study import Costs, carry_out, crossover, measured
 from benchmarks.costs.workload import SCHEDULES, Workload, plain_order
 
-ROOT = Path(__file__).parent.parent.parent
 P = Parameters()
 SHAPES = [(100, 4), (60, 2), (40, 4), (108, 6)]
 """C and J."""

@@ -8,13 +8,11 @@ tests/live/test_warehouse_faults.py what concerns the warehouse.
 from __future__ import annotations
 
 import random
-import re
 import threading
 import time
 from contextlib import ExitStack, closing
 from datetime import datetime, timedelta, timezone
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -27,9 +25,6 @@ import strobe.pipeline.committer as committer_module
 import strobe.pipeline.pipeline as coordinator_module
 from strobe.errors import AccessRefused, SourceUnavailable
 from strobe.simulator.world import Contents
-
-ROOT = Path(__file__).parents[2]
-
 
 # The network.
 
@@ -310,19 +305,3 @@ def test_a_clock_that_is_moved(world: World, monkeypatch: pytest.MonkeyPatch) ->
     times = [commit.committed_at for commit in world.warehouse.commits]
     assert times == sorted(set(times)) and times[0] > datetime.now(timezone.utc) - timedelta(days=2)
     world.judge()
-
-
-# The catalogue.
-
-
-def test_the_catalogue_names_tests_that_exist() -> None:
-    """Every test that docs/faults.md names is there, and every test of faults is named."""
-    text = (ROOT / "docs" / "faults.md").read_text()
-    named = set(re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", text))
-    assert len(named) > 20
-    for file, test in named:
-        assert f"def {test}(" in (ROOT / file).read_text(), f"{file}::{test}"
-    for path in (ROOT / "tests").rglob("test_*fault*.py"):
-        there = set(re.findall(r"^def (test_\w+)\(", path.read_text(), re.MULTILINE))
-        of_this = {test for file, test in named if ROOT / file == path}
-        assert there - {"test_the_catalogue_names_tests_that_exist"} <= of_this, path

@@ -6,30 +6,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 
 import pytest
+from committing import KEYS, Kept, V
 from hypothesis import given
 from hypothesis import strategies as st
 from patience import PATIENCE
 
 from strobe.algebra.bag import Bag, Row
 from strobe.algebra.relation import Relation
-from strobe.algebra.schema import Column, RelationSchema
-from strobe.algebra.view import Equality, Occurrence, Output, View
 from strobe.errors import BrokenInvariant
 from strobe.merge.removals import First, Removal, Resolved, combined, resolve
 from strobe.messages import ActionList, KeyDelete, Position, WarehouseTransaction
 from strobe.pipeline.committer import Committer
 from strobe.warehouse.records import Commit
-
-
-def relation(name: str, columns: str, key: str) -> RelationSchema:
-    return RelationSchema("x", name, tuple(Column(n, "bigint") for n in columns.split()), tuple(key.split()))
-
-
-R = Occurrence(0, "r", relation("r", "id a", "id"), ("id", "a"))
-S = Occurrence(1, "s", relation("s", "m n b", "m n"), ("n", "m", "b"))
-OUTPUTS = tuple(Output(f"o_{a}", a) for a in ("r0c0", "r0c1", "r1c1", "r1c0"))
-V = View("v", "", (R, S), (Equality(0, "a", 1, "b"),), None, OUTPUTS, ("o_r0c0", "o_r1c1", "o_r1c0"))
-KEYS = {0: ("r0c0",), 1: ("r1c1", "r1c0")}
 
 
 class Far:
@@ -184,16 +172,6 @@ def test_a_key_that_the_view_does_not_show_is_refused() -> None:
     removal = Removal((KeyDelete(1, Bag(["r1c0"], {(1,): 1})),))
     with pytest.raises(BrokenInvariant, match="no key that the view shows"):
         resolve(V, {1: removal}, {})
-
-
-class Kept:
-    """A warehouse that keeps what is appended."""
-
-    def __init__(self) -> None:
-        self.commits: list[Commit] = []
-
-    def append(self, commits: Sequence[Commit]) -> None:
-        self.commits += commits
 
 
 def test_a_removal_alone_is_a_commit() -> None:

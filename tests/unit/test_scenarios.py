@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from paths import ROOT
 
 from strobe.auditor.levels import satisfies
 from strobe.cli.main import main
@@ -27,7 +28,6 @@ from strobe.simulator.scenario_text import write
 from strobe.simulator.specimens import SPECIMENS
 from strobe.simulator.trial import Outcome, carry_out
 
-ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = sorted((ROOT / "examples" / "papers").glob("*.scenario"))
 
 

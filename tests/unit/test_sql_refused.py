@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
+from paths import ROOT
 
 from strobe.algebra.schema import Column, RelationSchema
 from strobe.algebra.sql import compile_view, referenced_relations
@@ -201,7 +201,7 @@ def test_volatile_functions_are_off_the_list(name: str) -> None:
 
 def test_the_reference_lists_every_function() -> None:
     """docs/sql.md names exactly the functions that are allowed."""
-    reference = (Path(__file__).parents[2] / "docs" / "sql.md").read_text(encoding="utf-8")
+    reference = (ROOT / "docs" / "sql.md").read_text(encoding="utf-8")
     assert set(re.findall(r"`(\w+)`", reference.split("## Functions")[1])) == ALLOWED
 
 
