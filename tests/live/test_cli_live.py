@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import strobe
-from strobe.cli.commands.query import rows
 from strobe.cli.main import main
+from strobe.report.rows import rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

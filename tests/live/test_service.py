@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from shopfloor import BILLING, PROJECT, SALES, VIEWS
 
 from strobe.auditor.replay import states
-from strobe.client.audit import coordinator_at_work
+from strobe.client.local import coordinator_at_work
 from strobe.config.load import load_project
 from strobe.coordinator import availability
 from strobe.coordinator.coordinator import Coordinator
