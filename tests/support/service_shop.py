@@ -15,7 +15,7 @@ from memory_live import HEAD
 from pyspark.sql import SparkSession
 from shopfloor import BILLING, PROJECT, SALES
 
-from strobe.client.audit import coordinator_at_work
+from strobe.client.local import coordinator_at_work
 from strobe.config.load import load_project
 from strobe.coordinator.coordinator import Coordinator
 from strobe.planning.topology import assemble
