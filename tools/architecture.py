@@ -1,0 +1,104 @@
+"""Writes the parts of docs/architecture.md that the code itself says: the tree, the import table and the state tables.
+
+    python tools/architecture.py [--check]
+
+Each part stands between `<!-- name -->` and `<!-- /name -->`. With `--check` nothing is written, and the exit code is 1 if
+the page is not what the code says.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "src" / "strobe"
+PAGE = ROOT / "docs" / "architecture.md"
+
+ORDER = (
+    *("config", "algebra", "integrator", "managers", "merge", "engine", "data", "sources", "spark", "warehouse"),
+    *("planning", "pipeline", "apply", "coordinator", "client", "report", "auditor", "simulator", "demo", "cli"),
+)
+"""The folders, from what knows least to what knows most."""
+
+
+def main(arguments: list[str]) -> int:
+    page = PAGE.read_text(encoding="utf-8")
+    written = rendered(page)
+    if "--check" in arguments:
+        if written != page:
+            print(f"{PAGE.relative_to(ROOT)} is not what the code says: run `python tools/architecture.py`")
+        return int(written != page)
+    PAGE.write_text(written, encoding="utf-8")
+    return 0
+
+
+def rendered(page: str) -> str:
+    """The page with every generated part as the code says it now."""
+    for name, lines in PARTS.items():
+        text = "\n".join(lines())
+        page, found = re.subn(
+            rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", lambda m, t=text: f"{m[1]}{t}\n{m[2]}", page, flags=re.DOTALL
+        )
+        if not found:
+            raise SystemExit(f"{PAGE.relative_to(ROOT)} has no part {name!r}")
+    return page
+
+
+def tree() -> Iterator[str]:
+    """Every folder and module with the first sentence of what it says of itself."""
+    yield "```"
+    for module in sorted(PACKAGE.glob("*.py")):
+        if module.stem != "__init__":
+            yield _line(module, 0)
+    folders = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
+    if folders != set(ORDER):
+        raise SystemExit(f"tools/architecture.py does not know where these stand: {sorted(folders ^ set(ORDER))}")
+    for name in ORDER:
+        yield from _folder(PACKAGE / name, 0)
+    yield "```"
+
+
+def _folder(folder: Path, depth: int) -> Iterator[str]:
+    yield _line(folder / "__init__.py", depth)
+    for module in sorted(folder.glob("*.py")):
+        if not module.stem.startswith("__"):
+            yield _line(module, depth + 1)
+    for inner in sorted(path for path in folder.iterdir() if (path / "__init__.py").exists()):
+        yield from _folder(inner, depth + 1)
+
+
+def _line(module: Path, depth: int) -> str:
+    name = f"{module.parent.name}/" if module.stem == "__init__" else module.name
+    return f"{'  ' * depth + name:<28} {_first_sentence(module)}".rstrip()
+
+
+def _first_sentence(module: Path) -> str:
+    said = ast.get_docstring(ast.parse(module.read_text(encoding="utf-8"))) or ""
+    paragraph = " ".join(said.split("\n\n")[0].split())
+    return re.split(r"(?<=[.])\s", paragraph)[0].rstrip(".:")
+
+
+def imports() -> Iterator[str]:
+    """Who may know whom, as tools/check_imports.py has it."""
+    import check_imports
+
+    rows = check_imports.MAY_IMPORT
+    common = [box for box in rows if not rows[box] - {"errors", "algebra"} and box != "config"]
+    yield f"The basics are {', '.join(f'`{box}`' for box in common)}."
+    yield ""
+    yield "| box | may import, besides the basics |"
+    yield "|---|---|"
+    for box, others in rows.items():
+        if not box.startswith("__") and box not in common:
+            beyond = [other for other in rows if other in others and other not in common]
+            yield f"| `{box}` | {', '.join(f'`{other}`' for other in beyond) or 'nothing'} |"
+
+
+PARTS: dict[str, Callable[[], Iterator[str]]] = {"tree": tree, "imports": imports}
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
