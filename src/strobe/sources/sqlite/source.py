@@ -26,9 +26,12 @@ from strobe.messages import Position, Seen, Transaction
 from strobe.sources.base import Finding, Reader, Source
 from strobe.sources.net_changes import Nets, remove_files
 from strobe.sources.sqlite.catalog import read_table, table_names
+from strobe.sources.sqlite.connection import Place
+from strobe.sources.sqlite.gate import Gate
+from strobe.sources.sqlite.position import end_of_log, position_at
 from strobe.sources.sqlite.preflight import check
 from strobe.sources.sqlite.preparation import Prepared, Watched, prepare_statements, prepared, undo_statements
-from strobe.sources.sqlite.reader import Gate, Place, Rows, SqliteReader, end_of_log, position_at
+from strobe.sources.sqlite.reader import Rows, SqliteReader
 from strobe.sources.sqlite.triggers import LOG, note_name
 
 POLL_SECONDS = 0.02
