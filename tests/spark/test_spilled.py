@@ -14,7 +14,7 @@ from strobe.algebra.bag import NAN, Bag
 from strobe.algebra.relation import Relation
 from strobe.data.spilled import Spilled, in_spark
 from strobe.sources import net_changes as nets_module
-from strobe.sources.net_changes import Nets
+from strobe.sources.net_changes import NetChanges
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,7 +49,7 @@ def test_spark_reads_pieces_as_the_driver_does(
     """Rows that come, go and come again in different pieces, of every kind of value, with and without old row images;
     and what is computed from them, together with rows in memory."""
     monkeypatch.setattr(nets_module, "ROWS", 40)
-    rng, nets = random.Random(5), Nets(tmp_path)
+    rng, nets = random.Random(5), NetChanges(tmp_path)
     key = ("id", "x")
 
     def row() -> tuple[Any, ...] | None:

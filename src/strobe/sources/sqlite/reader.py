@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any
 
 from strobe.algebra.bag import Row
-from strobe.errors import SourceUnavailable, UserError
+from strobe.errors import SourceUnavailable, Unfit, UserError
 from strobe.messages import Lookup, Seen
 from strobe.sources.base import Reader
 from strobe.sources.sqlite.catalog import Table, quote, read_table
@@ -16,7 +16,7 @@ from strobe.sources.sqlite.connection import Place
 from strobe.sources.sqlite.gate import Gate
 from strobe.sources.sqlite.position import end_of_log
 from strobe.sources.sqlite.triggers import LOG
-from strobe.sources.sqlite.values import Unfit, decoder, encoder
+from strobe.sources.sqlite.values import decoder, encoder
 
 PARAMETERS = 500
 

@@ -17,7 +17,7 @@ from typing import Any
 from strobe.algebra.relation import Relation
 from strobe.errors import SourceUnavailable
 from strobe.messages import Position, Transaction
-from strobe.sources.net_changes import Nets, remove_files
+from strobe.sources.net_changes import NetChanges, remove_files
 from strobe.sources.sqlite.catalog import read_table
 from strobe.sources.sqlite.connection import Place
 from strobe.sources.sqlite.gate import Gate
@@ -141,7 +141,7 @@ class Group:
         self._connection = connection
         self._watched = state.by_id
         self._focus = focus
-        self._nets = Nets(spill)
+        self._net = NetChanges(spill)
         self._decoders: dict[int, tuple[list[int], dict[str, str], Rows]] = {}
 
     def add(self, watch: int, sign: int, values: Sequence[Any]) -> None:
@@ -153,9 +153,9 @@ class Group:
         places, types, rows = self._decoders[watch]
         if places:
             row = rows.decode([values[i] for i in places])
-            net = self._nets.of(watched.relation, types)
+            net = self._net.of(watched.relation, types)
             net.change(*((None, row) if sign > 0 else (row, None)))
-            self._nets.grew(sum([len(value) for value in row if isinstance(value, (str, bytes))]))
+            self._net.grew(sum([len(value) for value in row if isinstance(value, (str, bytes))]))
 
     def _decoder(self, watched: Watched) -> tuple[list[int], dict[str, str], Rows]:
         used = watched.columns if self._focus is None else self._focus.get(watched.relation, ())
@@ -165,8 +165,8 @@ class Group:
         return places, types, Rows(self._place, watched.relation, types, key)
 
     def changes(self) -> dict[str, Relation]:
-        return self._nets.take()[0]
+        return self._net.take()[0]
 
     def forget(self) -> None:
         """It could not be read to its end."""
-        self._nets.forget()
+        self._net.forget()
