@@ -49,7 +49,7 @@ from strobe.warehouse.records import Commit, Header
 from strobe.warehouse.warehouse import Warehouse
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from strobe.spark.session import SparkSession
 
 
 BEAT = 0.5

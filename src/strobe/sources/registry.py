@@ -11,10 +11,11 @@ from strobe.errors import UserError
 if TYPE_CHECKING:
     from strobe.sources.base import Source
 
+SparkStarter = Callable[[], Any]
+"""Returns the Spark session, which it starts when it is first called."""
 
-def open_source(
-    name: str, config: Any, warehouse: Path, spark: Callable[[], Any] | None, project: str = "strobe"
-) -> Source:
+
+def open_source(name: str, config: Any, warehouse: Path, spark: SparkStarter | None, project: str = "strobe") -> Source:
     """The source that `strobe.yml` describes under this name. Only sources that read through Spark call `spark`.
 
     What is put into a database carries the name of the project."""
