@@ -15,7 +15,7 @@ import pytest
 from memory_live import PROJECT, Audits, MemoryWarehouse, compare, contents, opened, run
 from patience import PATIENCE, Writing, eventually
 
-from strobe.errors import CommitUnknown, SourceLost
+from strobe.errors import CommitUnknown, Fenced, SourceLost, StrobeError, UserError
 from strobe.managers.base import Inbound, Outbound
 from strobe.managers.sweep import Sweep
 from strobe.messages import Cut, GlobalTransaction, Message, Position, Rel, Transaction
@@ -230,24 +230,47 @@ def test_complete_n_shows_exactly_every_nth_state(tmp_path: Path) -> None:
     compare(topology, warehouse, past, states)
 
 
-def test_an_unknown_append_is_told_though_a_source_is_lost_first(tmp_path: Path) -> None:
-    """Which of the two matters more: what was lost would be found again, the commits might be counted twice."""
+UNKNOWN = CommitUnknown("the append may have happened")
+LOST = SourceLost("its log is gone", source="billing")
+WRONG = UserError("divided by zero")
+FENCED = Fenced("another coordinator has taken over")
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "told"),
+    [
+        (None, UNKNOWN, UNKNOWN),
+        (None, WRONG, WRONG),
+        (LOST, None, LOST),
+        (LOST, UNKNOWN, UNKNOWN),
+        (LOST, WRONG, LOST),
+        (WRONG, UNKNOWN, WRONG),
+        (FENCED, UNKNOWN, FENCED),
+    ],
+)
+def test_which_of_two_errors_a_run_ends_with(
+    tmp_path: Path, first: StrobeError | None, then: StrobeError | None, told: StrobeError
+) -> None:
+    """The first; but an append of unknown outcome counts more than a lost source, which would be found again, while the
+    commits might be counted twice. What fails while a run comes to its end is told too."""
     topology = project(tmp_path)
     positions = {n: {s: topology.sources[s].now().text for s in p.view.sources} for n, p in topology.views.items()}
     last = Commit(1, datetime.now(timezone.utc), positions)
-    told = threading.Event()
+    ending = threading.Event()
 
     class Failing(MemoryWarehouse):
         def append(self, commits: Sequence[Commit]) -> None:
-            pipeline.fail(SourceLost("its log is gone", source="billing"))
-            told.set()
+            if first is not None:
+                pipeline.fail(first)
+            ending.set()
             eventually(lambda: pipeline.committer._stopping)
-            raise CommitUnknown("the append may have happened")
+            if then is not None:
+                raise then
 
     warehouse = Failing(topology, last, {}, 0)
     pipeline = Pipeline(topology, warehouse, last, through_spark=memory_live._no_spark)  # type: ignore[arg-type]  # in memory
     with closing(sqlite3.connect(tmp_path / "sales.db")) as connection, connection:
         connection.execute("INSERT INTO orders VALUES (50, 1, 'x')")
-    with pytest.raises(CommitUnknown):
-        pipeline.run()
-    assert told.is_set()
+    with pytest.raises(StrobeError) as error:
+        pipeline.run(lambda: first is None and ending.is_set())
+    assert error.value is told and ending.is_set()

@@ -16,8 +16,8 @@ from strobe.errors import SourceUnavailable, UserError
 from strobe.managers.base import ViewManager
 from strobe.managers.choice import choose
 from strobe.managers.registry import ALGORITHMS, LEVELS, Algorithm, Setting, asking_itself, copied, keys
-from strobe.sources.base import Source
-from strobe.sources.registry import SparkStarter, open_source
+from strobe.sources.base import Source, SparkStarter
+from strobe.sources.registry import open_source
 from strobe.warehouse.layout import COPIES, copy_of, quoted
 
 

@@ -19,7 +19,16 @@ from strobe.apply.cutover import Cutover
 from strobe.apply.plan import ApplyPlan
 from strobe.coordinator import availability as module
 from strobe.coordinator.availability import Availability
-from strobe.errors import LostGuarantee, NotNow, RelationLost, SourceLost, SourceUnavailable, StrobeError
+from strobe.errors import (
+    AccessRefused,
+    LostGuarantee,
+    NotNow,
+    RelationLost,
+    SourceLost,
+    SourceUnavailable,
+    StrobeError,
+    UserError,
+)
 from strobe.planning.topology import Topology
 from strobe.warehouse.layout import Layout
 from strobe.warehouse.records import Commit, Definition
@@ -78,10 +87,10 @@ class World:
             connection.execute("CREATE TABLE payments (id INTEGER PRIMARY KEY, order_id INTEGER, cents INTEGER)")
         connection.close()
 
-    def mind(self, absences: Availability) -> set[str] | None:
+    def mind(self, absences: Availability, pipeline: Any = None) -> set[str] | None:
         """What a running loop would be told, when it has been looked once."""
         absences.regroup = None
-        pipeline: Any = SimpleNamespace(
+        pipeline = pipeline or SimpleNamespace(
             monitors={}, topology=replace(self.topology, views={}), committer=SimpleNamespace(last=self.last)
         )
         absences.mind(pipeline)
@@ -290,6 +299,37 @@ def test_a_source_that_is_down_at_the_start_is_waited_for(world: World) -> None:
     assert world.mind(absences) == set()
     world.loaded_anew("orders", "people", "both")
     assert world.begin(absences, world.unasked) == set(world.definitions) and not absences.down
+
+
+@pytest.mark.parametrize("error", [SourceUnavailable("it is down"), AccessRefused("not this one")])
+def test_how_long_a_source_may_be_down(world: World, monkeypatch: pytest.MonkeyPatch, error: SourceUnavailable) -> None:
+    """Ten seconds on end, whatever is wrong with it; then the views that can go on without it do. One that all views
+    need is waited for, and so is one that answers in between."""
+    now, problems = [100.0], {"billing": error}
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    absences = world.absences()
+    pipeline: Any = SimpleNamespace(
+        monitors={"sales": None, "billing": None},
+        topology=world.present(absences),
+        committer=SimpleNamespace(last=world.last),
+        problem=problems.get,
+    )
+
+    def after(seconds: float) -> set[str] | None:
+        now[0] += seconds
+        return world.mind(absences, pipeline)
+
+    assert after(0.0) is None and after(10.0) is None
+    problems.clear()
+    assert after(0.5) is None
+    problems["billing"] = error
+    assert after(0.5) is None and after(9.9) is None
+    assert after(0.2) == {"billing"}
+    problems["sales"] = error
+    assert after(0.0) == {"billing"}
+    assert after(10.1) is None, "nothing would be left"
+    problems.update(sales=UserError("bad data"))  # type: ignore[dict-item]  # which nobody waits for
+    assert after(20.0) == {"billing"}
 
 
 def test_a_source_that_does_not_say_what_it_offers(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

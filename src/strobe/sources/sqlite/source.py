@@ -23,7 +23,7 @@ from strobe.algebra.relation import Relation
 from strobe.algebra.schema import RelationSchema
 from strobe.errors import SourceUnavailable, UserError
 from strobe.messages import Position, Seen, Transaction
-from strobe.sources.base import Finding, Reader, Source
+from strobe.sources.base import Finding, Reader, Source, SourceContext
 from strobe.sources.net_changes import NetChanges, remove_files
 from strobe.sources.sqlite.catalog import read_table, table_names
 from strobe.sources.sqlite.preflight import check
@@ -44,6 +44,10 @@ class SqliteSource(Source):
         self._place = Place(name, Path(path))
         self._gate = Gate()
         self._focus: Mapping[str, Collection[str]] | None = None
+
+    @classmethod
+    def from_config(cls, name: str, config: Any, context: SourceContext) -> SqliteSource:
+        return cls(name, config.path)
 
     def schemas(self) -> tuple[RelationSchema, ...]:
         """Tables with their columns of a supported declared type; other columns are left out."""
