@@ -13,17 +13,17 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from strobe.algebra.relation import Relation
 from strobe.apply import catch_up, plan
 from strobe.apply.cutover import Cutover
 from strobe.apply.load import load
 from strobe.config.model import Project
-from strobe.coordinator import status
 from strobe.coordinator.availability import Availability
 from strobe.coordinator.maintenance import Maintenance
 from strobe.coordinator.requests import RequestHandler
+from strobe.coordinator.status import Reporter, Status, observe
 from strobe.errors import (
     CommitUnknown,
     Fenced,
@@ -32,7 +32,6 @@ from strobe.errors import (
     SparkLost,
     UserError,
 )
-from strobe.events import Reporter
 from strobe.failpoints import reach
 from strobe.messages import Message, Query, Seen
 from strobe.pipeline.answerer import SparkAnswer
@@ -90,8 +89,8 @@ class Coordinator:
         self._cutover = Cutover(project, self.spark, reporter)
         self._ended = threading.Event()
         self._epoch = 0
-        self._document: dict[str, Any] = {"state": "starting"}
-        self._next_document = 0.0
+        self._status: Status | None = None
+        self._next_status = 0.0
         self._failures: list[int] = []
         """The commits after which an append failed in an unknown way."""
         self._without_spark: list[int] = []
@@ -105,9 +104,9 @@ class Coordinator:
             pipeline.stop_requested.set()
 
     @property
-    def document(self) -> dict[str, Any]:
-        """What the loop last said of itself; it has sources once the views are kept."""
-        return self._document
+    def status(self) -> Status | None:
+        """What the loop last said of itself; None before the views are kept."""
+        return self._status
 
     # Starting.
 
@@ -285,10 +284,8 @@ class Coordinator:
             maintenance.fold_soon()
         handler = RequestHandler(self.project.warehouse, self._cutover, pipeline)
         quiet = _Quiet(pipeline)
-        self._document, self._next_document = (
-            status.document(pipeline, self._availability.down, self._availability.problems),
-            0.0,
-        )
+        self._status = observe(pipeline, self._availability.down, self._availability.problems)
+        self._next_status = 0.0
         self._heartbeat()
 
         def done() -> bool:
@@ -296,9 +293,9 @@ class Coordinator:
                 return True
             handler.look()
             self._unstage(pipeline)
-            if time.monotonic() >= self._next_document:
-                self._document = status.document(pipeline, self._availability.down, self._availability.problems)
-                self._next_document = time.monotonic() + BEAT
+            if time.monotonic() >= self._next_status:
+                self._status = observe(pipeline, self._availability.down, self._availability.problems)
+                self._next_status = time.monotonic() + BEAT
                 self._availability.mind(pipeline)
             if self._stop.is_set() or (self._deadline is not None and time.monotonic() >= self._deadline):
                 return True
@@ -332,7 +329,7 @@ class Coordinator:
             handler.abandon()
             self._cutover.abandon()
             self.pipeline = None
-            self._document = status.document(pipeline, self._availability.down, self._availability.problems)
+            self._status = observe(pipeline, self._availability.down, self._availability.problems)
         return pipeline.committer.last
 
     def _beat(self) -> None:
@@ -358,12 +355,13 @@ class Coordinator:
             if self.pipeline is not None and (lost := self._spark_lost()) is not None:
                 self.pipeline.fail(lost)
             self._heartbeat()
-            if "sources" in self._document:
-                self._reporter.status(self._document)
+            if self._status is not None:
+                self._reporter.status(self._status)
 
     def _heartbeat(self, stopped: bool = False) -> None:
         with suppress(OSError):  # a full disk: the coordinator works on, and tries again
-            write_heartbeat(self._layout.control, {**self._document, "epoch": self._epoch, "stopped": stopped})
+            said = self._status.document() if self._status else {"state": "starting"}
+            write_heartbeat(self._layout.control, {**said, "epoch": self._epoch, "stopped": stopped})
 
     def _answer_through_spark(self, topology: Topology) -> SparkAnswer:
         def answer(source: Source, query: Query) -> tuple[tuple[Relation, ...], Seen]:
