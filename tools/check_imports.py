@@ -98,12 +98,7 @@ NOT_YET = {
     ("cli.commands.act", "warehouse"),
     ("cli.commands.look", "warehouse"),
     ("cli.commands.pin", "warehouse"),
-    ("data.spilled", "spark"),
-    ("pipeline.committer", "warehouse"),
-    ("pipeline.in_flight", "spark"),
-    ("pipeline.pipeline", "warehouse"),
     ("planning.topology", "data"),
-    ("planning.topology", "warehouse"),
     ("report.check", "cli"),
     ("report.explain", "cli"),
     ("report.status", "cli"),
@@ -112,7 +107,7 @@ NOT_YET = {
         (module, "pyspark")
         for module in (
             *("__init__", "apply.catch_up", "apply.cutover", "apply.load", "cli.commands.act", "cli.commands.query"),
-            *("client.audit", "coordinator.coordinator", "data.spilled", "pipeline.in_flight", "planning.topology"),
+            *("client.audit", "coordinator.coordinator", "planning.topology"),
             "sources.files.source",
         )
     ),
