@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import signal
-import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable
+from editing import ask, edit, judged, last, wait_for
 from shopfloor import Shop
 
 from strobe.algebra.bag import Bag
 from strobe.auditor.replay import states
-from strobe.demo.oracle import Oracle
-from strobe.warehouse import inspect
 
 pytestmark = [pytest.mark.spark, pytest.mark.live, pytest.mark.slow]
 
@@ -62,10 +59,6 @@ EDIT: dict[str, Any] = {
 }
 
 
-def edit(shop: Shop, text: str) -> None:
-    (shop.folder / "strobe.yml").write_text(text)
-
-
 @contextmanager
 def running(shop: Shop, commits: int = 3) -> Iterator[Popen[str]]:
     """`strobe run`, ended cleanly; some commits have been made before."""
@@ -77,45 +70,6 @@ def running(shop: Shop, commits: int = 3) -> Iterator[Popen[str]]:
         process.send_signal(signal.SIGTERM)
         output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
-
-
-def last(shop: Shop) -> Any:
-    warehouse = shop.folder / "warehouse"
-    return inspect.last_header(warehouse) if inspect.exists(warehouse / "log") else None
-
-
-def wait_for(shop: Shop, commit: int, patience: float = 300) -> None:
-    end = time.monotonic() + patience
-    while (header := last(shop)) is None or header.number < commit:
-        assert time.monotonic() < end, f"there was no commit {commit}"
-        time.sleep(0.2)
-
-
-def ask(shop: Shop, *arguments: str, code: int = 0) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(shop.strobe(*arguments, "--json", code=code, timeout=400))
-    return found
-
-
-def judged(shop: Shop) -> dict[str, list[int]]:
-    """Every committed state of every view by its definition then; all views at one vector. The commits of each."""
-    shop.archive.stop()
-    warehouse = shop.folder / "warehouse"
-    definitions = {(d.view, d.generation): d.sql for d in inspect.definitions(warehouse)}
-    generations = {p.header.number: p.header.generations for p in inspect.history(warehouse, 1_000_000)}
-    seen: dict[str, list[int]] = {}
-    with closing(Oracle(shop.archive)) as oracle:
-        for state in states(warehouse):
-            assert state.views.keys() == generations[state.commit].keys()
-            vector: dict[str, set[str]] = {}
-            for view, rows in state.views.items():
-                positions = state.positions[view]
-                sql = definitions[view, generations[state.commit][view]]
-                assert rows == oracle.recompute(sql, positions), f"{view} is wrong at commit {state.commit}"
-                seen.setdefault(view, []).append(state.commit)
-                for source, position in positions.items():
-                    vector.setdefault(source, set()).add(position)
-            assert all(len(found) == 1 for found in vector.values()), f"commit {state.commit} is torn: {vector}"
-    return seen
 
 
 @pytest.mark.timeout(600)

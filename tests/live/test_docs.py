@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from paths import ROOT
 
 pytestmark = [pytest.mark.spark, pytest.mark.live]
 
-ROOT = Path(__file__).parents[2]
 SQLITE = """#!{python}
 import sqlite3, sys
 with sqlite3.connect(sys.argv[1], timeout=20) as connection:
@@ -81,10 +81,3 @@ def run(document: Path, folder: Path) -> None:
 def test_examples_run(name: str, tmp_path: Path) -> None:
     """From an empty folder, with nothing but what the text says."""
     run(ROOT / name, tmp_path)
-
-
-def test_links_lead_somewhere() -> None:
-    """Every relative link in the documentation names a file that is there."""
-    for document in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
-        for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
-            assert (document.parent / target).exists(), f"{document.name}: {target}"

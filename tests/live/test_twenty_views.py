@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 
 import pytest
+from editing import ask, edit, judged, last, wait_for
 from shopfloor import DATABASES, STOCK, Shop
-from test_apply import ask, edit, judged, last, wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.live, pytest.mark.slow]
 

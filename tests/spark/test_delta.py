@@ -12,9 +12,9 @@ from strobe.algebra.bag import Bag
 from strobe.config import model as config_model
 from strobe.data.arrow import from_arrow
 from strobe.messages import Lookup, Query, Transaction
-from strobe.sources.base import answer_on_driver
 from strobe.sources.delta import source as delta
 from strobe.sources.delta.source import DeltaSource
+from strobe.sources.lookups import answer_on_driver
 from strobe.spark.relation import SparkRelation
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-
-ROOT = Path(__file__).parent.parent.parent
+from paths import ROOT
 
 
 @pytest.fixture(scope="module")

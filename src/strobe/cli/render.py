@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from strobe.cli.terminal import Document
+from strobe.report.document import Document
 
 _STYLES = {"error": "bold red", "warning": "yellow"}
 

@@ -24,7 +24,8 @@ from strobe.errors import LostGuarantee, StrobeError
 from strobe.failpoints import reach
 from strobe.messages import Answer, Lookup, Query, Seen
 from strobe.retry import Backoff
-from strobe.sources.base import Reader, Source, TooLarge, answer_within, read_bag
+from strobe.sources.base import Reader, Source, TooLarge
+from strobe.sources.lookups import answer_within, read_bag
 
 DRIVER_ROWS = 100_000
 """Answers with more rows than this are read and joined by Spark."""

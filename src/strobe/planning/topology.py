@@ -16,7 +16,7 @@ from strobe.data.spilled import FOLDER
 from strobe.errors import SourceUnavailable, UserError
 from strobe.managers.base import ViewManager
 from strobe.managers.choice import choose
-from strobe.managers.registry import LEVELS, Algorithm, Setting, asking_itself, copied, keys
+from strobe.managers.registry import ALGORITHMS, LEVELS, Algorithm, Setting, asking_itself, copied, keys
 from strobe.sources.base import Source
 from strobe.sources.registry import open_source
 
@@ -119,6 +119,12 @@ def plan_view(name: str, sql: str, config: ViewConfig, relations: Mapping[str, R
     view = with_itself(view, choice.algorithm) if config.ask_view else view
     freshness = config.freshness.total_seconds()
     return ViewPlan(view, choice.algorithm, level, choice.because, freshness, choice.higher, config.every)
+
+
+def unguaranteed(project: Project) -> list[str]:
+    """The views that ask for an algorithm without guarantees."""
+    without = {name for name, algorithm in ALGORITHMS.items() if algorithm.level == "none"}
+    return [name for name, view in project.views.items() if view.algorithm in without]
 
 
 def with_copies(view: View, algorithm: Algorithm, cache: Sequence[str]) -> View:

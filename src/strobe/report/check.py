@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 from strobe.algebra.schema import RelationSchema
-from strobe.cli.terminal import Document
 from strobe.config.model import Project
 from strobe.errors import StrobeError
 from strobe.planning.topology import ViewPlan, open_sources, plan_view, source_names
+from strobe.report.document import Document
 from strobe.report.explain import Asked, asked
 from strobe.sources.base import Finding, Source
 from strobe.warehouse import inspect, tables

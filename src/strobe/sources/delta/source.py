@@ -19,7 +19,7 @@ from strobe.algebra.relation import Relation
 from strobe.algebra.schema import Column, RelationSchema
 from strobe.errors import StrobeError, UserError
 from strobe.messages import Position, Transaction
-from strobe.sources.base import Finding, Reader, Source
+from strobe.sources.base import Finding, Reader, Source, SourceContext
 from strobe.sources.delta.data_files import changes_in, dataset_of_files, searchable
 from strobe.sources.delta.key_check import KeyWatch
 from strobe.sources.delta.log import Commit, DataFile, DeltaLog, Shape
@@ -54,6 +54,10 @@ class DeltaSource(Source):
         self._spark = spark
         self._focus: Collection[str] | None = None
         self._types: Mapping[str, str] | None = None
+
+    @classmethod
+    def from_config(cls, name: str, config: Config, context: SourceContext) -> DeltaSource:
+        return cls(name, config, context.spark)
 
     # What it is
 

@@ -16,7 +16,7 @@ from typing import Any
 import pymysql
 
 from strobe.algebra.bag import Row
-from strobe.errors import SourceUnavailable, UserError
+from strobe.errors import SourceUnavailable, Unfit, UserError
 from strobe.messages import Lookup, Position, Seen
 from strobe.sources.base import Reader
 from strobe.sources.mariadb import snapshot as mysql_snapshot
@@ -25,7 +25,7 @@ from strobe.sources.mariadb.catalog import Catalog, Table
 from strobe.sources.mariadb.connection import Connections, Place, is_mysql, quote, rows, streamed
 from strobe.sources.mariadb.position import Log
 from strobe.sources.mariadb.stream import Stream, charsets
-from strobe.sources.mariadb.values import Kind, Unfit, decoder, encoder, selected
+from strobe.sources.mariadb.values import Kind, decoder, encoder, selected
 
 KEYS = 500
 """So many keys are asked for at once; from 1,000 on the server would turn the list into a temporary table."""

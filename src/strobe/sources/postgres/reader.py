@@ -22,7 +22,7 @@ import psycopg
 from psycopg import sql
 
 from strobe.algebra.bag import Row
-from strobe.errors import LostGuarantee, SourceUnavailable, UserError
+from strobe.errors import LostGuarantee, SourceUnavailable, Unfit, UserError
 from strobe.messages import Lookup, Position, Seen, SeenByXid
 from strobe.sources.base import Reader, Shared
 from strobe.sources.postgres import pgoutput
@@ -31,7 +31,7 @@ from strobe.sources.postgres.connection import STARTED, Connection, Place, Pool
 from strobe.sources.postgres.pgoutput import parse_lsn, widen
 from strobe.sources.postgres.position import Mark, commits, peek, position_at
 from strobe.sources.postgres.stream import copy_slot, named_by, unfit
-from strobe.sources.postgres.values import Decode, Encoding, PgType, Unfit, decoder, encoding
+from strobe.sources.postgres.values import Decode, Encoding, PgType, decoder, encoding
 
 KEYS = 5_000
 """Keys of one statement."""

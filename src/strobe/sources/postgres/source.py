@@ -16,16 +16,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 import psycopg
 
 from strobe.algebra.schema import RelationSchema
 from strobe.errors import SourceUnavailable, StrobeError, UserError
 from strobe.messages import Position, Transaction
-from strobe.sources.base import Finding, Kept, Reader, Source
+from strobe.sources.base import Finding, Kept, Reader, Source, SourceContext
 from strobe.sources.net_changes import remove_files
 from strobe.sources.postgres.catalog import Slot, Table, read_prepared, read_slot, read_tables, read_types, rows
-from strobe.sources.postgres.connection import STARTED, Connection, Place, Pool, identifier, literal
+from strobe.sources.postgres.connection import STARTED, Connection, Keep, Place, Pool, identifier, literal, object_name
 from strobe.sources.postgres.definition_watch import Definitions, unpublished
 from strobe.sources.postgres.pgoutput import lsn_text, parse_lsn, widen
 from strobe.sources.postgres.position import parse, passes, position_at
@@ -53,6 +54,21 @@ class PostgresSource(Source):
         self._tables: dict[str, Table] = {}
         """As they were when the views were made; a change of what is used stops the stream."""
         self._answering: dict[str, Table] = {}
+
+    @classmethod
+    def from_config(cls, name: str, config: Any, context: SourceContext) -> PostgresSource:
+        limits, slot = config.limits, config.slot
+        return cls(
+            Place(
+                name,
+                config.dsn,
+                config.schema_name,
+                object_name(context.project, name),
+                limits.connections,
+                limits.statement_timeout.total_seconds(),
+                Keep(slot.warn, slot.limit, slot.beyond == "rebuild"),
+            )
+        )
 
     def schemas(self) -> tuple[RelationSchema, ...]:
         """Tables with their columns of supported types; other columns are left out."""

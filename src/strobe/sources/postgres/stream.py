@@ -25,16 +25,16 @@ from psycopg.pq import ExecStatus
 from strobe.algebra.bag import Bag, Row
 from strobe.algebra.relation import Relation
 from strobe.data.arrow import canonical_ddl
-from strobe.errors import BrokenInvariant, RelationLost, SourceUnavailable, StrobeError, UserError
+from strobe.errors import BrokenInvariant, RelationLost, SourceUnavailable, StrobeError, Unfit, UserError
 from strobe.messages import GlobalTransaction, Position
 from strobe.sources.global_transactions import global_transaction
-from strobe.sources.net_changes import ROWS, Net, Nets, remove_files
+from strobe.sources.net_changes import ROWS, NetChange, NetChanges, remove_files
 from strobe.sources.postgres import pgoutput
 from strobe.sources.postgres.connection import STARTED, Connection, Place, identifier
 from strobe.sources.postgres.pgoutput import UNCHANGED, RelationInfo, Tuple, lsn_text, parse_lsn
 from strobe.sources.postgres.position import Mark, mark_of
 from strobe.sources.postgres.slot import taken_away
-from strobe.sources.postgres.values import Decode, PgType, Unfit, decoder
+from strobe.sources.postgres.values import Decode, PgType, decoder
 
 WAITING = 200
 """Transactions that wait to be taken; while there are as many, or `ROWS` rows of theirs, the server keeps the rest."""
@@ -370,7 +370,7 @@ class Assembly:
         self._place, self._watched, self._types = place, watched, types
         self._relations: dict[int, Rows | None] = {}
         self._begin: pgoutput.Begin | None = None
-        self._nets = Nets(spill)
+        self._nets = NetChanges(spill)
         self._parts: dict[GlobalTransaction, None] = {}
 
     @property
@@ -463,11 +463,11 @@ class Rows:
         self._key = [names.index(c) for c in watched.key] if not watched.images else []
         self._key_decoders = [self._decoders[self._columns.index(c)] for c in watched.key] if self._key else []
 
-    def net(self, nets: Nets) -> Net:
+    def net(self, nets: NetChanges) -> NetChange:
         """What the transaction does to this table."""
         return nets.of(self.watched.name, self._spark, () if self.watched.images else self.watched.key)
 
-    def apply(self, message: pgoutput.Insert | pgoutput.Update | pgoutput.Delete, net: Net) -> None:
+    def apply(self, message: pgoutput.Insert | pgoutput.Update | pgoutput.Delete, net: NetChange) -> None:
         if isinstance(message, pgoutput.Insert):
             net.change(None, self._row(message.new))
         elif not self.watched.images:

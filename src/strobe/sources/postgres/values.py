@@ -16,6 +16,7 @@ from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import Any
 
 from strobe.algebra.bag import canonical
+from strobe.errors import Unfit
 
 Decode = Callable[[bytes], Any]
 Encode = Callable[[Any], Any]
@@ -26,10 +27,6 @@ UNBOUNDED = "decimal(38,18)"
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _TIMESTAMP = re.compile(r"(\d{4}-\d{2}-\d{2}) (\d{2}:\d{2}:\d{2})(?:\.(\d{1,6}))?(\+00)?", re.ASCII)
-
-
-class Unfit(Exception):
-    """A value that Spark's type cannot hold, and why."""
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,12 @@ from typing import Any
 from urllib.parse import quote as quote_url
 
 from strobe.algebra.bag import Row
-from strobe.errors import SourceLost, SourceUnavailable, UserError
+from strobe.errors import SourceLost, SourceUnavailable, Unfit, UserError
 from strobe.messages import Lookup, Position, Seen
 from strobe.sources.base import Reader
 from strobe.sources.sqlite.catalog import Table, quote, read_table
 from strobe.sources.sqlite.triggers import LOG
-from strobe.sources.sqlite.values import Unfit, decoder, encoder
+from strobe.sources.sqlite.values import decoder, encoder
 
 BUSY_SECONDS = 5.0
 PARAMETERS = 500

@@ -23,8 +23,8 @@ from strobe.algebra.relation import Relation
 from strobe.algebra.schema import RelationSchema
 from strobe.errors import SourceUnavailable, UserError
 from strobe.messages import Position, Seen, Transaction
-from strobe.sources.base import Finding, Reader, Source
-from strobe.sources.net_changes import Nets, remove_files
+from strobe.sources.base import Finding, Reader, Source, SourceContext
+from strobe.sources.net_changes import NetChanges, remove_files
 from strobe.sources.sqlite.catalog import read_table, table_names
 from strobe.sources.sqlite.preflight import check
 from strobe.sources.sqlite.preparation import Prepared, Watched, prepare_statements, prepared, undo_statements
@@ -44,6 +44,10 @@ class SqliteSource(Source):
         self._place = Place(name, Path(path))
         self._gate = Gate()
         self._focus: Mapping[str, Collection[str]] | None = None
+
+    @classmethod
+    def from_config(cls, name: str, config: Any, context: SourceContext) -> SqliteSource:
+        return cls(name, config.path)
 
     def schemas(self) -> tuple[RelationSchema, ...]:
         """Tables with their columns of a supported declared type; other columns are left out."""
@@ -279,7 +283,7 @@ class Group:
         self._connection = connection
         self._watched = state.by_id
         self._focus = focus
-        self._nets = Nets(spill)
+        self._nets = NetChanges(spill)
         self._decoders: dict[int, tuple[list[int], dict[str, str], Rows]] = {}
 
     def add(self, watch: int, sign: int, values: Sequence[Any]) -> None:

@@ -1,0 +1,37 @@
+"""Transactions that are too large to hold, through the live coordinator: nearly everything is in files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from large import spilled
+from memory_live import PROJECT, MemoryWarehouse, compare, opened, run
+
+from strobe.engine.recording import encode
+from strobe.messages import Transaction
+from strobe.pipeline import pipeline as coordinator_module
+from strobe.sources import net_changes as nets_module
+
+
+@pytest.mark.parametrize("level", ["strong", "complete"])
+def test_every_commit_is_a_state_of_the_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: str) -> None:
+    """Nearly everything in files and hardly any row allowed in memory, under concurrent writers: all is right, nothing
+    stands still, and no file is left."""
+    monkeypatch.setattr(nets_module, "ROWS", 2)
+    monkeypatch.setattr(coordinator_module, "HELD_ROWS", 3)
+    topology = opened(tmp_path, PROJECT.replace("consistency: complete", f"consistency: {level}"))
+    folders = {source.spill for source in topology.sources.values()}
+    seen: list[Any] = []
+
+    def enough(warehouse: MemoryWarehouse) -> bool:
+        in_files = any(isinstance(m, Transaction) and spilled(m) for m in list(seen))
+        return in_files and len(warehouse.commits) > 1
+
+    warehouse, past, states = run(
+        topology, tmp_path, seconds=1, commit_seconds=0.02, record=lambda m: seen.append(m) or encode(m), enough=enough
+    )
+    assert enough(warehouse)
+    assert all(folder and list(folder.iterdir()) == [] for folder in folders)
+    compare(topology, warehouse, past, states)

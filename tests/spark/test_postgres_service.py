@@ -1,0 +1,197 @@
+"""The service over a PostgreSQL database whose tables change under it, on the test run's own Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from postgres_server import PostgresServer
+from pyspark.sql import SparkSession
+from service_shop import Shop, wait_for
+
+from strobe.client.audit import audit
+from strobe.config.load import load_project
+from strobe.errors import LostGuarantee
+from strobe.planning.topology import assemble
+from strobe.sources.postgres import definition_watch, slot
+from strobe.warehouse.control import requests
+
+pytestmark = [pytest.mark.spark, pytest.mark.live]
+
+TABLES = """
+    CREATE TABLE customers (id int PRIMARY KEY, name text);
+    CREATE TABLE orders (id int PRIMARY KEY, customer int, tags text[]);
+    INSERT INTO customers VALUES (1, 'Ada');
+    INSERT INTO orders VALUES (10, 1, NULL);
+"""
+PROJECT = """
+version: 1
+project: shop
+sources:
+  sales: {type: postgres, dsn: "${SALES_DSN}"}
+views:
+  people: {sql: "SELECT id, name FROM sales.customers", freshness: 50ms}
+  placed: {sql: "SELECT id, tags FROM sales.orders", freshness: 50ms}
+  pairs: {sql: "SELECT o.id, c.id AS c, c.name FROM sales.orders o JOIN sales.customers c ON c.id = o.customer",
+          freshness: 50ms}
+"""
+
+
+LIMITED = PROJECT.replace('"${SALES_DSN}"', '"${SALES_DSN}", slot: {limit: 3MB, beyond: rebuild}').replace(
+    "views:",
+    "  billing: {type: sqlite, path: billing.db}\nviews:\n  paid: {sql: 'SELECT id, cents FROM billing.payments'}",
+)
+
+
+class PgShop(Shop):
+    def __init__(
+        self,
+        server: PostgresServer,
+        folder: Path,
+        spark: SparkSession,
+        monkeypatch: pytest.MonkeyPatch,
+        yml: str = PROJECT,
+    ) -> None:
+        self.server, self.database = server, server.database(TABLES)
+        monkeypatch.setenv("SALES_DSN", server.dsn(self.database))
+        super().__init__(folder, spark, yml)
+
+    def prepare(self) -> None:
+        topology = assemble(load_project(self.folder))
+        for name, source in topology.sources.items():
+            relations = [relation.name for relation in topology.relations(name)]
+            if name == "sales":
+                self.server.publish(self.database, source.prepare_script(relations))
+            source.prepare(relations)
+        topology.close()
+
+    def sql(self, *statements: str) -> None:
+        for statement in statements:
+            self.server.execute(self.database, statement)
+
+
+@pytest.fixture
+def shop(
+    postgres: PostgresServer, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[PgShop]:
+    monkeypatch.setattr(definition_watch, "LOOK_SECONDS", 0.2)
+    made = PgShop(postgres, tmp_path, spark, monkeypatch)
+    yield made
+    postgres.drop(made.database)
+
+
+def still(document: dict[str, Any]) -> dict[str, str]:
+    return {name: view["problem"] for name, view in document.get("views", {}).items() if view.get("problem")}
+
+
+def audited(shop: PgShop) -> None:
+    """Views that stand still are not called wrong: nobody has the rows any more to compare them with."""
+    verdict = audit(load_project(shop.folder), ())
+    assert {name: view["verdict"] for name, view in verdict["views"].items()} == {
+        "people": "valid",
+        "placed": "unknown",
+        "pairs": "unknown",
+    }
+    assert verdict["verdict"] == "unknown"
+    assert "stands still" in verdict["views"]["placed"]["because"]
+    assert audit(load_project(shop.folder), ["people"])["verdict"] == "valid"
+
+
+@pytest.mark.slow
+def test_only_views_of_a_table_that_cannot_be_followed_stand_still(shop: PgShop) -> None:
+    """TRUNCATE: the others go on, also after a new start; no log is kept for views that stand still; a rebuild
+    brings them back in."""
+    with shop.running() as coordinator:
+        shop.sql("INSERT INTO orders VALUES (11, 1, '{a,NULL}')")
+        wait_for(lambda: (11, ["a", None]) in shop.rows("placed"))
+        shop.sql("TRUNCATE orders", "INSERT INTO customers VALUES (2, 'Bob')")
+        wait_for(lambda: shop.rows("people") == [(1, "Ada"), (2, "Bob")])
+        wait_for(lambda: set(still(coordinator.document)) == {"placed", "pairs"})
+        assert (
+            "TRUNCATE" in still(coordinator.document)["placed"]
+            and "strobe rebuild" in still(coordinator.document)["placed"]
+        )
+        assert shop.rows("placed") == [(10, None), (11, ["a", None])]
+        assert shop.rows("pairs") == [(10, 1, "Ada"), (11, 1, "Ada")]
+        audited(shop)
+    with shop.running() as coordinator:
+        wait_for(lambda: set(still(coordinator.document)) == {"placed", "pairs"})
+        assert "TRUNCATE" not in still(coordinator.document)["placed"], "the server keeps no log for it"
+        shop.sql("INSERT INTO orders VALUES (12, 2, '{}')")
+        for view in ("placed", "pairs"):
+            assert "commit" in requests.request(shop.warehouse, {"kind": "rebuild", "view": view}, timeout=300)
+        wait_for(lambda: not still(coordinator.document))
+        shop.sql("INSERT INTO orders VALUES (13, 1, '{b}')")
+        wait_for(lambda: shop.rows("placed") == [(12, []), (13, ["b"])])
+        wait_for(lambda: shop.rows("pairs") == [(12, 2, "Bob"), (13, 1, "Ada")])
+
+
+@pytest.mark.slow
+def test_a_dropped_table_stops_its_views_only(shop: PgShop) -> None:
+    """Though the log does not tell; and when the service starts anew without the table, too."""
+    with shop.running() as coordinator:
+        shop.sql("DROP TABLE orders", "INSERT INTO customers VALUES (2, 'Bob')")
+        wait_for(lambda: set(still(coordinator.document)) == {"placed", "pairs"})
+        wait_for(lambda: shop.rows("people") == [(1, "Ada"), (2, "Bob")])
+        assert shop.rows("placed") == [(10, None)]
+    with shop.running() as coordinator:
+        shop.sql("INSERT INTO customers VALUES (3, 'Cem')")
+        wait_for(lambda: (3, "Cem") in shop.rows("people"))
+        assert set(still(coordinator.document)) == {"placed", "pairs"}
+        audited(shop)
+
+
+@pytest.mark.slow
+def test_when_no_view_is_left_the_run_ends(shop: PgShop) -> None:
+    """With the reason, and what to do."""
+    with pytest.raises(LostGuarantee, match="TRUNCATE"), shop.running() as coordinator:
+        shop.sql("TRUNCATE orders, customers")
+        wait_for(lambda: coordinator.pipeline is None)
+
+
+def test_beyond_the_limit_of_its_log_the_views_are_rebuilt(
+    postgres: PostgresServer, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody leaves a transaction open: the log is let go, views of other sources go on, and the source's own are
+    rebuilt by themselves as soon as that is possible, though Strobe is started anew in between and strobe.yml was
+    edited."""
+    monkeypatch.setattr(slot, "LOOK_SECONDS", 0.1)
+    shop = PgShop(postgres, tmp_path, spark, monkeypatch, LIMITED)
+    kept = (
+        "SELECT count(*) FROM pg_replication_slots WHERE database = %s AND pg_current_wal_lsn() - restart_lsn > 3000000"
+    )
+    try:
+        with psycopg.connect(postgres.dsn(shop.database), autocommit=False) as forgotten:
+            with shop.running() as coordinator:
+                wait_for(lambda: coordinator.document.get("sources"))
+                forgotten.execute("SELECT pg_current_xact_id()")
+                shop.sql(
+                    "CREATE TABLE other (a text)",
+                    "INSERT INTO other SELECT repeat('x', 1000) FROM generate_series(1, 5000)",
+                )
+                wait_for(lambda: set(still(coordinator.document)) == {"people", "placed", "pairs"})
+                assert "rebuilt by themselves" in still(coordinator.document)["pairs"]
+                shop.write("billing", "INSERT INTO payments VALUES (77, 10, 7)")
+                wait_for(lambda: (77, 7) in shop.rows("paid"))
+                wait_for(lambda: postgres.execute("postgres", kept, shop.database) == [(0,)])
+            (tmp_path / "strobe.yml").write_text(LIMITED.replace("c.id AS c, c.name FROM", "c.name FROM"))
+            shop.sql("INSERT INTO orders VALUES (11, 1, '{meanwhile}')")
+            with shop.running() as coordinator:
+                wait_for(lambda: set(still(coordinator.document)) == {"people", "placed", "pairs"})
+                shop.write("billing", "INSERT INTO payments VALUES (78, 10, 7)")
+                wait_for(lambda: (78, 7) in shop.rows("paid"))
+                assert shop.rows("placed") == [(10, None)]
+                forgotten.rollback()
+                wait_for(lambda: not still(coordinator.document), 180)
+                shop.sql("UPDATE customers SET name = 'Bea'")
+                wait_for(lambda: shop.rows("pairs") == [(10, 1, "Bea"), (11, 1, "Bea")])
+                assert shop.rows("placed") == [(10, None), (11, ["meanwhile"])]
+        assert any("applied at commit" in said and said.count(", ") == 2 for said in shop.notes.said), (
+            "all in one commit"
+        )
+        assert audit(load_project(shop.folder), ())["verdict"] == "valid"
+    finally:
+        postgres.drop(shop.database)

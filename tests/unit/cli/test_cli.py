@@ -1,0 +1,486 @@
+"""The command line without a JVM: documents, exit codes, messages, and that looking never starts Spark."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from contextlib import closing
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from paths import ROOT
+from patience import PATIENCE
+from rich.console import Console
+from rich.live import Live
+
+from strobe.api import parse_at
+from strobe.cli import render
+from strobe.cli.main import app, main
+from strobe.cli.reporter import LiveReporter, LogReporter
+from strobe.cli.signals import serve
+from strobe.cli.terminal import Terminal
+from strobe.client import wait
+from strobe.config.load import load_project
+from strobe.errors import Fenced, NotNow, StrobeError, UserError
+from strobe.messages import CommitHeader
+from strobe.planning.topology import open_sources
+from strobe.warehouse.control.lock import write_heartbeat
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The example project of `strobe init`, as the current folder."""
+    folder = tmp_path / "shop"
+    assert main(["init", str(folder)]) == 0
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    capsys.readouterr()
+    code = main(arguments)
+    shown = capsys.readouterr()
+    return code, shown.out, shown.err
+
+
+def document(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> dict[str, Any]:
+    found, out, err = run(capsys, *arguments, "--json")
+    assert (found, err) == (code, "")
+    read: dict[str, Any] = json.loads(out)
+    assert read["format"] == 1
+    return read
+
+
+def only_sqlite(shop: Path) -> None:
+    """Leave the CSV drop away: staging it needs Spark."""
+    text = (shop / "strobe.yml").read_text()
+    (shop / "strobe.yml").write_text(re.sub(r"  catalog:\n(    .*\n)*", "", text))
+    (shop / "views" / "order_lines.sql").unlink()
+
+
+# Looking.
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *(["status"], ["history"], ["algorithms"], ["explain", "paid_orders"], ["check"]),
+        *(["wait", "--timeout", "0"], ["pin", "--engine", "duckdb"]),
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_looking_imports_no_spark(shop: Path, arguments: list[str]) -> None:
+    """Commands that only look work where pyspark cannot even be imported."""
+    poison = shop / "poison"
+    poison.mkdir()
+    (poison / "pyspark.py").write_text("raise RuntimeError('a command that only looks imported pyspark')")
+    environment = {**os.environ, "PYTHONPATH": f"{poison}{os.pathsep}{ROOT / 'src'}"}
+    command = [sys.executable, "-m", "strobe", *arguments, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=shop, timeout=240)
+    assert "pyspark" not in done.stdout + done.stderr
+    assert json.loads(done.stdout)["format"] == 1
+    assert done.returncode in (0, 2)
+
+
+def test_a_new_project_is_ready_after_prepare(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`check` says what is missing, `prepare` puts it there, `check` agrees, `prepare --undo` takes it out again."""
+    only_sqlite(shop)
+    before = document(capsys, "check", code=2)
+    assert {f["where"] for f in before["findings"]} == {"source shop", "source billing"}
+    assert before["views"]["paid_orders"]["level"] == "complete"
+    assert before["views"]["paid_orders"]["key"] == ["order_id", "payment_id", "customer_id"]
+    script = document(capsys, "prepare", "--dry-run", "shop")
+    assert any("CREATE TRIGGER" in statement for statement in script["sources"]["shop"]["statements"])
+    assert not document(capsys, "check", code=2)["ok"]
+    assert document(capsys, "prepare")["sources"]["billing"] == {"relations": ["payments"]}
+    assert document(capsys, "check") == {**before, "ok": True, "findings": []}
+    assert document(capsys, "prepare", "--undo")["sources"]["shop"]["removed"]
+    with closing(sqlite3.connect(shop / "shop.db")) as connection:
+        assert not connection.execute("SELECT * FROM sqlite_master WHERE name LIKE '%strobe%'").fetchall()
+
+
+def test_check_reports_everything_at_once(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two broken views, a missing database and a missing index are all told in one go."""
+    only_sqlite(shop)
+    (shop / "views" / "grouped.sql").write_text("SELECT count(*) AS n FROM shop.orders o")
+    (shop / "views" / "unknown.sql").write_text("SELECT o.nothing FROM shop.orders o")
+    (shop / "views" / "by_city.sql").write_text(
+        "SELECT o.id, c.city FROM shop.orders o JOIN shop.customers c ON c.name = o.sku"
+    )
+    (shop / "views" / "lost.sql").write_text("SELECT x.id FROM gone.x x")
+    text = (shop / "strobe.yml").read_text()
+    (shop / "strobe.yml").write_text(text.replace("  billing:", "  gone: {type: sqlite, path: gone.db}\n  billing:"))
+    found = document(capsys, "check", code=2)["findings"]
+    told = [f"{f['severity']} {f['where']} {f['message']}" for f in found]
+    for part in ("view grouped", "view unknown", "error source gone", "view lost"):
+        assert any(part in line for line in told), part
+    assert any(
+        "no index on the joined column name" in f["message"] and "index on customers (name)" in f["fix"] for f in found
+    )
+
+
+def test_explain_names_the_order_of_asking(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A payment leads to its order by key, and from there to the customer, in one fragment of one source."""
+    plan = document(capsys, "explain", "paid_orders")
+    change = next(c for c in plan["changes"] if c["relation"] == "billing.payments")
+    assert change["messages"] == 2
+    (fragment,) = change["fragments"]
+    assert [(x["relation"], x["by"], x["found_by"]) for x in fragment["lookups"]] == [
+        ("shop.orders", ["id = p.order_id"], "key"),
+        ("shop.customers", ["id = o.customer_id"], "key"),
+    ]
+    assert plan["condition"] == "(p.state = 'paid')"
+    code, out, _ = run(capsys, "explain", "paid_orders")
+    assert code == 0
+    assert "a change of billing.payments as p: 2 messages" in out
+
+
+def test_status_before_the_first_run(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a warehouse status says so, and history is empty."""
+    found = document(capsys, "status")
+    assert (found["commit"], found["coordinator"]["alive"]) == (None, False)
+    assert found["views"]["paid_orders"]["loaded"] is False
+    assert "never run" in run(capsys, "status")[1]
+    assert document(capsys, "history")["commits"] == []
+
+
+def test_status_tells_the_dead_from_the_living(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A fresh heartbeat of a living process counts; that of a dead one, a stopped one or an old one does not."""
+    control = shop / "warehouse" / "_strobe"
+    heartbeat = {"epoch": 3, "sources": {}, "views": {"paid_orders": {"queue": 7, "waits_for": ["shop"]}}}
+    write_heartbeat(control, heartbeat)
+    found = document(capsys, "status")
+    assert found["coordinator"] | {"last_heard_seconds": 0} == {
+        "alive": True, "pid": os.getpid(), "host": socket.gethostname(), "epoch": 3, "last_heard_seconds": 0
+    }  # fmt: skip
+    assert found["views"]["paid_orders"]["queue"] == 7
+    for gone in ({"pid": 2**22 + 1}, {"stopped": True}):
+        write_heartbeat(control, {**heartbeat, **gone})
+        assert document(capsys, "status")["coordinator"]["alive"] is False
+    write_heartbeat(control, heartbeat)
+    os.utime(control / "heartbeat.json", (1, 1))
+    assert not wait.hear(shop / "warehouse").alive
+    assert "last heard" in run(capsys, "status")[1]
+
+
+# Waiting.
+
+
+def test_a_wait_without_a_coordinator_times_out(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 3, and the message says that nobody is running and what is missing."""
+    only_sqlite(shop)
+    document(capsys, "prepare")
+    error = document(capsys, "wait", "--timeout", "0.2", code=3)["error"]
+    assert error["code"] == "not_now"
+    assert "view paid_orders has not been loaded yet" in error["message"]
+    assert "no coordinator has ever run" in error["message"]
+    assert "there is no view 'x'" in document(capsys, "wait", "x", code=2)["error"]["message"]
+
+
+def test_a_wait_on_an_unprepared_source_is_a_mistake(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It could never end, so it does not begin: exit code 2."""
+    only_sqlite(shop)
+    assert "not prepared" in document(capsys, "wait", code=2)["error"]["message"]
+
+
+def test_a_wait_believes_only_views_that_are_kept(
+    shop: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the coordinator says of a source counts for a view that it keeps, not for one that stands still, and never
+    for another database than the view was loaded from."""
+    only_sqlite(shop)
+    document(capsys, "prepare")
+    project = load_project(shop)
+    sources = open_sources(project)
+    before = {name: source.now().text for name, source in sources.items()}
+    with closing(sqlite3.connect(shop / "shop.db")) as connection:
+        connection.execute("UPDATE orders SET quantity = 9 WHERE id = 101")
+        connection.commit()
+    now = {name: source.now().text for name, source in sources.items()}
+    identity = {name: source.identity() for name, source in sources.items()}
+    header = CommitHeader(1, datetime.now(timezone.utc), {"paid_orders": before}, {}, identity, {"paid_orders": 1}, 1)
+    monkeypatch.setattr(wait, "last_header", lambda _: header)
+    said = {"sources": {name: {"position": text} for name, text in now.items()}}
+    control = shop / "warehouse" / "_strobe"
+    write_heartbeat(control, {**said, "views": {"paid_orders": {"stale": True}}})
+    with pytest.raises(NotNow, match=r"source shop is at 2:.* a coordinator is running"):
+        wait.wait(project, timeout=0.1)
+    write_heartbeat(control, {**said, "views": {"paid_orders": {}}})
+    assert wait.wait(project, timeout=0) == now
+    header = replace(header, identity={**identity, "shop": "sqlite:another"})
+    with pytest.raises(NotNow, match="source shop is another database"):
+        wait.wait(project, timeout=0)
+
+
+# Errors.
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["nonsense"], "No such command"),
+        (["status", "--nonsense"], "No such option"),
+        (["sql"], "Missing argument"),
+        (["history", "--limit", "many"], "--limit"),
+        (["status", "--project", "nowhere"], "no folder nowhere"),
+        (["init", "."], "not empty"),
+        (["explain", "nothing"], "no view 'nothing'"),
+        (["prepare", "nothing"], "no source 'nothing'"),
+        (["prepare", "--undo", "--dry-run"], "do not go together"),
+        (["sql", "SELECT 1 FROM paid_orders"], "nothing has been committed yet"),
+        (["sql", "SELECT 1", "--at", "yesterday"], "neither a commit nor a time"),
+        (["sql", "DROP TABLE paid_orders"], "only one SELECT"),
+        (["sql", "SELECT 1; SELECT 2"], "only one SELECT"),
+        (["sql", "SELEC 1"], ""),
+        (["fold"], "nothing has been committed yet"),
+        (["rebuild", "nothing"], "no view 'nothing'"),
+        (["audit", "nothing"], "no view 'nothing'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_mistakes_are_one_message(
+    shop: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], part: str
+) -> None:
+    """Exit code 2 and the same message as text on standard error and as JSON on standard output."""
+    code, out, err = run(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert "Traceback" not in err
+    shown, out, err_json = run(capsys, *arguments, "--json")
+    error = json.loads(out)["error"]
+    assert (shown, err_json, set(error)) == (2, "", {"code", "message", "where", "fix"})
+    assert part in error["message"]
+    assert error["message"].splitlines()[0] in err
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(StrobeError("no"), 1), (UserError("no"), 2), (NotNow("no"), 3), (Fenced("no"), 4)]
+)
+def test_exit_codes(
+    shop: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: StrobeError, code: int
+) -> None:
+    """Every kind of error has the exit code of the public contract."""
+
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(wait, "wait", fail)
+    assert document(capsys, "wait", code=code)["error"]["code"] == error.code
+
+
+def test_the_unexpected_is_one_line_and_a_file(
+    shop: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bug in Strobe shows no traceback and no secret: both the line and the file are without."""
+    monkeypatch.setenv("SHOP_DB", "very-secret.db")
+    text = (shop / "strobe.yml").read_text()
+    (shop / "strobe.yml").write_text(text.replace("path: shop.db", 'path: "${SHOP_DB}"'))
+    (shop / "warehouse" / "_strobe").mkdir(parents=True)
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("oops in very-secret.db")
+
+    monkeypatch.setattr(wait, "wait", fail)
+    code, out, err = run(capsys, "wait")
+    assert (code, out) == (1, "")
+    assert "this is a bug in Strobe: ZeroDivisionError: oops in ***" in err
+    (file,) = (shop / "warehouse" / "_strobe").glob("error-*.txt")
+    assert str(file) in err.replace("\n", "")
+    assert "Traceback" in file.read_text()
+    assert "very-secret" not in file.read_text() + err
+
+
+def test_secrets_are_never_shown(
+    shop: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A path that came in through the environment appears in no message, text or JSON."""
+    monkeypatch.setenv("SHOP_DB", "very-secret.db")
+    text = (shop / "strobe.yml").read_text()
+    (shop / "strobe.yml").write_text(text.replace("path: shop.db", 'path: "${SHOP_DB}"'))
+    for arguments in (["check"], ["explain", "paid_orders"], ["prepare"], ["status"], ["wait"]):
+        for as_json in ([], ["--json"]):
+            code, out, err = run(capsys, *arguments, *as_json)
+            assert "very-secret" not in out + err
+    assert "***" in run(capsys, "check")[1]
+    assert code in (2, 3)
+
+
+def test_init_writes_a_valid_project(tmp_path: Path) -> None:
+    """The templates are in the package and pass the project's own validation; a folder with something in it is kept."""
+    assert main(["init", str(tmp_path / "a")]) == 0
+    project = load_project(tmp_path / "a")
+    assert sorted(project.views) == ["order_lines", "paid_orders"]
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "mine").write_text("")
+    assert main(["init", str(tmp_path / "b")]) == 2
+    assert [f.name for f in (tmp_path / "b").iterdir()] == ["mine"]
+
+
+def test_redaction_leaves_rows_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    """Rows that a user asks for are exact, even where they contain what is a secret elsewhere."""
+
+    class Project:
+        def redact(self, text: str) -> str:
+            return text.replace("secret", "***")
+
+    terminal = Terminal(as_json=True)
+    terminal.project = Project()  # type: ignore[assignment]
+    terminal.show({"rows": [["secret"]]}, lambda _: (), exact=True)
+    terminal.show({"rows": [["secret"]]}, lambda _: ())
+    first, second = capsys.readouterr().out.split("}\n{")
+    assert "secret" in first
+    assert "secret" not in second
+
+
+def test_moments_as_people_write_them() -> None:
+    """A commit's number, or a time that is UTC unless it says otherwise."""
+    noon = datetime(2026, 1, 5, 12, tzinfo=timezone.utc)
+    assert parse_at("12") == 12
+    assert parse_at(None) is None
+    for text in ("2026-01-05T12:00:00", "2026-01-05 12:00", "2026-01-05T12:00:00Z", "2026-01-05T13:00:00+01:00"):
+        assert parse_at(text) == noon
+    assert parse_at(noon.replace(tzinfo=None)) == noon
+
+
+# Running.
+
+HEARTBEAT: dict[str, Any] = {
+    "commit": 7,
+    "committed_at": "2026-01-05T10:11:12+00:00",
+    "sources": {
+        "shop": {
+            "position": "5:1",
+            "read": "6:1",
+            "state": "retrying",
+            "problem": "no [bold]s3cret[/bold]",
+            "asked": None,
+        }
+    },
+    "views": {
+        "paid_orders": {"level": "strong", "algorithm": "sweep", "freshness": 1.0, "queue": 3, "waits_for": ["shop"]}
+    },
+}
+
+
+def _hide(text: str) -> str:
+    return text.replace("s3cret", "***")
+
+
+def test_log_lines_say_each_thing_once() -> None:
+    """A problem is told when it begins and when it ends, a commit now and then, each with its time."""
+    file = io.StringIO()
+    told = LogReporter(_hide, Console(file=file, width=200))
+    for _ in range(3):
+        told.status(HEARTBEAT)
+    told.status({**HEARTBEAT, "sources": {"shop": {**HEARTBEAT["sources"]["shop"], "problem": None}}})
+    lines = file.getvalue().splitlines()
+    assert [line.split(" ", 1)[1] for line in lines] == [
+        "source shop: trying again: no [bold]***[/bold]",
+        "commit 7",
+        "source shop: answers again",
+    ]
+    assert all(re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z ", line) for line in lines)
+
+
+def test_the_live_table_shows_everything_but_secrets() -> None:
+    """On a terminal: progress while loading, then sources and views with what they wait for."""
+    file = io.StringIO()
+    with Live(console=Console(file=file, force_terminal=True, width=150), auto_refresh=False) as live:
+        told = LiveReporter(_hide, live)
+        told.say("loading paid_orders")
+        told.loading("shop", 12_345)
+        told.status(HEARTBEAT)
+    shown = file.getvalue()
+    for part in ("loading paid_orders", "12,345", "paid_orders", "5:1", "6:1", "no [bold]***[/bold]", "commit 7"):
+        assert part in shown
+
+
+class _Service:
+    """Stands for a service: works until it is told to stop, or is never ready."""
+
+    def __init__(self, ready: bool) -> None:
+        self.pipeline = object() if ready else None
+        self.stopped = threading.Event()
+        self.finished = False
+        self.working = threading.Event()
+
+    def stop(self) -> None:
+        if self.pipeline is not None:
+            self.stopped.set()
+
+    def run(self) -> None:
+        self.working.set()
+        self.stopped.wait(PATIENCE)
+        time.sleep(0.3)
+        self.finished = True
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("ready", [True, False], ids=["at work", "loading"])
+def test_signals_stop_a_run(number: int, ready: bool) -> None:
+    """At work, the service is stopped and waited for; while it still loads, nothing has to be finished."""
+    coordinator = _Service(ready)
+
+    def interrupt() -> None:
+        assert coordinator.working.wait(PATIENCE)
+        time.sleep(0.3)
+        os.kill(os.getpid(), number)
+
+    threading.Thread(target=interrupt).start()
+    began = time.monotonic()
+    told = LogReporter(_hide, Console(file=io.StringIO()))
+    assert serve(coordinator, told, coordinator.run)  # type: ignore[arg-type]
+    assert coordinator.finished is ready
+    assert time.monotonic() - began < PATIENCE
+
+
+# Documentation.
+
+
+def _documented() -> dict[str, str]:
+    """The sections of docs/commands.md by command."""
+    text = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    parts = re.split(r"^## `strobe (\w+)", text, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def test_every_command_and_option_is_documented() -> None:
+    """docs/commands.md has a section for each command, which names each of its options and arguments, and no others."""
+    commands: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    documented = _documented()
+    assert set(documented) == set(commands)
+    everywhere = {"--project", "--json", "--help", "-h"}
+    for name, command in commands.items():
+        options = {option for p in command.params for option in p.opts if option.startswith("-")}
+        for option in options - everywhere:
+            assert f"`{option}" in documented[name], f"strobe {name} {option}"
+        written = set(re.findall(r"`(--[a-z-]+)", documented[name]))
+        assert written - everywhere <= options, f"strobe {name} has no {written - everywhere - options}"
+
+
+@pytest.mark.parametrize(
+    ("position", "shown"),
+    [
+        ("0/16B3748@0/16B3700:816598441234567", "0/16B3748"),
+        ("binlog.000004:3456@1763300000/0-1-17@3321:1763300042", "binlog.000004:3456"),
+        ("12:839", "12:839"),
+        (None, "–"),
+    ],
+)
+def test_tables_show_where_a_position_is(position: str | None, shown: str) -> None:
+    """What tells its log from others is long, and for machines."""
+    assert render.place(position) == shown
+    table = render.sources({"sources": {"shop": {"position": position}}})
+    assert [str(cell) for cell in table.columns[1].cells] == [shown]

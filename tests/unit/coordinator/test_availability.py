@@ -1,0 +1,390 @@
+"""Views that cannot be kept: which stand still, which are waited for, and when none is left. Real SQLite databases."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import replace
+from datetime import datetime, timezone
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from memory_live import HEAD, opened
+from patience import eventually
+
+from strobe.apply import plan
+from strobe.apply.cutover import Cutover
+from strobe.apply.plan import ApplyPlan
+from strobe.coordinator import availability as module
+from strobe.coordinator.availability import Availability
+from strobe.errors import (
+    AccessRefused,
+    LostGuarantee,
+    NotNow,
+    RelationLost,
+    SourceLost,
+    SourceUnavailable,
+    StrobeError,
+    UserError,
+)
+from strobe.messages import CommitHeader
+from strobe.planning.topology import Topology
+from strobe.warehouse.layout import Layout
+from strobe.warehouse.records import Definition
+
+PROJECT = (
+    HEAD
+    + """\
+  orders: {sql: "SELECT id, state FROM sales.orders"}
+  people: {sql: "SELECT id, name FROM sales.customers"}
+  paid: {sql: "SELECT id, cents FROM billing.payments"}
+  both: {sql: "SELECT o.id, p.id AS p, p.cents FROM sales.orders o JOIN billing.payments p ON p.order_id = o.id"}
+"""
+)
+CACHED = PROJECT.replace('ON p.order_id = o.id"}', 'ON p.order_id = o.id", cache: [sales.orders]}')
+
+
+class World:
+    """The views of a project, as they were loaded."""
+
+    def __init__(self, folder: Path, project: str = PROJECT) -> None:
+        self.folder, self.said = folder, list[str]()
+        self.topology = opened(folder, project)
+        now = {name: source.now().text for name, source in self.topology.sources.items()}
+        self.identity = {name: source.identity() for name, source in self.topology.sources.items()}
+        views = {name: planned.view for name, planned in self.topology.views.items()}
+        self.positions = {name: {s: now[s] for s in view.sources} for name, view in views.items()}
+        self.definitions = {n: Definition(n, 1, view.sql, "", view.key, 1, None, 0) for n, view in views.items()}
+
+    @property
+    def last(self) -> CommitHeader:
+        return CommitHeader(1, datetime.now(timezone.utc), self.positions, {}, self.identity)
+
+    @property
+    def unasked(self) -> Topology:
+        """As at a start with nothing known of the sources."""
+        return Topology(self.topology.project, self.topology.sources, {}, {})
+
+    def absences(self, *, set_aside: bool = False) -> Availability:
+        return Availability(Layout(self.folder / "warehouse"), self.said.append, set_aside=set_aside)
+
+    def present(self, absences: Availability, topology: Topology | None = None) -> Topology:
+        return absences.present(absences.as_applied(topology or self.topology, self.definitions), self.last)
+
+    def begin(self, absences: Availability, topology: Topology | None = None) -> set[str]:
+        """The views that are kept."""
+        return set(self.present(absences, topology).views)
+
+    def loaded_anew(self, *views: str) -> None:
+        anew = {n: replace(self.definitions[n], generation=2) for n in views}
+        self.definitions = {**self.definitions, **anew}
+
+    def unprepare(self, name: str) -> None:
+        """Another database in its place, which Strobe does not know."""
+        (self.folder / f"{name}.db").unlink()
+        with sqlite3.connect(self.folder / f"{name}.db") as connection:
+            connection.execute("CREATE TABLE payments (id INTEGER PRIMARY KEY, order_id INTEGER, cents INTEGER)")
+        connection.close()
+
+    def mind(self, absences: Availability, pipeline: Any = None) -> set[str] | None:
+        """What a running loop would be told, when it has been looked once."""
+        absences.regroup = None
+        pipeline = pipeline or SimpleNamespace(
+            monitors={}, topology=replace(self.topology, views={}), committer=SimpleNamespace(last=self.last)
+        )
+        absences.mind(pipeline)
+        if absences._looking is not None:
+            eventually(absences._looking.done)
+            absences.mind(pipeline)
+        return absences.regroup
+
+    def rebuilt(
+        self, absences: Availability, monkeypatch: pytest.MonkeyPatch, error: StrobeError | None
+    ) -> list[ApplyPlan]:
+        """What is loaded anew unasked, three times; loading `people` ends with this error."""
+        plan, renewed = list[ApplyPlan](), list[str]()
+
+        def change(
+            _self: object, _warehouse: object, _coordinator: object, _request: object, _assembled: object, wanted: Any
+        ) -> Any:
+            plan.append(wanted())
+            if error is not None and "people" in plan[-1].rebuild:
+                raise error
+            yield
+
+        monkeypatch.setattr(Cutover, "_change", change)
+        for name, source in self.topology.sources.items():
+            monkeypatch.setattr(source, "renew", partial(renewed.append, name))
+        cutover = Cutover(self.topology.project, None, SimpleNamespace(say=self.said.append))  # type: ignore[arg-type]
+        pipeline: Any = SimpleNamespace(
+            topology=self.topology,
+            committer=SimpleNamespace(last=self.last),
+            vector={"billing": None},
+            resume=lambda: None,
+        )
+        warehouse: Any = SimpleNamespace(definitions=self.definitions)
+        for _ in range(3):
+            for _ in cutover.rebuild_lost(warehouse, pipeline, absences):
+                pass
+        assert set(renewed) == {"sales"}, "what is read for others is left alone"
+        return plan
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def lost(source: str, *, rebuild: bool = False) -> SourceLost:
+    return SourceLost("its log is gone", source=source, rebuild=rebuild)
+
+
+def test_views_of_a_lost_source_stand_still(world: World) -> None:
+    """And no others, until none is left: then the reason is raised. Once loaded anew they are kept again."""
+    absences = world.absences()
+    assert world.begin(absences) == set(world.definitions)
+    absences.stand_still(lost("billing"))
+    assert world.begin(absences) == {"orders", "people"}
+    assert absences.given_up == set(), "whose log it is nobody knows"
+    absences.stand_still(RelationLost("gone", source="sales", relations=["orders"]))
+    assert world.begin(absences) == {"people"} and "orders" in absences.given_up
+    with pytest.raises(LostGuarantee, match="both, orders, paid stand still"):
+        absences.complain()
+    with pytest.raises(LostGuarantee, match="its log is gone"):
+        absences.stand_still(lost("sales"))
+    world.loaded_anew("both", "paid")
+    assert world.begin(absences) == {"both", "paid"}
+
+
+def test_another_database_is_noticed_at_the_start(world: World) -> None:
+    """By its identity; views of other sources are kept."""
+    world.identity["billing"] = "another"
+    absences = world.absences()
+    assert world.begin(absences) == {"orders", "people"}
+    assert "another database" in str(absences.problems["paid"])
+    world.identity["sales"] = "another"
+    with pytest.raises(LostGuarantee, match="another database"):
+        world.begin(world.absences())
+    assert world.begin(world.absences(set_aside=True)) == set()
+
+
+def test_a_source_that_is_not_prepared_any_more_stops_its_views_only(world: World) -> None:
+    """At a start, and when one comes back so that was down."""
+    absences = world.absences()
+    world.unprepare("billing")
+    assert world.begin(absences) == {"orders", "people"}
+    assert "strobe prepare billing" in absences.problems["paid"].fix
+    other = world.absences()
+    other.detached = {"billing"}
+    assert world.mind(other) == set()
+
+
+def test_what_cannot_be_read_of_a_position_stops_its_views_only(world: World) -> None:
+    """Another kind of database under the old name."""
+    for view in ("paid", "both"):
+        world.positions[view]["billing"] = "16/B374D848"
+    assert world.begin(world.absences()) == {"orders", "people"}
+
+
+def test_a_source_that_was_lost_by_mistake_is_found_again(world: World) -> None:
+    """The old one is back: its views are kept again, without a new start."""
+    known, world.identity["billing"] = world.identity["billing"], "another"
+    absences = world.absences()
+    assert world.begin(absences) == {"orders", "people"}
+    assert world.mind(absences) is None
+    world.identity["billing"] = known
+    absences._next_look = absences._next_verify = 0.0
+    assert world.mind(absences) == set() and not absences.still
+    assert absences._verify_every == 2 * module.VERIFY, "it will be believed less soon"
+    assert world.begin(absences) == set(world.definitions)
+
+
+def test_views_to_be_rebuilt_are_remembered(world: World) -> None:
+    """Also by the next run, which does not ask whether the log reaches back to them, and until their generation is
+    another one. Whoever rebuilds views by hand is left alone."""
+    absences = world.absences()
+    world.begin(absences)
+    absences.stand_still(lost("sales", rebuild=True))
+    assert set(absences.to_rebuild) == set(absences.ready) == {"orders", "people", "both"}
+    absences.stand_still(lost("billing", rebuild=True))
+    again = world.absences()
+    assert world.begin(again) == set(), "nothing is left, and yet no reason to end"
+    assert set(again.to_rebuild) == set(again.still) == set(world.definitions)
+    assert again.to_renew == {"sales", "billing"}
+    by_hand = world.absences(set_aside=True)
+    assert world.begin(by_hand) == set() and by_hand.to_rebuild == []
+    world.loaded_anew("orders")
+    assert world.begin(world.absences()) == {"orders"}
+    world.loaded_anew(*world.definitions)
+    assert world.begin(again) == set(world.definitions), "also if nobody told it that they joined"
+    assert again.to_rebuild == [] and not list((world.folder / "warehouse" / "_strobe").glob("rebuild*"))
+
+
+def test_a_view_that_lost_more_is_not_rebuilt_unasked(world: World) -> None:
+    """Somebody has to decide about one of its sources, whichever was lost first, and whoever finds it out when."""
+    absences = world.absences()
+    world.begin(absences)
+    absences.stand_still(lost("billing"))
+    absences.stand_still(lost("sales", rebuild=True))
+    assert set(absences.ready) == {"orders", "people"} and not absences.still["both"].rebuild
+
+
+def test_a_view_is_rebuilt_unasked_only_from_what_it_was_loaded_from(world: World) -> None:
+    """Its other sources are verified, and the one that let its log go must be the same."""
+    absences = world.absences()
+    world.begin(absences)
+    absences.stand_still(lost("sales", rebuild=True))
+    other = world.absences()
+    world.begin(other)
+    assert set(other.ready) == {"orders", "people", "both"}
+    sources, last = world.topology.sources, world.last
+    assert other.unfit(sources, last, other.ready) == {}
+    world.positions["both"] |= {"sales": "999:1"}
+    assert other.unfit(sources, world.last, other.ready) == {}, "that much was let go"
+    world.positions["both"] |= {"billing": "999:1"}
+    assert other.unfit(sources, world.last, other.ready).keys() == {"both"}
+    world.identity["billing"] = "another"
+    unfit = other.unfit(sources, world.last, other.ready)
+    assert unfit.keys() == {"both"}
+    other.put_still(unfit)
+    assert set(other.ready) == {"orders", "people"}
+    world.identity["sales"] = "another"
+    assert other.unfit(sources, world.last, other.ready).keys() == {"orders", "people"}
+
+
+def test_a_view_to_be_rebuilt_that_cannot_be(world: World) -> None:
+    """What it uses is gone, or its source from strobe.yml: it says so, and nobody waits for it."""
+    absences = world.absences()
+    world.begin(absences)
+    absences.stand_still(lost("billing", rebuild=True))
+    world.definitions["paid"] = replace(world.definitions["paid"], sql="SELECT id, nope FROM billing.payments")
+    again = world.absences()
+    world.begin(again)
+    assert again.ready == ["both"] and "nope" in str(again.problems["paid"])
+    without = replace(world.unasked, sources={"sales": world.topology.sources["sales"]})
+    last = world.absences()
+    assert world.begin(last, without) == {"orders", "people"} and last.ready == []
+
+
+def test_a_copy_that_stands_still_is_not_used(tmp_path: Path) -> None:
+    """Only a view was loaded anew of a source that was lost: it asks the source. Loading it anew loads the copy too."""
+    world = World(tmp_path, CACHED)
+    absences, copy = world.absences(), "copy__sales__orders"
+    copied = {o.relation.id: o.copied for o in world.present(absences).views["both"].view.occurrences}
+    assert copied == {"sales.orders": True, "billing.payments": False}
+    absences.stand_still(lost("sales"))
+    kept = world.begin(absences)
+    edit = plan.rebuilt(world.topology, world.definitions, "both", kept)
+    assert (edit.add, edit.rebuild) == ((), (copy, "both"))
+    world.loaded_anew("both")
+    view = world.present(absences).views["both"].view
+    assert not any(o.copied for o in view.occurrences)
+    assert plan.rebuilt(world.topology, world.definitions, "both", [copy, "both"]).rebuild == ("both",)
+
+
+def test_a_source_that_is_down_at_the_start_is_waited_for(world: World) -> None:
+    """Its views are taken in when it is back; until then they cannot be rebuilt either. So too if all are down."""
+    (world.folder / "billing.db").rename(world.folder / "away.db")
+    absences = world.absences()
+    assert world.begin(absences, world.unasked) == {"orders", "people"}
+    assert (absences.down, absences.problems, world.mind(absences)) == ({"billing"}, {}, None)
+    (world.folder / "sales.db").rename(world.folder / "gone.db")
+    without = world.absences()
+    assert world.begin(without, world.unasked) == set() and without.down == {"sales", "billing"}
+    (world.folder / "gone.db").rename(world.folder / "sales.db")
+    assert world.mind(without) == set() and world.begin(without, world.unasked) == {"orders", "people"}
+    absences.stand_still(lost("sales", rebuild=True))
+    assert set(absences.to_rebuild) == {"orders", "people", "both"} and set(absences.ready) == {"orders", "people"}
+    (world.folder / "away.db").rename(world.folder / "billing.db")
+    absences._next_look = 0.0
+    assert world.mind(absences) == set()
+    world.loaded_anew("orders", "people", "both")
+    assert world.begin(absences, world.unasked) == set(world.definitions) and not absences.down
+
+
+@pytest.mark.parametrize("error", [SourceUnavailable("it is down"), AccessRefused("not this one")])
+def test_how_long_a_source_may_be_down(world: World, monkeypatch: pytest.MonkeyPatch, error: SourceUnavailable) -> None:
+    """Ten seconds on end, whatever is wrong with it; then the views that can go on without it do. One that all views
+    need is waited for, and so is one that answers in between."""
+    now, problems = [100.0], {"billing": error}
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    absences = world.absences()
+    pipeline: Any = SimpleNamespace(
+        monitors={"sales": None, "billing": None},
+        topology=world.present(absences),
+        committer=SimpleNamespace(last=world.last),
+        problem=problems.get,
+    )
+
+    def after(seconds: float) -> set[str] | None:
+        now[0] += seconds
+        return world.mind(absences, pipeline)
+
+    assert after(0.0) is None and after(10.0) is None
+    problems.clear()
+    assert after(0.5) is None
+    problems["billing"] = error
+    assert after(0.5) is None and after(9.9) is None
+    assert after(0.2) == {"billing"}
+    problems["sales"] = error
+    assert after(0.0) == {"billing"}
+    assert after(10.1) is None, "nothing would be left"
+    problems.update(sales=UserError("bad data"))  # type: ignore[dict-item]  # which nobody waits for
+    assert after(20.0) == {"billing"}
+
+
+def test_a_source_that_does_not_say_what_it_offers(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though it answers otherwise: it is asked once, not for every view, and again later."""
+    asked = list[str]()
+
+    def schemas() -> None:
+        asked.append("billing")
+        raise SourceUnavailable("a statement took longer")
+
+    monkeypatch.setattr(world.topology.sources["billing"], "schemas", schemas)
+    absences = world.absences()
+    assert world.begin(absences, world.unasked) == {"orders", "people"} and absences.down == {"billing"}
+    assert len(asked) == 1
+    monkeypatch.setattr(module, "RETRY", 0.0)
+    assert world.mind(absences) is None
+
+
+def test_rebuilding_unasked(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All views that can be, in one edit, and again if that fails; but not for ever if the limit is the reason."""
+    absences = world.absences()
+    world.begin(absences)
+    absences.stand_still(lost("sales", rebuild=True))
+    (edit, *again) = world.rebuilt(absences, monkeypatch, None)
+    assert (set(edit.rebuild), edit.keep, edit.add, edit.drop) == ({"orders", "people", "both"}, ("paid",), (), ())
+    assert again == [edit, edit]
+    assert len(world.rebuilt(absences, monkeypatch, NotNow("interrupted"))) == 3
+    assert "could not be rebuilt yet: interrupted" in world.said[-1]
+    with pytest.raises(LostGuarantee, match="its log is gone") as error:
+        world.rebuilt(absences, monkeypatch, lost("sales", rebuild=True))
+    assert "Raise slot.limit" in error.value.fix
+
+
+def test_what_is_let_go_and_loaded_is_looked_at_first(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A source that is read for others keeps its log, and a view that has lost more is left to whoever decides."""
+    absences = world.absences()
+    world.begin(absences)
+    absences.stand_still(lost("billing", rebuild=True))
+    absences.stand_still(lost("sales", rebuild=True))
+    assert absences.to_renew == {"sales", "billing"}
+    world.identity["billing"] = "another"
+    (edit, *_) = world.rebuilt(absences, monkeypatch, None)
+    assert set(edit.rebuild) == {"orders", "people"}
+    assert set(absences.to_rebuild) == {"orders", "people"}
+
+
+def test_a_view_that_is_lost_while_it_is_rebuilt(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for somebody, and is not tried again; the others are."""
+    absences = world.absences()
+    world.begin(absences)
+    absences.stand_still(lost("sales", rebuild=True))
+    gone = RelationLost("a table is gone", source="sales", relations=["customers"])
+    loaded = [set(edit.rebuild) for edit in world.rebuilt(absences, monkeypatch, gone)]
+    assert loaded == [{"orders", "people", "both"}, {"orders", "both"}, {"orders", "both"}]
+    assert absences.still["people"] is gone

@@ -1,0 +1,113 @@
+"""How far sources are told that they may discard their logs, and who looks at a log that nobody reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from strobe.coordinator import maintenance as module
+from strobe.coordinator.maintenance import Maintenance
+from strobe.errors import SourceLost, SourceUnavailable, UserError
+from strobe.messages import CommitHeader, Position, Seen
+
+POSITIONS = {
+    "a": {"read": "5", "waiting": "2"},
+    "b": {"read": "3"},
+    "c": {"read": "1", "lost": "4"},
+    "d": {"read": "0", "other": "16/B"},
+}
+"""`a` waits for its source `waiting`, `b` is kept, `c` has been given up, `d` stands still: `other` is another."""
+
+
+@dataclass
+class FakeSource:
+    """A log that ends at 9, and what was asked of it."""
+
+    end: Position | None = field(default_factory=lambda: Position("9", (9,)))
+    """Up to where everything is visible."""
+    too_much: bool = False
+    discarded: list[str] = field(default_factory=list)
+    guarded: int = 0
+
+    def position(self, text: str) -> Position:
+        if not text.isdigit():
+            raise UserError("no position")
+        return Position(text, (int(text),))
+
+    def now(self) -> Position:
+        raise AssertionError("what is in the log may not be visible yet")
+
+    def reader(self, *, at_a_position: bool) -> FakeSource:
+        assert at_a_position
+        return self
+
+    def open(self) -> Seen:
+        if self.end is None:
+            raise SourceUnavailable("it is down")
+        return Seen(self.end)
+
+    def close(self) -> None: ...
+
+    def discard(self, through: Position) -> None:
+        self.discarded.append(through.text)
+
+    def guard(self) -> None:
+        self.guarded += 1
+        if self.too_much:
+            raise SourceLost("it keeps too much")
+
+
+def made(sources: dict[str, FakeSource], failed: list[BaseException]) -> Maintenance:
+    last = CommitHeader(1, datetime.now(timezone.utc), POSITIONS)
+    pipeline: Any = SimpleNamespace(
+        committer=SimpleNamespace(last=last),
+        topology=SimpleNamespace(sources=sources),
+        vector={"read": Position("5", (5,))},
+        fail=failed.append,
+    )
+    maintenance = Maintenance(pipeline, SimpleNamespace(empty=lambda: None), lambda _: None)  # type: ignore[arg-type]
+    maintenance.still, maintenance.given_up = {"c", "d"}, {"c"}
+    return maintenance
+
+
+def test_logs_are_discarded_as_far_as_nobody_needs_them() -> None:
+    """Of a source that is read, up to the view that is last of those that are kept; of one that nobody will read, all
+    that can be seen; of one whose view waits, or may have been lost by mistake, nothing."""
+    sources = {name: FakeSource() for name in ("read", "waiting", "lost", "other", "unused")}
+    maintenance = made(sources, [])
+    maintenance._discard()
+    assert {name: source.discarded for name, source in sources.items()} == {
+        "read": ["3"],
+        "waiting": [],
+        "lost": ["9"],
+        "other": [],
+        "unused": [],
+    }
+    assert {name: source.guarded for name, source in sources.items()} == {
+        "read": 1,
+        "waiting": 1,
+        "lost": 1,
+        "other": 1,
+        "unused": 0,
+    }
+    sources["lost"].end = None
+    maintenance._next_end.clear()
+    maintenance._discard()
+    assert sources["lost"].discarded == ["9"] and sources["read"].discarded == ["3"], "said once"
+    maintenance.logs_needed = lambda: True
+    maintenance._discard()
+    assert sources["waiting"].guarded == 2, "views that are about to join need all of it"
+
+
+def test_too_much_log_that_nobody_reads_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the coordinator, which ends with it or lets the views be rebuilt."""
+    monkeypatch.setattr(module, "DISCARD_EVERY", 0.0)
+    failed: list[BaseException] = []
+    maintenance = made({"read": FakeSource(), "waiting": FakeSource(too_much=True)}, failed)
+    maintenance.start()
+    maintenance.join(60)
+    assert [str(error) for error in failed] == ["it keeps too much"]
