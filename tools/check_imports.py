@@ -97,14 +97,6 @@ NOT_YET = {
     ("apply.cutover", "coordinator"),
     ("planning.topology", "data"),
     ("warehouse.control.requests", "client"),
-    *(
-        (module, "pyspark")
-        for module in (
-            *("__init__", "apply.catch_up", "apply.cutover", "apply.load"),
-            *("client.audit", "coordinator.coordinator", "planning.topology"),
-            "sources.files.source",
-        )
-    ),
 }
 """(module, what it should not know and still does)."""
 

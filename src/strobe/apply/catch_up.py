@@ -37,8 +37,7 @@ from strobe.warehouse import inspect, view_table
 from strobe.warehouse.warehouse import Loaded, Warehouse
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
+    from strobe.spark.session import SparkSession
     from strobe.warehouse.log import Part
 
 JOINING = "joining"

@@ -34,7 +34,7 @@ from strobe.warehouse.records import Definition
 from strobe.warehouse.warehouse import Warehouse
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from strobe.spark.session import SparkSession
 
 ROUNDS = 5
 """How often views that are about to join come to where the others are, before they join however far behind they are."""

@@ -15,17 +15,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from strobe.algebra.schema import RelationSchema, quoted
-from strobe.algebra.view import View, snapshot_name
-from strobe.errors import SourceUnavailable, UserError
+from strobe.algebra.schema import RelationSchema
+from strobe.algebra.view import View
+from strobe.errors import SourceUnavailable
 from strobe.messages import Commit, CommitHeader, Position
 from strobe.sources.base import Source
 from strobe.spark import staging
 from strobe.spark.failures import reading
+from strobe.spark.recompute import recompute
 from strobe.warehouse.warehouse import Warehouse
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from strobe.spark.session import DataFrame, SparkSession
 
 ATTEMPTS = 4
 """How often a source is read whose connection breaks, before a load is given up."""
@@ -46,29 +47,7 @@ class Snapshot:
 
     def compute(self, spark: SparkSession, view: View) -> DataFrame:
         """The view over this snapshot, by its own SQL."""
-        from pyspark.errors import AnalysisException
-
-        for relation in view.relations:
-            rows = self.staged[relation.source].dataframe(relation)
-            _whole(rows, relation).createOrReplaceTempView(snapshot_name(relation))
-        try:
-            return spark.sql(view.recompute_sql)
-        except AnalysisException as error:
-            raise UserError(
-                f"Spark does not accept the view's SQL: {str(error).splitlines()[0]}",
-                where=f"view {view.name}",
-                fix="Change the SQL; types are Spark's, as `strobe explain` shows them.",
-            ) from error
-
-
-def _whole(rows: DataFrame, relation: RelationSchema) -> DataFrame:
-    """All columns of the relation, as the SQL may name them; those that the view makes no use of are not read: NULL."""
-    from pyspark.sql import functions as F  # noqa: N812  # the name by which Spark's users know it
-
-    there = set(rows.columns)
-    return rows.select(
-        *(rows[quoted(c.name)] if c.name in there else F.lit(None).cast(c.type).alias(c.name) for c in relation.columns)
-    )
+        return recompute(spark, view, {r.id: self.staged[r.source].dataframe(r) for r in view.relations})
 
 
 @contextmanager

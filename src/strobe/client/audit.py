@@ -26,7 +26,7 @@ from strobe.warehouse import reader
 from strobe.warehouse.control import requests
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from strobe.spark.session import SparkSession
 
 
 class _Silent:

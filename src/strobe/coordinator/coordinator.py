@@ -49,7 +49,7 @@ from strobe.warehouse.layout import Layout
 from strobe.warehouse.warehouse import Warehouse
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from strobe.spark.session import SparkSession
 
 
 BEAT = 0.5
