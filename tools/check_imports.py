@@ -95,15 +95,8 @@ MAY_USE_SPARK = {"spark", "warehouse", "api", "auditor.compare"}
 
 NOT_YET = {
     ("apply.cutover", "coordinator"),
-    ("data.spilled", "spark"),
-    ("pipeline.committer", "warehouse"),
-    ("pipeline.in_flight", "spark"),
-    ("pipeline.pipeline", "warehouse"),
     ("planning.topology", "data"),
-    ("planning.topology", "warehouse"),
     ("warehouse.control.requests", "client"),
-    ("data.spilled", "pyspark"),
-    ("pipeline.in_flight", "pyspark"),
 }
 """(module, what it should not know and still does)."""
 

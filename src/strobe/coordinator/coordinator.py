@@ -33,18 +33,18 @@ from strobe.errors import (
     UserError,
 )
 from strobe.failpoints import reach
-from strobe.messages import Message, Query, Seen
+from strobe.messages import CommitHeader, Message, Query, Seen
 from strobe.pipeline.answerer import SparkAnswer
 from strobe.pipeline.pipeline import Pipeline
 from strobe.planning.topology import Topology, assemble, open_sources, preflight
 from strobe.sources.base import Source
 from strobe.spark import staging
 from strobe.spark.failures import SPARK, cause, reading
+from strobe.spark.spilled import reads_spilled
 from strobe.warehouse import inspect, tables
 from strobe.warehouse.control import requests
 from strobe.warehouse.control.lock import CoordinatorLock, read_heartbeat, write_heartbeat
 from strobe.warehouse.layout import Layout
-from strobe.warehouse.records import Commit, Header
 from strobe.warehouse.warehouse import Warehouse
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ class Coordinator:
             self._spark = start(self.project.spark)
         return self._spark
 
-    def _open(self, topology: Topology, take_over: bool) -> tuple[Warehouse, Commit]:
+    def _open(self, topology: Topology, take_over: bool) -> tuple[Warehouse, CommitHeader]:
         """Claim the warehouse, read where it stands; the first time, load all views."""
         self._reporter.say("starting Spark")
         warehouse = Warehouse.create_or_open(
@@ -214,7 +214,7 @@ class Coordinator:
         staging.sweep_leftovers(self._staging)
         catch_up.sweep_leftovers(self._staging)
         if header is not None:
-            return warehouse, _commit_of(header)
+            return warehouse, header
         self._reporter.say(f"loading {', '.join(topology.views)}")
         views = [planned.view for planned in topology.views.values()]
         last = load(self.spark(), topology.sources, warehouse, views, self._reporter.loading)
@@ -222,7 +222,7 @@ class Coordinator:
         return warehouse, last
 
     def _serve(
-        self, topology: Topology, warehouse: Warehouse, last: Commit, until_idle: bool, seconds: float | None
+        self, topology: Topology, warehouse: Warehouse, last: CommitHeader, until_idle: bool, seconds: float | None
     ) -> None:
         if seconds is not None and self._deadline is None:
             self._deadline = time.monotonic() + seconds
@@ -249,7 +249,7 @@ class Coordinator:
             elif stopped:
                 return
 
-    def _recover(self, warehouse: Warehouse, last: Commit, error: CommitUnknown) -> Commit:
+    def _recover(self, warehouse: Warehouse, last: CommitHeader, error: CommitUnknown) -> CommitHeader:
         """An append with an unknown outcome counts as a crash: fence, read the last header, go on from there."""
         self._reporter.say(str(error))
         self._failures.append(last.number)
@@ -261,17 +261,17 @@ class Coordinator:
         except CommitUnknown as again:
             return self._recover(warehouse, last, again)
         self._epoch = warehouse.epoch
-        return _commit_of(header) if header is not None else last
+        return header if header is not None else last
 
     # Keeping.
 
-    def _keep(self, topology: Topology, warehouse: Warehouse, last: Commit, until_idle: bool) -> Commit:
+    def _keep(self, topology: Topology, warehouse: Warehouse, last: CommitHeader, until_idle: bool) -> CommitHeader:
         pipeline = Pipeline(
             topology,
             warehouse,
             last,
             through_spark=self._answer_through_spark(topology),
-            spark=self.spark,
+            read=reads_spilled(self.spark()),
             record=self._record,
             together=self._availability.together,
         )
@@ -282,7 +282,7 @@ class Coordinator:
         maintenance.still, maintenance.given_up = set(self._availability.still), self._availability.given_up
         if warehouse.unpublished:
             maintenance.fold_soon()
-        handler = RequestHandler(self.project.warehouse, self._cutover, pipeline)
+        handler = RequestHandler(warehouse, self._cutover, pipeline)
         quiet = _Quiet(pipeline)
         self._status = observe(pipeline, self._availability.down, self._availability.problems)
         self._next_status = 0.0
@@ -401,7 +401,3 @@ class _Quiet:
             return False
         self._since = self._since or now
         return now - self._since >= 0.3
-
-
-def _commit_of(header: Header) -> Commit:
-    return Commit(header.number, header.committed_at, header.positions, header.as_of, header.identity)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
+from strobe.algebra.copies import COPIES, copy_of, copy_sql
 from strobe.algebra.schema import RelationSchema
 from strobe.algebra.sql import compile_view, referenced_relations
 from strobe.algebra.view import View
@@ -18,7 +19,6 @@ from strobe.managers.choice import choose
 from strobe.managers.registry import ALGORITHMS, LEVELS, Algorithm, Setting, asking_itself, copied, keys
 from strobe.sources.base import Source, SparkStarter
 from strobe.sources.registry import open_source
-from strobe.warehouse.layout import COPIES, copy_of, quoted
 
 
 @dataclass(frozen=True)
@@ -160,8 +160,7 @@ def copies(views: Mapping[str, ViewPlan]) -> dict[str, ViewPlan]:
     for planned in views.values():
         for relation in (o.relation for o in planned.view.occurrences if o.copied):
             name = copy_of(relation.source, relation.name)
-            columns = ", ".join(quoted(column.name) for column in relation.columns)
-            sql = f"SELECT {columns} FROM {quoted(relation.source)}.{quoted(relation.name)}"
+            sql = copy_sql(relation)
             copy = plan_view(name, sql, ViewConfig(sql=sql), {relation.id: relation}, f"copy of {relation.id}")
             because = f"a copy of {relation.id} for {planned.view.name}"
             found[name] = replace(copy, because=because, freshness=planned.freshness)

@@ -8,7 +8,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name by which Spark's users know it
 
-from strobe.algebra.schema import RelationSchema
+from strobe.algebra.schema import RelationSchema, quoted
 from strobe.algebra.view import View, snapshot_name
 from strobe.errors import UserError
 
@@ -31,8 +31,5 @@ def _whole(rows: DataFrame, relation: RelationSchema) -> DataFrame:
     """All columns of the relation, as the SQL may name them; those that the view makes no use of are not read: NULL."""
     there = set(rows.columns)
     return rows.select(
-        *(
-            rows[f"`{c.name.replace('`', '``')}`"] if c.name in there else F.lit(None).cast(c.type).alias(c.name)
-            for c in relation.columns
-        )
+        *(rows[quoted(c.name)] if c.name in there else F.lit(None).cast(c.type).alias(c.name) for c in relation.columns)
     )

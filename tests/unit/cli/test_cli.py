@@ -36,10 +36,10 @@ from strobe.client import wait
 from strobe.config.load import load_project
 from strobe.coordinator.status import Appends, Backlog, MaintainedView, StaleView, Status, WatchedSource
 from strobe.errors import Fenced, NotNow, StrobeError, UserError
+from strobe.messages import CommitHeader
 from strobe.pipeline.answerer import QueryCounts
 from strobe.planning.topology import open_sources
 from strobe.warehouse.control.lock import write_heartbeat
-from strobe.warehouse.records import Header
 
 
 @pytest.fixture
@@ -213,7 +213,7 @@ def test_a_wait_believes_only_views_that_are_kept(
         connection.commit()
     now = {name: source.now().text for name, source in sources.items()}
     identity = {name: source.identity() for name, source in sources.items()}
-    header = Header(1, datetime.now(timezone.utc), 1, {"paid_orders": before}, {}, identity, {"paid_orders": 1})
+    header = CommitHeader(1, datetime.now(timezone.utc), {"paid_orders": before}, {}, identity, {"paid_orders": 1}, 1)
     monkeypatch.setattr(wait, "last_header", lambda _: header)
     said = {"sources": {name: {"position": text} for name, text in now.items()}}
     control = shop / "warehouse" / "_strobe"
