@@ -21,6 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from strobe.algebra.bag import Row
 from strobe.algebra.schema import RelationSchema
@@ -99,6 +100,21 @@ class Shared:
     """In how many portions each relation is read."""
 
 
+SparkStarter = Callable[[], Any]
+"""Returns the Spark session, which is started when it is first needed."""
+
+
+@dataclass(frozen=True)
+class SourceContext:
+    """What a source may need of its project, besides its own configuration."""
+
+    project: str
+    """What is put into a database carries this name."""
+    warehouse: Path
+    spark: SparkStarter | None
+    """None where Spark must not be started."""
+
+
 class Source(ABC):
     """One database. All methods may raise `SourceUnavailable` (try again) or `UserError` (mend something first)."""
 
@@ -106,6 +122,11 @@ class Source(ABC):
     spill: Path | None = None
     """Where the rows of large transactions may go, in files that belong to whoever gets the transaction; None if they
     are to be held in memory."""
+
+    @classmethod
+    @abstractmethod
+    def from_config(cls, name: str, config: Any, context: SourceContext) -> Source:
+        """The source that `strobe.yml` describes under this name."""
 
     @abstractmethod
     def schemas(self) -> tuple[RelationSchema, ...]:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from strobe.algebra.schema import Column, RelationSchema
 from strobe.errors import StrobeError, UserError
 from strobe.messages import Position, Transaction
-from strobe.sources.base import Finding, Reader, Source
+from strobe.sources.base import Finding, Reader, Source, SourceContext
 from strobe.sources.delta.data_files import searchable
 from strobe.sources.delta.log import DeltaLog, Shape
 from strobe.sources.delta.preflight import enable, findings
@@ -44,6 +44,10 @@ class DeltaSource(Source):
         self._spark = spark
         self._focus: Collection[str] | None = None
         self._types: Mapping[str, str] | None = None
+
+    @classmethod
+    def from_config(cls, name: str, config: Config, context: SourceContext) -> DeltaSource:
+        return cls(name, config, context.spark)
 
     # What it is
 

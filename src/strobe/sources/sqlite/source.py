@@ -11,11 +11,12 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 from strobe.algebra.schema import RelationSchema
 from strobe.errors import SourceUnavailable, UserError
 from strobe.messages import Position, Seen, Transaction
-from strobe.sources.base import Finding, Reader, Source
+from strobe.sources.base import Finding, Reader, Source, SourceContext
 from strobe.sources.sqlite.catalog import read_table, table_names
 from strobe.sources.sqlite.connection import Place
 from strobe.sources.sqlite.gate import Gate
@@ -44,6 +45,10 @@ class SqliteSource(Source):
         self._place = Place(name, Path(path))
         self._gate = Gate()
         self._focus: Mapping[str, Collection[str]] | None = None
+
+    @classmethod
+    def from_config(cls, name: str, config: Any, context: SourceContext) -> SqliteSource:
+        return cls(name, config.path)
 
     def schemas(self) -> tuple[RelationSchema, ...]:
         """Tables with their columns of a supported declared type; other columns are left out."""
