@@ -19,13 +19,14 @@ from functools import partial
 from strobe.algebra.view import View
 from strobe.coordinator.verify import same_source, verify_source
 from strobe.errors import LostGuarantee, RelationLost, SourceLost, SourceUnavailable, StrobeError, UserError
+from strobe.messages import CommitHeader
 from strobe.pipeline.background import begin
 from strobe.pipeline.pipeline import Pipeline
 from strobe.planning.topology import Topology, as_applied, as_loaded, schemas_of, source_names
 from strobe.sources.base import Source
 from strobe.warehouse.control import todo
 from strobe.warehouse.layout import Layout
-from strobe.warehouse.records import Commit, Definition
+from strobe.warehouse.records import Definition
 
 DETACH = 10.0
 """Seconds for which a source may be down before the views that do not need it go on without the others."""
@@ -121,7 +122,7 @@ class Availability:
             if noted and not views:
                 todo.clear(self._layout, f"{todo.REBUILD}.{source}")
 
-    def present(self, topology: Topology, last: Commit) -> Topology:
+    def present(self, topology: Topology, last: CommitHeader) -> Topology:
         """The views that can be kept from the last commit on."""
         while True:
             present = self._present(topology)
@@ -145,7 +146,7 @@ class Availability:
         views = {name: replace(planned, view=as_loaded(planned.view, views)) for name, planned in views.items()}
         return replace(topology, views=views)
 
-    def _verify(self, topology: Topology, last: Commit) -> set[str]:
+    def _verify(self, topology: Topology, last: CommitHeader) -> set[str]:
         """Rule 8: the sources are the same, and their logs still reach back to where the views stand.
 
         Returns those that cannot be reached; they are verified when they are back. A view that stood still until a log
@@ -213,7 +214,7 @@ class Availability:
         absent = {*self.aside, *(n for n, d in self._applied.items() if source_names(d.sql) & self.down)}
         return [name for name in self.to_rebuild if name not in absent]
 
-    def unfit(self, sources: Mapping[str, Source], last: Commit, views: list[str]) -> dict[str, SourceLost]:
+    def unfit(self, sources: Mapping[str, Source], last: CommitHeader, views: list[str]) -> dict[str, SourceLost]:
         """Those of the views that have lost more than log which was let go, so that somebody has to decide."""
         found: dict[str, SourceLost] = {}
         for name in views:
@@ -305,7 +306,7 @@ def _compiled(
 
 def _look(
     sources: Mapping[str, Source],
-    last: Commit,
+    last: CommitHeader,
     detached: set[str],
     unreached: set[str],
     doubted: Mapping[str, list[str]],

@@ -41,7 +41,7 @@ SAMPLE = 50
 
 
 @dataclass
-class Asked:
+class QueryCounts:
     """What a source was asked so far."""
 
     queries: int = 0
@@ -89,7 +89,7 @@ class Answerer:
         }
         self._waiting: dict[str, deque[Query]] = {name: deque() for name in self._sources}
         self._at_home = ThreadPoolExecutor(1, thread_name_prefix="answer-copies")
-        self.asked = {name: Asked() for name in self._sources}
+        self.asked = {name: QueryCounts() for name in self._sources}
         self.problems: dict[str, StrobeError] = {}
 
     def ask(self, query: Query) -> None:
