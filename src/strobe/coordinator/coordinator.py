@@ -37,6 +37,7 @@ from strobe.messages import CommitHeader, Message, Query, Seen
 from strobe.pipeline.answerer import SparkAnswer
 from strobe.pipeline.pipeline import Pipeline
 from strobe.planning.topology import Topology, assemble, open_sources, preflight
+from strobe.retry import APPEND, START_SPARK
 from strobe.sources.base import Source
 from strobe.spark import staging
 from strobe.spark.failures import SPARK, cause, reading
@@ -53,13 +54,6 @@ if TYPE_CHECKING:
 
 BEAT = 0.5
 """Seconds between heartbeats."""
-
-ATTEMPTS = 5
-"""Appends that may fail one after another, without a commit in between, before the run ends."""
-
-
-SPARK_STARTS = 3
-"""Times that Spark may end, without a commit in between, before the run does."""
 
 
 class Coordinator:
@@ -156,8 +150,8 @@ class Coordinator:
             lost = self._spark_lost(patience=2.0)
             if lost is None:
                 raise
-            self._without_spark.append(self.last_number())
-            if self._stop.is_set() or self._without_spark[-SPARK_STARTS:].count(self.last_number()) == SPARK_STARTS:
+            self._without_spark.append(number := self.last_number())
+            if self._stop.is_set() or START_SPARK.exhausted(self._without_spark.count(number)):
                 raise lost from error
             self._reporter.say(f"{lost.message}: it is started again")
             self._spark, self._epoch, self._staged = None, 0, []
@@ -253,8 +247,9 @@ class Coordinator:
         """An append with an unknown outcome counts as a crash: fence, read the last header, go on from there."""
         self._reporter.say(str(error))
         self._failures.append(last.number)
-        in_a_row = self._failures[-ATTEMPTS:].count(last.number)
-        if in_a_row == ATTEMPTS or self._spark_lost(patience=1.0) or self._stop.wait(in_a_row):
+        in_a_row = self._failures.count(last.number)
+        given_up = APPEND.exhausted(in_a_row) or self._spark_lost(patience=1.0)
+        if given_up or self._stop.wait(APPEND.wait(in_a_row)):
             raise error
         try:
             header = warehouse.fence(take_over=not self._lock.held)

@@ -12,7 +12,6 @@ earlier one, another snapshot is taken.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -24,6 +23,7 @@ from psycopg import sql
 from strobe.algebra.bag import Row
 from strobe.errors import SourceUnavailable, Unfit, UserError
 from strobe.messages import Lookup, Position, Seen
+from strobe.retry import PG_EXACT_SNAPSHOT, Retry
 from strobe.sources.base import Reader, Shared
 from strobe.sources.postgres import pgoutput
 from strobe.sources.postgres.catalog import Table, read_tables
@@ -37,8 +37,6 @@ from strobe.sources.postgres.values import Decode, Encoding, PgType, decoder, en
 KEYS = 5_000
 """Keys of one statement."""
 FETCH = 5_000
-TRIES = 20
-"""Snapshots taken to find one that equals a state of the log."""
 
 _SNAPSHOT = """
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
@@ -96,7 +94,8 @@ class PostgresReader(Reader):
 
     def _open_at_a_position(self) -> Seen:
         with self._place.errors(), self._place.connect(timeout=0) as looking:
-            for attempt in range(TRIES):
+            retry = Retry(PG_EXACT_SNAPSHOT)
+            while True:
                 try:
                     slot, _ = copy_slot(looking, self._place)
                 except psycopg.errors.UndefinedObject:
@@ -104,13 +103,14 @@ class PostgresReader(Reader):
                 snapshot, through = self._begin()
                 found = list(commits(looking, self._place, slot, through))
                 exact = _cut([(widen(begin.xid, snapshot.xmax), commit) for begin, commit in found], snapshot, through)
-                if exact is not None and (found or attempt):
+                if exact is not None and (found or retry.failures):
                     return snapshot.seen(exact)
                 if exact is not None:
                     flush(self._place)  # nothing has happened since the slot was confirmed: this marks a place
                 self.close()
                 rows(looking, "SELECT pg_drop_replication_slot(%s)::text", slot)
-                time.sleep(0.01 * (attempt + 1))
+                if not retry.again():
+                    break
         raise SourceUnavailable(
             "no snapshot is a state of the log: a transaction is committed there and not visible yet",
             where=self._place.where,

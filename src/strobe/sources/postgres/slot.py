@@ -16,6 +16,7 @@ from psycopg import sql
 from psycopg.pq import ExecStatus
 
 from strobe.errors import LostGuarantee, StrobeError
+from strobe.retry import PG_DROP_SLOT, Retry
 from strobe.sources.base import Kept
 from strobe.sources.postgres import pgoutput
 from strobe.sources.postgres.connection import Connection, Place, Pool, rows
@@ -159,11 +160,11 @@ def let_go(place: Place) -> None:
         slot = read_slot(connection, place.name)
         if slot is None or (slot.wal_status != "lost" and (limit is None or slot.retained <= limit)):
             return
-        for attempt in range(50):
+        retry = Retry(PG_DROP_SLOT)
+        while True:
             try:
                 rows(connection, "SELECT pg_drop_replication_slot(%s)::text", place.name)
                 return
             except psycopg.errors.ObjectInUse:
-                if attempt == 49:
+                if not retry.again():
                     raise
-                time.sleep(0.1)

@@ -13,11 +13,11 @@ counts for nothing.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 
 from strobe.errors import SourceUnavailable
 from strobe.messages import Position, SeenByXid
+from strobe.retry import PG_FLUSH, Retry
 from strobe.sources.postgres.catalog import Table
 from strobe.sources.postgres.connection import Connection, Place, rows
 from strobe.sources.postgres.pgoutput import parse_lsn
@@ -61,14 +61,14 @@ def end_of_log(place: Place, connection: Connection) -> int:
 
 def flushed(place: Place, connection: Connection, wanted: int, reached: int) -> int:
     """Wait until the log is flushed up to a place, and see to it if nobody else does."""
-    for attempt in range(200):
-        if reached >= wanted:
-            return wanted
-        if attempt == 5:
+    retry = Retry(PG_FLUSH)
+    while reached < wanted:
+        if retry.failures == 5:
             flush(place)
-        time.sleep(0.002 if attempt < 5 else 0.02)
+        if not retry.again():
+            raise SourceUnavailable("the server does not flush its log", where=place.where)
         reached = parse_lsn(str(rows(connection, "SELECT pg_current_wal_flush_lsn()::text")[0][0]))
-    raise SourceUnavailable("the server does not flush its log", where=place.where)
+    return wanted
 
 
 def flush(place: Place) -> None:

@@ -22,6 +22,7 @@ from psycopg.pq import ExecStatus
 
 from strobe.errors import SourceUnavailable, StrobeError
 from strobe.messages import Position
+from strobe.retry import PG_SLOT_IN_USE, PG_VISIBLE, Retry
 from strobe.sources.net_changes import ROWS, remove_files
 from strobe.sources.postgres import pgoutput
 from strobe.sources.postgres.connection import STARTED, Connection, Place, Pool, identifier, rows
@@ -41,8 +42,6 @@ SILENCE_SECONDS = 60.0
 """After so long without a sign of life the connection is given up. The server is asked for one now and then."""
 PROGRESS_SECONDS = 0.02
 """How often the passing of irrelevant log is reported, at the most."""
-BUSY_SECONDS = 10.0
-"""How long a slot may still belong to a connection that has just ended."""
 
 
 class Slots:
@@ -155,17 +154,15 @@ class Stream(threading.Thread):
             f"START_REPLICATION SLOT {identifier(name)} LOGICAL {lsn_text(self._after)} "
             f"(proto_version '1', publication_names '{identifier(self._place.name)}', messages 'true')"
         )
-        until = time.monotonic() + BUSY_SECONDS
+        retry = Retry(PG_SLOT_IN_USE, self._ending.wait)
         while True:
             result = connection.run(statement)
             if result.status == ExecStatus.COPY_BOTH:
                 self._check(name, started)
                 return
             error = psycopg.errors.error_from_result(result)
-            if not isinstance(error, psycopg.errors.ObjectInUse) or time.monotonic() > until:
+            if not isinstance(error, psycopg.errors.ObjectInUse) or not retry.again():
                 raise self._refused(error)
-            if self._ending.wait(0.05):
-                raise error
 
     def _copy(self, connection: Connection) -> str:
         try:
@@ -317,13 +314,12 @@ class Visible:
 
     def wait(self, xid: int, stopped: Callable[[], bool]) -> bool:
         """Until it is visible; false if told to stop before."""
-        pause = 0.0005
+        retry = Retry(PG_VISIBLE)
         while not self._last.saw(xid):
             self._last = self._look()
             if self._last.saw(xid):
                 break
             if stopped():
                 return False
-            time.sleep(pause)
-            pause = min(pause * 2, 0.1)
+            retry.again()
         return True
