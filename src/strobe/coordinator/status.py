@@ -17,7 +17,7 @@ def document(
     """`detached` are sources that are down, without whose views the others go on; views in `still` have to be
     rebuilt."""
     last = pipeline.committer.last
-    oldest = pipeline.merge.oldest()
+    oldest = pipeline.engine.oldest()
     return {
         "at": datetime.now(timezone.utc).isoformat(),
         "commit": last.number,
@@ -32,9 +32,9 @@ def document(
             **{name: _view(pipeline, name) for name in pipeline.topology.views},
         },
         "waiting": {
-            "rows": pipeline.merge.size,
+            "rows": pipeline.engine.size,
             "oldest": None if oldest is None else {"update": oldest[0], "waits_for": list(oldest[1])},
-            "parts": {name: sorted(missing) for name, missing in pipeline.merge.missing_parts().items()},
+            "parts": {name: sorted(missing) for name, missing in pipeline.engine.missing_parts().items()},
             "commits": pipeline.committer.waiting,
         },
         "appends": {
@@ -66,9 +66,9 @@ def _view(pipeline: Pipeline, name: str) -> dict[str, Any]:
         "level": planned.level,
         "algorithm": planned.algorithm.name,
         "freshness": planned.freshness,
-        "queue": pipeline.merge.waiting_for(name),
+        "queue": pipeline.engine.waiting_for(name),
         "waits_for": down or list(worker.waits_for),
-        "dropped": pipeline.integrator.dropped[name],
+        "dropped": pipeline.engine.dropped[name],
         "compensations": worker.compensations,
         "as_of": {source: time.isoformat() for source, time in as_of.items()},
         "behind": {source: _behind(pipeline, name, source) for source in planned.view.sources},

@@ -74,7 +74,7 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Show a view's plan: what is asked of which source, in which order, and what each change will cost."""
-    from strobe.merge.components import connected
+    from strobe.algebra.connected import connected
     from strobe.planning.topology import open_sources, plan_view, schemas, source_names
     from strobe.report.explain import explain
 
