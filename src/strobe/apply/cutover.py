@@ -175,7 +175,7 @@ class Cutover:
             if isinstance(error, SourceUnavailable):
                 raise _refusal(error) from error
             raise
-        change.loaded = {item.view.name: item.generation for item in arrivals.loaded}
+        change.loaded = {item.view.name: item.number for item in arrivals.loaded}
         change.ready = True
         pipeline.committer.end_with(partial(self._join, warehouse, change, arrivals))
         while not change.over:
@@ -272,7 +272,7 @@ class Cutover:
         edit = change.edit
         commit = Commit(last.cut_over(datetime.now(timezone.utc), arrivals.at, edit.drop))
         try:
-            header = warehouse.join(
+            header = warehouse.cut_over(
                 arrivals.loaded, commit, edit.drop, arrivals.carried, before, empty=change.drop_tables
             )
         except (UserError, NotNow) as error:  # nothing was committed: the others go on
