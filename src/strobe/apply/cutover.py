@@ -30,6 +30,8 @@ from strobe.pipeline.background import aside
 from strobe.pipeline.pipeline import BRING, PAUSE, Operation, Pipeline
 from strobe.planning.topology import Topology, as_applied, assemble, open_sources, preflight
 from strobe.warehouse.control import requests
+from strobe.warehouse.control.store import Document
+from strobe.warehouse.layout import Layout
 from strobe.warehouse.records import Definition
 from strobe.warehouse.warehouse import Warehouse
 
@@ -325,11 +327,11 @@ class Cutover:
 
     def _mail(self, change: Change, text: str) -> None:
         if change.request is not None:
-            requests.tell(self._project.warehouse, change.request, text)
+            requests.tell(Layout(self._project.warehouse).control, change.request, text)
 
-    def _reply(self, change: Change, document: requests.Document) -> None:
+    def _reply(self, change: Change, document: Document) -> None:
         if change.request is not None:
-            requests.reply(self._project.warehouse, change.request, document)
+            requests.reply(Layout(self._project.warehouse).control, change.request, document)
 
 
 @contextmanager

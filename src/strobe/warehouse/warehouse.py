@@ -257,7 +257,7 @@ class Warehouse:
             tables.write_definitions(self.layout, rows)
             if empty:
                 leaving = {n: d.generation for n, d in self.definitions.items() if n in dropped}
-                todo.add(self.layout, todo.EMPTY, leaving)
+                todo.add(self.layout.control, todo.EMPTY, leaving)
             self._add_fields(loaded)
             self._at("load.definitions")
             generations = {n: d.generation for n, d in self.definitions.items() if n not in dropped}
@@ -305,7 +305,7 @@ class Warehouse:
 
         The tables stay, and with them the versions that past commits name; their files go when nothing needs them.
         """
-        if not todo.read(self.layout, todo.EMPTY):
+        if not todo.read(self.layout.control, todo.EMPTY):
             return
         with (
             self._folding,
@@ -313,12 +313,12 @@ class Warehouse:
             self._guarded("tables of views that have left could not be emptied"),
         ):
             claim.ensure_ours(self.layout, self._epoch)
-            wanted = todo.read(self.layout, todo.EMPTY)
+            wanted = todo.read(self.layout.control, todo.EMPTY)
             gone = [d for d in self._definitions if d.to_commit is not None and wanted.get(d.view) == d.generation]
             folding.settle(self._background, self.layout, gone, self._at)
             for definition in gone:
                 view_table.empty(self._background, self.layout, definition)
-            todo.clear(self.layout, todo.EMPTY)
+            todo.clear(self.layout.control, todo.EMPTY)
 
     def _next_generation(self, view: str) -> int:
         defined = [d.generation for d in self._definitions if d.view == view]
