@@ -29,6 +29,7 @@ from strobe.messages import Commit, CommitHeader
 from strobe.pipeline.background import aside
 from strobe.pipeline.pipeline import BRING, PAUSE, Operation, Pipeline
 from strobe.planning.topology import Topology, as_applied, assemble, open_sources, preflight
+from strobe.retry import CATCH_UP, REBUILD_WITHIN_LIMIT
 from strobe.warehouse.control import requests
 from strobe.warehouse.control.store import Document
 from strobe.warehouse.layout import Layout
@@ -37,12 +38,6 @@ from strobe.warehouse.warehouse import Warehouse
 
 if TYPE_CHECKING:
     from strobe.spark.session import SparkSession
-
-ROUNDS = 5
-"""How often views that are about to join come to where the others are, before they join however far behind they are."""
-
-ATTEMPTS = 3
-"""To rebuild views within the limit of log that a source may keep."""
 
 CLOSE_BEHIND = 3.0
 """Seconds of catching up that the others can wait for."""
@@ -143,7 +138,7 @@ class Cutover:
                 availability.stand_still(error, availability.ready)
                 return
             self._lost_again += 1
-            if self._lost_again == ATTEMPTS:
+            if REBUILD_WITHIN_LIMIT.exhausted(self._lost_again):
                 fix = "Raise slot.limit: it was reached again, each time, before the views had been loaded."
                 raise LostGuarantee(error.message, where=error.where, fix=fix) from error
 
@@ -249,7 +244,7 @@ class Cutover:
     @staticmethod
     def _catch_up(pipeline: Pipeline, own: CatchUp) -> Operation:
         before = float("inf")
-        for _ in range(ROUNDS):
+        for _ in range(CATCH_UP.attempts):
             began = time.monotonic()
             yield from own.meet(pipeline)
             took = time.monotonic() - began

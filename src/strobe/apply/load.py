@@ -6,7 +6,6 @@ The same recomputation serves the first load, a rebuild and an audit.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from strobe.algebra.schema import RelationSchema
 from strobe.algebra.view import View
 from strobe.errors import SourceUnavailable
 from strobe.messages import Commit, CommitHeader, Position
+from strobe.retry import LOAD_SOURCE, Retry
 from strobe.sources.base import Source
 from strobe.spark import staging
 from strobe.spark.failures import reading
@@ -27,9 +27,6 @@ from strobe.warehouse.warehouse import Warehouse
 
 if TYPE_CHECKING:
     from strobe.spark.session import DataFrame, SparkSession
-
-ATTEMPTS = 4
-"""How often a source is read whose connection breaks, before a load is given up."""
 
 Progress = Callable[[str, int], None]
 """Is told (source, rows read so far)."""
@@ -77,21 +74,21 @@ def snapshot(
                     reader, folder = sources[source].reader(at_a_position=True), warehouse / "staging"
                     return staging.snapshot(spark, reader, chosen, folder, partial(progress, source))
 
-            staged[source] = _again(read)
+            staged[source] = _again(read, Retry(LOAD_SOURCE))
         yield Snapshot(staged)
     finally:
         for one in staged.values():
             one.remove()
 
 
-def _again(read: Callable[[], staging.Staged]) -> staging.Staged:
+def _again(read: Callable[[], staging.Staged], retry: Retry) -> staging.Staged:
     """If reading a source breaks off, all of it is read again, in another snapshot."""
-    for attempt in range(1, ATTEMPTS):
+    while True:
         try:
             return read()
         except SourceUnavailable:
-            time.sleep(attempt)
-    return read()
+            if not retry.again():
+                raise
 
 
 def first_header(sources: Mapping[str, Source], views: Iterable[View], taken: Snapshot) -> CommitHeader:

@@ -23,6 +23,7 @@ from strobe.messages import CommitHeader
 from strobe.pipeline.background import begin
 from strobe.pipeline.pipeline import Pipeline
 from strobe.planning.topology import Topology, as_applied, as_loaded, schemas_of, source_names
+from strobe.retry import PROBE, VERIFY
 from strobe.sources.base import Source
 from strobe.warehouse.control import todo
 from strobe.warehouse.layout import Layout
@@ -30,13 +31,6 @@ from strobe.warehouse.records import Definition
 
 DETACH = 10.0
 """Seconds for which a source may be down before the views that do not need it go on without the others."""
-
-RETRY = 2.0
-"""Seconds between looks whether it is back."""
-
-VERIFY, VERIFY_LONGEST = 60.0, 3600.0
-"""Seconds between looks whether a source that was lost is the old one again: twice as many each time that it seemed
-so, since it may have been lost by something that verifying does not find."""
 
 
 class Availability:
@@ -61,7 +55,13 @@ class Availability:
         self._down_since: dict[str, float] = {}
         self._looking: Future[tuple[set[str], set[str]]] | None = None
         self._next_look = self._next_verify = 0.0
-        self._verify_every = VERIFY
+        self._mended = 0
+        """How often a source that was lost seemed to be the old one again."""
+
+    @property
+    def verify_every(self) -> float:
+        """Seconds between looks whether a source that was lost is the old one again."""
+        return VERIFY.wait(self._mended + 1)
 
     @property
     def problems(self) -> dict[str, UserError]:
@@ -187,7 +187,7 @@ class Availability:
                 todo.add(self._layout.control, f"{todo.REBUILD}.{error.source}", {name: self._applied[name].generation})
                 self._noted.setdefault(name, set()).add(error.source)
         if news:
-            self._next_verify = time.monotonic() + self._verify_every
+            self._next_verify = time.monotonic() + self.verify_every
         self.still |= news
         left = self._applied.keys() - self.still.keys() - self.aside.keys()
         if lost and not (left or self._noted or self._set_aside):
@@ -240,16 +240,15 @@ class Availability:
             self.regroup = self.detached | lost
         elif self._looking is not None and self._looking.done():
             back, mended = self._looking.result()
-            self._looking, self._next_look = None, now + RETRY
-            if mended:
-                self._verify_every = min(2 * self._verify_every, VERIFY_LONGEST)
+            self._looking, self._next_look = None, now + PROBE.wait(1)
+            self._mended += bool(mended)
             if back or mended:
                 self.still = {name: error for name, error in self.still.items() if name not in mended}
                 self.regroup = self.detached - back
         elif self._looking is None and now >= self._next_look:
             doubted: dict[str, list[str]] = {}
             if now >= self._next_verify:
-                doubted, self._next_verify = self._doubted(), now + self._verify_every
+                doubted, self._next_verify = self._doubted(), now + self.verify_every
             if self.down or doubted:
                 sources, last = pipeline.topology.sources, pipeline.committer.last
                 self._looking = begin(

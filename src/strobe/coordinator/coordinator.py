@@ -13,17 +13,17 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from strobe.algebra.relation import Relation
 from strobe.apply import catch_up, plan
 from strobe.apply.cutover import Cutover
 from strobe.apply.load import load
 from strobe.config.model import Project
-from strobe.coordinator import status
 from strobe.coordinator.availability import Availability
 from strobe.coordinator.maintenance import Maintenance
 from strobe.coordinator.requests import RequestHandler
+from strobe.coordinator.status import Reporter, Status, observe
 from strobe.errors import (
     CommitUnknown,
     Fenced,
@@ -32,12 +32,12 @@ from strobe.errors import (
     SparkLost,
     UserError,
 )
-from strobe.events import Reporter
 from strobe.failpoints import reach
 from strobe.messages import CommitHeader, Message, Query, Seen
 from strobe.pipeline.answerer import SparkAnswer
 from strobe.pipeline.pipeline import Pipeline
 from strobe.planning.topology import Topology, assemble, open_sources, preflight
+from strobe.retry import APPEND, START_SPARK
 from strobe.sources.base import Source
 from strobe.spark import staging
 from strobe.spark.failures import SPARK, cause, reading
@@ -55,13 +55,6 @@ if TYPE_CHECKING:
 
 BEAT = 0.5
 """Seconds between heartbeats."""
-
-ATTEMPTS = 5
-"""Appends that may fail one after another, without a commit in between, before the run ends."""
-
-
-SPARK_STARTS = 3
-"""Times that Spark may end, without a commit in between, before the run does."""
 
 
 class Coordinator:
@@ -91,8 +84,8 @@ class Coordinator:
         self._cutover = Cutover(project, self.spark, reporter)
         self._ended = threading.Event()
         self._epoch = 0
-        self._document: dict[str, Any] = {"state": "starting"}
-        self._next_document = 0.0
+        self._status: Status | None = None
+        self._next_status = 0.0
         self._failures: list[int] = []
         """The commits after which an append failed in an unknown way."""
         self._without_spark: list[int] = []
@@ -106,9 +99,9 @@ class Coordinator:
             pipeline.stop_requested.set()
 
     @property
-    def document(self) -> dict[str, Any]:
-        """What the loop last said of itself; it has sources once the views are kept."""
-        return self._document
+    def status(self) -> Status | None:
+        """What the loop last said of itself; None before the views are kept."""
+        return self._status
 
     # Starting.
 
@@ -158,8 +151,8 @@ class Coordinator:
             lost = self._spark_lost(patience=2.0)
             if lost is None:
                 raise
-            self._without_spark.append(self.last_number())
-            if self._stop.is_set() or self._without_spark[-SPARK_STARTS:].count(self.last_number()) == SPARK_STARTS:
+            self._without_spark.append(number := self.last_number())
+            if self._stop.is_set() or START_SPARK.exhausted(self._without_spark.count(number)):
                 raise lost from error
             self._reporter.say(f"{lost.message}: it is started again")
             self._spark, self._epoch, self._staged = None, 0, []
@@ -255,8 +248,9 @@ class Coordinator:
         """An append with an unknown outcome counts as a crash: fence, read the last header, go on from there."""
         self._reporter.say(str(error))
         self._failures.append(last.number)
-        in_a_row = self._failures[-ATTEMPTS:].count(last.number)
-        if in_a_row == ATTEMPTS or self._spark_lost(patience=1.0) or self._stop.wait(in_a_row):
+        in_a_row = self._failures.count(last.number)
+        given_up = APPEND.exhausted(in_a_row) or self._spark_lost(patience=1.0)
+        if given_up or self._stop.wait(APPEND.wait(in_a_row)):
             raise error
         try:
             header = warehouse.fence(take_over=not self._lock.held)
@@ -286,10 +280,8 @@ class Coordinator:
             maintenance.fold_soon()
         handler = RequestHandler(warehouse, self._cutover, pipeline)
         quiet = _Quiet(pipeline)
-        self._document, self._next_document = (
-            status.document(pipeline, self._availability.down, self._availability.problems),
-            0.0,
-        )
+        self._status = observe(pipeline, self._availability.down, self._availability.problems)
+        self._next_status = 0.0
         self._heartbeat()
 
         def done() -> bool:
@@ -297,9 +289,9 @@ class Coordinator:
                 return True
             handler.look()
             self._unstage(pipeline)
-            if time.monotonic() >= self._next_document:
-                self._document = status.document(pipeline, self._availability.down, self._availability.problems)
-                self._next_document = time.monotonic() + BEAT
+            if time.monotonic() >= self._next_status:
+                self._status = observe(pipeline, self._availability.down, self._availability.problems)
+                self._next_status = time.monotonic() + BEAT
                 self._availability.mind(pipeline)
             if self._stop.is_set() or (self._deadline is not None and time.monotonic() >= self._deadline):
                 return True
@@ -333,7 +325,7 @@ class Coordinator:
             handler.abandon()
             self._cutover.abandon()
             self.pipeline = None
-            self._document = status.document(pipeline, self._availability.down, self._availability.problems)
+            self._status = observe(pipeline, self._availability.down, self._availability.problems)
         return pipeline.committer.last
 
     def _beat(self) -> None:
@@ -359,12 +351,13 @@ class Coordinator:
             if self.pipeline is not None and (lost := self._spark_lost()) is not None:
                 self.pipeline.fail(lost)
             self._heartbeat()
-            if "sources" in self._document:
-                self._reporter.status(self._document)
+            if self._status is not None:
+                self._reporter.status(self._status)
 
     def _heartbeat(self, stopped: bool = False) -> None:
         with suppress(OSError):  # a full disk: the coordinator works on, and tries again
-            write_heartbeat(self._layout.control, {**self._document, "epoch": self._epoch, "stopped": stopped})
+            said = self._status.document() if self._status else {"state": "starting"}
+            write_heartbeat(self._layout.control, {**said, "epoch": self._epoch, "stopped": stopped})
 
     def _answer_through_spark(self, topology: Topology) -> SparkAnswer:
         def answer(source: Source, query: Query) -> tuple[tuple[Relation, ...], Seen]:

@@ -10,12 +10,11 @@ from strobe.coordinator.availability import Availability
 from strobe.errors import NotNow, SourceUnavailable, UserError
 from strobe.pipeline.background import aside
 from strobe.pipeline.pipeline import BRING, PAUSE, Operation, Pipeline
+from strobe.retry import REBUILD
 from strobe.warehouse.control import requests
 from strobe.warehouse.warehouse import Warehouse
 
 EDITS = ("rebuild", "apply")
-REBUILD_EVERY = 30.0
-"""Seconds between two attempts to rebuild views unasked."""
 FREEZE = 60.0
 """Seconds for which a coordinator stands still for an auditor that has gone silent."""
 
@@ -48,7 +47,7 @@ class RequestHandler:
 
     def _rebuild(self, availability: Availability) -> Operation:
         yield from self._cutover.rebuild_lost(self._warehouse, self._coordinator, availability)
-        self._next_rebuild = time.monotonic() + REBUILD_EVERY
+        self._next_rebuild = time.monotonic() + REBUILD.wait(1)
 
     def put_back(self) -> None:
         """The coordinator starts anew without some views: an edit that was under way is begun anew with it."""

@@ -9,7 +9,7 @@ import random
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -347,10 +347,10 @@ def test_a_part_that_does_not_come_is_waited_for(shop: Shop) -> None:
     shop.opened(view("v", "sweep", TWO_SOURCES), True)
     part = "UPDATE customers SET name = 'T' WHERE id = 1; " + NAMED.replace("%s", "'T'")
     other = """SELECT pg_logical_emit_message(true, 'strobe', '{"id": "T", "sources": ["sales", "billing"]}')"""
-    waits: list[dict[str, list[str]]] = []
+    waits: list[Mapping[str, Sequence[str]]] = []
 
     def middle(pipeline: Pipeline) -> bool:
-        missing = status.document(pipeline)["waiting"]["parts"]
+        missing = status.observe(pipeline).waiting.parts
         if not waits:
             shop.server.execute(shop.databases["sales"], part)
             waits.append(missing)

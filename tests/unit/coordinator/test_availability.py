@@ -31,6 +31,7 @@ from strobe.errors import (
 )
 from strobe.messages import CommitHeader
 from strobe.planning.topology import Topology
+from strobe.retry import VERIFY, Policy
 from strobe.warehouse.layout import Layout
 from strobe.warehouse.records import Definition
 
@@ -197,7 +198,7 @@ def test_a_source_that_was_lost_by_mistake_is_found_again(world: World) -> None:
     world.identity["billing"] = known
     absences._next_look = absences._next_verify = 0.0
     assert world.mind(absences) == set() and not absences.still
-    assert absences._verify_every == 2 * module.VERIFY, "it will be believed less soon"
+    assert absences.verify_every == 2 * VERIFY.wait(1), "it will be believed less soon"
     assert world.begin(absences) == set(world.definitions)
 
 
@@ -347,7 +348,7 @@ def test_a_source_that_does_not_say_what_it_offers(world: World, monkeypatch: py
     absences = world.absences()
     assert world.begin(absences, world.unasked) == {"orders", "people"} and absences.down == {"billing"}
     assert len(asked) == 1
-    monkeypatch.setattr(module, "RETRY", 0.0)
+    monkeypatch.setattr(module, "PROBE", Policy((0.0,)))
     assert world.mind(absences) is None
 
 
