@@ -14,25 +14,39 @@ the log, where log that an answer needs would stay unflushed.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 import psycopg
 
 from strobe.algebra.schema import RelationSchema
 from strobe.errors import SourceUnavailable, StrobeError, UserError
 from strobe.messages import Position, Transaction
-from strobe.sources.base import Finding, Kept, Reader, Source
+from strobe.retry import PG_WRITERS, Retry
+from strobe.sources.base import Finding, Kept, Reader, Source, SourceContext
 from strobe.sources.net_changes import remove_files
-from strobe.sources.postgres.catalog import Slot, Table, read_prepared, read_slot, read_tables, read_types, rows
-from strobe.sources.postgres.connection import STARTED, Connection, Place, Pool, identifier, literal
+from strobe.sources.postgres.catalog import Table, read_tables, read_types, usable_table
+from strobe.sources.postgres.connection import (
+    STARTED,
+    Connection,
+    Keep,
+    Place,
+    Pool,
+    identifier,
+    literal,
+    object_name,
+    rows,
+)
 from strobe.sources.postgres.definition_watch import Definitions, unpublished
-from strobe.sources.postgres.pgoutput import lsn_text, parse_lsn, widen
+from strobe.sources.postgres.pgoutput import lsn_text, parse_lsn
 from strobe.sources.postgres.position import parse, passes, position_at
-from strobe.sources.postgres.preflight import check, publication_statements, usable_table
-from strobe.sources.postgres.reader import PostgresReader, Snapshot, end_of_log, parts_before
-from strobe.sources.postgres.slot import Guard, kept, let_go
-from strobe.sources.postgres.stream import Arrived, Slots, Stream, Watched, copy_slot
+from strobe.sources.postgres.preflight import check
+from strobe.sources.postgres.preparation import publication_statements, read_prepared
+from strobe.sources.postgres.reader import PostgresReader
+from strobe.sources.postgres.slot import Guard, Slot, copy_slot, kept, let_go, read_slot
+from strobe.sources.postgres.snapshot import end_of_log
+from strobe.sources.postgres.stream import Slots, Stream, Visible
+from strobe.sources.postgres.transaction_builder import Arrived, Watched, parts_before
 from strobe.sources.postgres.values import PgType
 
 PREPARE_SECONDS = 60.0
@@ -53,6 +67,21 @@ class PostgresSource(Source):
         self._tables: dict[str, Table] = {}
         """As they were when the views were made; a change of what is used stops the stream."""
         self._answering: dict[str, Table] = {}
+
+    @classmethod
+    def from_config(cls, name: str, config: Any, context: SourceContext) -> PostgresSource:
+        limits, slot = config.limits, config.slot
+        return cls(
+            Place(
+                name,
+                config.dsn,
+                config.schema_name,
+                object_name(context.project, name),
+                limits.connections,
+                limits.statement_timeout.total_seconds(),
+                Keep(slot.warn, slot.limit, slot.beyond == "rebuild"),
+            )
+        )
 
     def schemas(self) -> tuple[RelationSchema, ...]:
         """Tables with their columns of supported types; other columns are left out."""
@@ -133,17 +162,16 @@ class PostgresSource(Source):
             " 'ExclusiveLock', 'AccessExclusiveLock')"
         )
         before = set(rows(connection, writers, ids))
-        until = time.monotonic() + PREPARE_SECONDS
+        retry = Retry(PG_WRITERS)
         while before & set(rows(connection, writers, ids)):
-            if time.monotonic() > until:
+            if not retry.again():
                 listed = ", ".join(tables[relation].sql for relation in relations)
                 connection.execute(f"ALTER PUBLICATION {identifier(self._place.name)} DROP TABLE {listed}")
                 raise SourceUnavailable(
-                    f"transactions that write to {listed} have been open for {PREPARE_SECONDS:.0f} s",
+                    f"transactions that write to {listed} have been open for {PG_WRITERS.seconds:.0f} s",
                     where=self._place.where,
                     fix="Run `strobe prepare` again when they have ended; pg_stat_activity shows them.",
                 )
-            time.sleep(0.1)
 
     def guard(self) -> None:
         self._guard.look()
@@ -351,31 +379,3 @@ class PostgresSource(Source):
 
     def close(self) -> None:
         self._pool.close()
-
-
-class Visible:
-    """Which transactions new snapshots show."""
-
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
-        self._last = self._look()
-
-    def _look(self) -> Snapshot:
-        with self._pool.session() as connection:
-            return Snapshot(str(rows(connection, "SELECT pg_current_snapshot()::text")[0][0]))
-
-    def widen(self, xid: int) -> int:
-        return widen(xid, self._last.xmax)
-
-    def wait(self, xid: int, stopped: Callable[[], bool]) -> bool:
-        """Until it is visible; false if told to stop before."""
-        pause = 0.0005
-        while not self._last.saw(xid):
-            self._last = self._look()
-            if self._last.saw(xid):
-                break
-            if stopped():
-                return False
-            time.sleep(pause)
-            pause = min(pause * 2, 0.1)
-        return True
