@@ -94,7 +94,6 @@ MAY_USE_SPARK = {"spark", "warehouse", "api", "auditor.compare"}
 
 
 NOT_YET = {
-    ("apply.cutover", "coordinator"),
     ("data.spilled", "spark"),
     ("pipeline.committer", "warehouse"),
     ("pipeline.in_flight", "spark"),

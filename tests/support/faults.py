@@ -25,7 +25,7 @@ import psycopg
 import pymysql
 import pytest
 from mariadb_server import Server
-from memory_live import MemoryWarehouse, compare, contents
+from memory_live import MemoryWarehouse, compare, contents, keep
 from patience import PATIENCE, Writing, eventually
 from postgres_server import PostgresServer
 
@@ -380,7 +380,7 @@ class World:
             return not any(thread.is_alive() for thread in work) and pipeline.idle()
 
         try:
-            pipeline.run(done)
+            keep(pipeline, done)
         finally:
             writing.stop()
             for thread in work:

@@ -21,8 +21,7 @@ from strobe.apply.load import next_commit
 from strobe.apply.plan import ApplyPlan
 from strobe.config.load import load_project
 from strobe.config.model import Project
-from strobe.coordinator.availability import Availability
-from strobe.errors import LostGuarantee, NotNow, SourceLost, SourceUnavailable, StrobeError, UserError
+from strobe.errors import NotNow, SourceUnavailable, StrobeError, UserError
 from strobe.events import Reporter
 from strobe.failpoints import reach
 from strobe.pipeline.background import aside
@@ -37,9 +36,6 @@ if TYPE_CHECKING:
 
 ROUNDS = 5
 """How often views that are about to join come to where the others are, before they join however far behind they are."""
-
-ATTEMPTS = 3
-"""To rebuild views within the limit of log that a source may keep."""
 
 CLOSE_BEHIND = 3.0
 """Seconds of catching up that the others can wait for."""
@@ -76,8 +72,8 @@ class Cutover:
         self._project, self._spark, self._reporter = project, spark, reporter
         self.change: Change | None = None
         self._giving_up = threading.Lock()
-        self._lost_again = 0
-        """Attempts to rebuild views in whose course log was let go again."""
+        self.lost_again = 0
+        """Attempts to load views anew in whose course log was let go again; none since views joined."""
 
     @property
     def near(self) -> bool:
@@ -116,33 +112,13 @@ class Cutover:
         """Make the views those of strobe.yml."""
         return self._change(pipeline, request, self._assembled, plan.edit, drop_tables)
 
-    def rebuild_lost(self, pipeline: Pipeline, availability: Availability) -> Operation:
-        """Let go of what is left of log that views needed; load those anew, as they are, that can be."""
-        sources, last = pipeline.topology.sources, pipeline.committer.last
-        try:
-            for name in sorted(availability.to_renew & sources.keys() - pipeline.vector.keys()):
-                yield from aside(sources[name].renew, "renew")
-            availability.put_still(
-                (yield from aside(partial(availability.unfit, sources, last, availability.ready), "verify"))
-            )
-            if views := availability.ready:
-                definitions = pipeline.warehouse.definitions
-                edit = ApplyPlan(rebuild=tuple(views), keep=tuple(name for name in definitions if name not in views))
-                applied = {name: definitions[name].sql for name in views}
-                assembled = partial(self._as_applied, pipeline.topology.project, applied)
-                yield from self._change(pipeline, None, assembled, lambda *_: edit)
-        except (UserError, NotNow, SourceUnavailable) as error:
-            pipeline.resume()
-            self._reporter.say(f"{', '.join(availability.to_rebuild)} could not be rebuilt yet: {error}")
-            if not isinstance(error, SourceLost):
-                return
-            if not error.rebuild:
-                availability.stand_still(error, availability.ready)
-                return
-            self._lost_again += 1
-            if self._lost_again == ATTEMPTS:
-                fix = "Raise slot.limit: it was reached again, each time, before the views had been loaded."
-                raise LostGuarantee(error.message, where=error.where, fix=fix) from error
+    def reload(self, pipeline: Pipeline, views: Sequence[str]) -> Operation:
+        """Load views anew, as they were last applied; nobody has asked for it."""
+        definitions = pipeline.warehouse.definitions
+        edit = ApplyPlan(rebuild=tuple(views), keep=tuple(name for name in definitions if name not in views))
+        applied = {name: definitions[name].sql for name in views}
+        assembled = partial(self._as_applied, pipeline.topology.project, applied)
+        return self._change(pipeline, None, assembled, lambda *_: edit)
 
     def _change(
         self,
@@ -276,15 +252,18 @@ class Cutover:
             self._fail(change, error)
             return None
         else:
-            self._lost_again = 0
+            self.lost_again = 0
             self._reporter.say(f"applied at commit {commit.number}: {edit}")
             self._answer(change, commit)
             return commit
         finally:
             change.over = True
 
-    def joined(self, warehouse: Warehouse, topology: Topology, change: Change) -> Topology:
-        """The project to go on with: the new one if the views have joined, which the last header says."""
+    def joined(self, warehouse: Warehouse, topology: Topology) -> Topology:
+        """The project to go on with: the new one if views have joined, which the last header says."""
+        change, self.change = self.change, None
+        if change is None:
+            return topology
         change.close()
         self._fail(change, _interrupted())
         there = {name: definition.generation for name, definition in warehouse.definitions.items()}

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import pymysql
 import pytest
-from memory_live import MemoryWarehouse, compare, contents
+from memory_live import MemoryWarehouse, compare, contents, keep
 from patience import PATIENCE, Writing
 
 from strobe.algebra.bag import Bag
@@ -149,7 +149,7 @@ class Kept:
             assert time.monotonic() < deadline, "the coordinator did not come to rest"
             return not any(writer.is_alive() for writer in writers) and self.pipeline.idle()
 
-        self.pipeline.run(done)
+        keep(self.pipeline, done)
 
     def judge(self) -> None:
         """Every commit is a state of the databases."""

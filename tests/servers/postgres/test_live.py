@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from memory_live import Audits, MemoryWarehouse, audit, compare, contents
+from memory_live import Audits, MemoryWarehouse, audit, compare, contents, keep
 from patience import PATIENCE, Writing
 from postgres_server import PostgresServer
 
@@ -190,11 +190,11 @@ class Shop:
             return may_end and not any(writer.is_alive() for writer in writers) and pipeline.idle()
 
         try:
-            pipeline.run(done)
+            keep(pipeline, done)
             while pipeline.tied:
                 tied.add(pipeline.tied)
                 pipeline = self._coordinator(warehouse, pipeline.committer.last, tied)
-                pipeline.run(done)
+                keep(pipeline, done)
         finally:
             writing.stop()
         self.tied = tied

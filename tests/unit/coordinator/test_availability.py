@@ -19,6 +19,7 @@ from strobe.apply.cutover import Cutover
 from strobe.apply.plan import ApplyPlan
 from strobe.coordinator import availability as module
 from strobe.coordinator.availability import Availability
+from strobe.coordinator.rebuilding import rebuild_lost
 from strobe.errors import (
     AccessRefused,
     LostGuarantee,
@@ -89,15 +90,14 @@ class World:
 
     def mind(self, absences: Availability, pipeline: Any = None) -> set[str] | None:
         """What a running loop would be told, when it has been looked once."""
-        absences.regroup = None
         pipeline = pipeline or SimpleNamespace(
             monitors={}, topology=replace(self.topology, views={}), committer=SimpleNamespace(last=self.last)
         )
-        absences.mind(pipeline)
+        changed = absences.mind(pipeline)
         if absences._looking is not None:
             eventually(absences._looking.done)
-            absences.mind(pipeline)
-        return absences.regroup
+            changed = absences.mind(pipeline)
+        return None if changed is None else set(changed)
 
     def rebuilt(
         self, absences: Availability, monkeypatch: pytest.MonkeyPatch, error: StrobeError | None
@@ -123,7 +123,7 @@ class World:
             resume=lambda: None,
         )
         for _ in range(3):
-            for _ in cutover.rebuild_lost(pipeline, absences):
+            for _ in rebuild_lost(pipeline, cutover, absences):
                 pass
         assert set(renewed) == {"sales"}, "what is read for others is left alone"
         return plan
