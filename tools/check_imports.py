@@ -94,21 +94,8 @@ MAY_USE_SPARK = {"spark", "warehouse", "api", "auditor.compare"}
 
 
 NOT_YET = {
-    ("data.spilled", "spark"),
-    ("pipeline.committer", "warehouse"),
-    ("pipeline.in_flight", "spark"),
-    ("pipeline.pipeline", "warehouse"),
     ("planning.topology", "data"),
-    ("planning.topology", "warehouse"),
     ("warehouse.control.requests", "client"),
-    *(
-        (module, "pyspark")
-        for module in (
-            *("__init__", "apply.catch_up", "apply.cutover", "apply.load"),
-            *("client.audit", "coordinator.coordinator", "data.spilled", "pipeline.in_flight", "planning.topology"),
-            "sources.files.source",
-        )
-    ),
 }
 """(module, what it should not know and still does)."""
 

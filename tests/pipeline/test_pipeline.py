@@ -12,18 +12,18 @@ from pathlib import Path
 
 import memory_live
 import pytest
+from committing import MemorySink, no_spark
 from memory_live import PROJECT, Audits, MemoryWarehouse, compare, contents, opened, run
 from patience import PATIENCE, Writing, eventually
 
 from strobe.errors import CommitUnknown, Fenced, SourceLost, StrobeError, UserError
 from strobe.managers.base import Inbound, Outbound
 from strobe.managers.sweep import Sweep
-from strobe.messages import Cut, GlobalTransaction, Message, Position, Rel, Transaction
+from strobe.messages import Commit, CommitHeader, Cut, GlobalTransaction, Message, Position, Rel, Transaction
 from strobe.pipeline import pipeline as coordinator_module
 from strobe.pipeline.pipeline import Pipeline
 from strobe.pipeline.run_end import Failure, Stopped
 from strobe.planning.topology import Topology
-from strobe.warehouse.records import Commit
 
 
 def project(folder: Path, level: str = "complete") -> Topology:
@@ -109,10 +109,10 @@ def test_a_full_table_does_not_stand_still(tmp_path: Path, monkeypatch: pytest.M
 def not_run(topology: Topology) -> Pipeline:
     """A coordinator that starts from what the sources hold, and stays there."""
     start = {name: contents(topology, name)[0] for name in topology.sources}
-    last = Commit(
+    last = CommitHeader(
         1, datetime.now(timezone.utc), {v: {s: start[s] for s in p.view.sources} for v, p in topology.views.items()}
     )
-    return Pipeline(topology, None, last, through_spark=None)  # type: ignore[arg-type]  # nothing is run
+    return Pipeline(topology, MemorySink(), last, through_spark=no_spark)
 
 
 def test_what_comes_while_sources_are_asked_for_their_end_is_waited_for(tmp_path: Path) -> None:
@@ -167,9 +167,10 @@ def test_a_slow_manager_delays_only_whom_it_must(
     cuts: list[list[str]] = []
 
     class Watched(MemoryWarehouse):
-        def append(self, commits: Sequence[Commit]) -> None:
-            super().append(commits)
+        def append(self, commits: Sequence[Commit]) -> CommitHeader:
+            last = super().append(commits)
             shown.extend(view for commit in commits for view in commit.changes)
+            return last
 
     def ponder(self: Sweep, messages: Sequence[Inbound]) -> list[Outbound]:
         if self.view.name == "slow" and not cuts:
@@ -226,7 +227,7 @@ def test_complete_n_shows_exactly_every_nth_state(tmp_path: Path) -> None:
     wanted.append(vector)
     rest = iter(wanted)
     for commit in warehouse.commits:  # but for blocks that concern no view, and so show nothing new
-        assert any(place.items() <= commit.positions["paid"].items() for place in rest), commit.positions
+        assert any(place.items() <= commit.header.positions["paid"].items() for place in rest), commit.header.positions
     assert len(warehouse.commits) > len(wanted) / 2 > 5
     compare(topology, warehouse, past, states)
 
@@ -256,11 +257,11 @@ def test_which_of_two_errors_a_run_ends_with(
     commits might be counted twice. What fails while a run comes to its end is told too."""
     topology = project(tmp_path)
     positions = {n: {s: topology.sources[s].now().text for s in p.view.sources} for n, p in topology.views.items()}
-    last = Commit(1, datetime.now(timezone.utc), positions)
+    last = CommitHeader(1, datetime.now(timezone.utc), positions)
     ending = threading.Event()
 
     class Failing(MemoryWarehouse):
-        def append(self, commits: Sequence[Commit]) -> None:
+        def append(self, commits: Sequence[Commit]) -> CommitHeader:
             if first is not None:
                 pipeline.fail(first)
             ending.set()
@@ -269,7 +270,7 @@ def test_which_of_two_errors_a_run_ends_with(
                 raise then
 
     warehouse = Failing(topology, last, {}, 0)
-    pipeline = Pipeline(topology, warehouse, last, through_spark=memory_live._no_spark)  # type: ignore[arg-type]  # in memory
+    pipeline = Pipeline(topology, warehouse, last, through_spark=no_spark)
     with closing(sqlite3.connect(tmp_path / "sales.db")) as connection, connection:
         connection.execute("INSERT INTO orders VALUES (50, 1, 'x')")
     end = pipeline.run(lambda: Stopped() if first is None and ending.is_set() else None)

@@ -302,6 +302,6 @@ def test_a_clock_that_is_moved(world: World, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(committer_module, "datetime", Moved)
     world.keep(world.pipeline(), 1)
     world.keep(world.restarted(), 0.5)
-    times = [commit.committed_at for commit in world.warehouse.commits]
+    times = [commit.header.committed_at for commit in world.warehouse.commits]
     assert times == sorted(set(times)) and times[0] > datetime.now(timezone.utc) - timedelta(days=2)
     world.judge()

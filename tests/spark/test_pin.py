@@ -24,8 +24,8 @@ from strobe.algebra.view import Occurrence, Output, View
 from strobe.auditor import replay
 from strobe.cli.main import main
 from strobe.data.arrow import from_arrow, to_arrow
+from strobe.messages import Commit, CommitHeader
 from strobe.warehouse import view_table
-from strobe.warehouse.records import Commit
 from strobe.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.spark
@@ -106,7 +106,8 @@ class Shop:
     def commit(self, number: int, **changes: Bag) -> Commit:
         position = {"shop": f"p{number}"}
         at = START + timedelta(minutes=number)
-        return Commit(number, at, {"lines": position, "items": position}, {}, {"shop": "server"}, changes)
+        header = CommitHeader(number, at, {"lines": position, "items": position}, {}, {"shop": "server"})
+        return Commit(header, changes)
 
     def append(self, number: int, **changes: Bag) -> None:
         self.warehouse.append([self.commit(number, **changes)])

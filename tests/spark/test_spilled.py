@@ -12,9 +12,10 @@ import pytest
 
 from strobe.algebra.bag import NAN, Bag
 from strobe.algebra.relation import Relation
-from strobe.data.spilled import Spilled, in_spark
+from strobe.data.spilled import Spilled
 from strobe.sources import net_changes as nets_module
 from strobe.sources.net_changes import NetChanges
+from strobe.spark.spilled import in_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -20,10 +20,10 @@ from strobe.algebra.view import Occurrence, Output, View
 from strobe.auditor import replay
 from strobe.data.arrow import from_arrow, to_arrow
 from strobe.errors import BrokenInvariant, CommitUnknown, Fenced, NotNow, UserError
+from strobe.messages import Commit, CommitHeader
 from strobe.spark.relation import SparkRelation, local_data
 from strobe.warehouse import claim, inspect, reader, tables, view_table
 from strobe.warehouse.layout import Layout
-from strobe.warehouse.records import Commit
 from strobe.warehouse.warehouse import APPENDS, Warehouse
 
 pytestmark = pytest.mark.spark
@@ -91,14 +91,14 @@ class Bench:
         last = self.warehouse.last
         number = last.number + 1 if last else 1
         position = {"shop": f"p{number}"}
-        return Commit(
+        header = CommitHeader(
             number,
             START + timedelta(minutes=number),
             {"bagged": position, "keyed": position},
             {"bagged": {"shop": START + timedelta(minutes=number)}},
             {"shop": "server-1"},
-            changes,
         )
+        return Commit(header, changes)
 
     def join(self, *loads: tuple[View, Iterable[Row]]) -> None:
         loaded = [self.warehouse.load(view, frame(self.spark, view, rows)) for view, rows in loads]
@@ -120,7 +120,7 @@ class Bench:
         for i, changes in enumerate(several):
             number = first.number + i
             at = START + timedelta(minutes=number)
-            commits.append(Commit(number, at, first.positions, first.as_of, first.identity, changes))
+            commits.append(Commit(replace(first.header, number=number, committed_at=at), changes))
             state = {name: Counter(rows) for name, rows in self.states[number - 1].items()}
             for name, change in changes.items():
                 for row, n in change.items():
@@ -260,10 +260,9 @@ def test_changes_in_spark_join_the_same_append(spark: SparkSession, tmp_path: Pa
     bench.append({"bagged": large, "keyed": bag(KEYED, wide(77))}, {"bagged": bag(BAGGED, (9, "n"))})
     spark_bench = started(spark, tmp_path / "other")
     relation_ = SparkRelation.of_bag(spark, large, BAGGED.attribute_types())
-    second = Commit(3, before.committed_at, before.positions, changes={"bagged": bag(BAGGED, (9, "n"))})
-    first = Commit(
-        2, before.committed_at, before.positions, changes={"bagged": relation_, "keyed": bag(KEYED, wide(77))}
-    )
+    at, positions = before.header.committed_at, before.header.positions
+    second = Commit(CommitHeader(3, at, positions), {"bagged": bag(BAGGED, (9, "n"))})
+    first = Commit(CommitHeader(2, at, positions), {"bagged": relation_, "keyed": bag(KEYED, wide(77))})
     spark_bench.warehouse.append([first, second])
     spark_bench.states = bench.states
     spark_bench.check()
@@ -287,7 +286,7 @@ def test_a_row_that_cannot_be_computed_commits_nothing(spark: SparkSession, tmp_
     bench.warehouse.append([bench.commit(ratio=bag(ratio, (2, "7")))])
     assert contents(bench.warehouse.table("ratio")) == Counter([(1.0, 1), (0.5, 7)])
     with pytest.raises(BrokenInvariant, match="do not follow"):
-        bench.warehouse.append([Commit(9, START, {})])
+        bench.warehouse.append([Commit(CommitHeader(9, START))])
 
 
 class Crash(Exception):
@@ -382,7 +381,7 @@ def test_a_view_joins_with_what_its_table_does_not_hold_yet(spark: SparkSession,
     bench.warehouse.expect(loaded)
     carried = beside.warehouse.unsettled(spark, 1, waiting)
     before = bench.made({"bagged": bag(BAGGED, (1, "of the generation before"))}, {})
-    joined = replace(bench.commit(), number=5, committed_at=START + timedelta(minutes=5))
+    joined = Commit(replace(bench.commit().header, number=5, committed_at=START + timedelta(minutes=5)))
     bench.warehouse.join(loaded, joined, carried=carried, before=before)
     bench.states[5] = beside.states[max(beside.states)]
     bench.append({"bagged": bag(BAGGED, (3, "y"), (9, "new")), "keyed": bag(KEYED, wide(70))})

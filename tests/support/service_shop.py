@@ -18,6 +18,7 @@ from shopfloor import BILLING, PROJECT, SALES
 from strobe.client.local import coordinator_at_work
 from strobe.config.load import load_project
 from strobe.coordinator.coordinator import Coordinator
+from strobe.coordinator.status import StaleView, Status
 from strobe.planning.topology import assemble
 from strobe.warehouse import reader
 from strobe.warehouse.control import requests
@@ -36,15 +37,25 @@ class Notes:
 
     def __init__(self) -> None:
         self.said: list[str] = []
-        self.document: dict[str, Any] = {}
+        self.last_status: Status | None = None
 
     def say(self, text: str) -> None:
         self.said.append(text)
 
     def loading(self, source: str, rows: int) -> None: ...
 
-    def status(self, document: dict[str, Any]) -> None:
-        self.document = document
+    def status(self, status: Status) -> None:
+        self.last_status = status
+
+    @property
+    def document(self) -> dict[str, Any]:
+        return self.last_status.document() if self.last_status else {}
+
+
+def still(status: Status | None) -> dict[str, str]:
+    """The views that have to be rebuilt, and why."""
+    views = status.views if status else {}
+    return {name: view.problem for name, view in views.items() if isinstance(view, StaleView) and view.problem}
 
 
 class Shop:

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING
 
 from strobe.algebra.relation import Relation
 from strobe.algebra.view import View
-from strobe.apply.load import NOTHING, Snapshot, first_commit, snapshot
+from strobe.apply.load import Snapshot, first_header, snapshot
 from strobe.errors import BrokenInvariant, NotNow, SourceUnavailable, UserError
 from strobe.failpoints import reach
-from strobe.messages import Position, Query, Seen
+from strobe.messages import Commit, CommitHeader, Position, Query, Seen
 from strobe.pipeline.pipeline import Operation, Pipeline
 from strobe.pipeline.run_end import RunEnd, Stopped
 from strobe.planning.topology import Topology, ViewPlan, as_applied
@@ -33,13 +33,12 @@ from strobe.sources.base import Source
 from strobe.spark import staging
 from strobe.spark.failures import SPARK, cause, reading
 from strobe.spark.session import in_background, own_session
+from strobe.spark.spilled import reads_spilled
 from strobe.warehouse import inspect, view_table
-from strobe.warehouse.records import Commit
 from strobe.warehouse.warehouse import Loaded, Warehouse
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
+    from strobe.spark.session import SparkSession
     from strobe.warehouse.log import Part
 
 JOINING = "joining"
@@ -60,7 +59,7 @@ class Arrivals:
 
     loaded: Sequence[Loaded] = ()
     carried: Mapping[str, Part] = field(default_factory=dict)
-    at: Commit = NOTHING
+    at: CommitHeader = field(default_factory=CommitHeader)
 
 
 def sweep_leftovers(folder: Path) -> None:
@@ -115,15 +114,15 @@ class CatchUp:
         self._link(warehouse)
         self._main.fold()  # what was joined last is published before its tables may change
         with snapshot(self._spark, self.topology.sources, compiled, self._folder, self.rows.__setitem__) as taken:
-            last = first_commit(self.topology.sources, compiled, taken)
+            first = Commit(first_header(self.topology.sources, compiled, taken))
             self._loaded = [self._load(view, taken) for view in compiled]
-            warehouse.join(self._loaded, last)
+            last = warehouse.join(self._loaded, first)
         self._main.expect(self._loaded)
         reach("apply.loaded")
         warehouse.use(compiled, unguaranteed=[each.view.name for each in planned if each.level == "none"])
         used = frozenset(source for view in compiled for source in view.sources)
         self.pipeline = Pipeline(  # in one group: they meet the others at one vector anyhow
-            self.topology, warehouse, last, through_spark=self._answer, spark=lambda: self._spark, together=[used]
+            self.topology, warehouse, last, through_spark=self._answer, read=reads_spilled(self._spark), together=[used]
         )
         self.pipeline.run(self._step).check()
 
@@ -237,7 +236,7 @@ class CatchUp:
         """The views as they stand, when they can join."""
         own, pipeline = self._own(), self._at_work()
         self.check()
-        last = self._waiting[-1] if self._waiting else pipeline.committer.last
+        last = self._waiting[-1].header if self._waiting else pipeline.committer.last
         for name, vector in last.positions.items():
             guarded = self.topology.views[name].level != "none"
             at = {s: self.topology.sources[s].position(text) for s, text in vector.items()}

@@ -9,13 +9,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from strobe.algebra.copies import COPIES, copy_of
 from strobe.algebra.view import View
 from strobe.config.model import Project
 from strobe.errors import StrobeError, UserError
 from strobe.planning.topology import Topology, assemble
 from strobe.sources.base import Source
 from strobe.warehouse import inspect, tables
-from strobe.warehouse.layout import COPIES, Layout, copy_of
+from strobe.warehouse.layout import Layout
 from strobe.warehouse.records import Definition
 
 Reads = dict[str, dict[str, int | None]]

@@ -20,13 +20,14 @@ from strobe.client.local import coordinator_at_work
 from strobe.config.model import Project
 from strobe.coordinator.coordinator import Coordinator
 from strobe.coordinator.requests import FREEZE
+from strobe.coordinator.status import Status
 from strobe.errors import UserError
 from strobe.planning.topology import Topology, as_applied
 from strobe.warehouse import reader
 from strobe.warehouse.control import requests
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from strobe.spark.session import SparkSession
 
 
 class _Silent:
@@ -36,7 +37,7 @@ class _Silent:
 
     def loading(self, source: str, rows: int) -> None: ...
 
-    def status(self, document: dict[str, Any]) -> None: ...
+    def status(self, status: Status) -> None: ...
 
 
 def audit(project: Project, names: Sequence[str], say: Callable[[str], None] = lambda _: None) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from strobe.warehouse.layout import Layout
 
 if TYPE_CHECKING:
     from strobe.coordinator.coordinator import Coordinator
-    from strobe.events import Reporter
+    from strobe.coordinator.status import Reporter
     from strobe.spark.session import SparkSession
 
 Say = Callable[[str], None]

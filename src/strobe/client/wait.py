@@ -16,13 +16,12 @@ from typing import Any
 
 from strobe.config.model import Project
 from strobe.errors import NotNow, SourceUnavailable, UserError
-from strobe.messages import Position
+from strobe.messages import CommitHeader, Position
 from strobe.planning.topology import open_sources, source_names
 from strobe.sources.base import Source
 from strobe.warehouse import inspect
 from strobe.warehouse.control.lock import ALIVE, heartbeat_age, read_heartbeat
 from strobe.warehouse.layout import Layout
-from strobe.warehouse.records import Header
 
 _LOOK = 0.1
 """Seconds between two looks at the heartbeat; the log is looked at less often."""
@@ -85,7 +84,7 @@ def _exists(pid: object) -> bool:
     return True
 
 
-def last_header(warehouse: Path) -> Header | None:
+def last_header(warehouse: Path) -> CommitHeader | None:
     """The last commit, None where nothing was committed yet."""
     return inspect.last_header(warehouse) if inspect.exists(Layout(warehouse).log) else None
 
@@ -135,7 +134,7 @@ class _Barrier:
         self._identity: dict[str, str] = {}
         self._problems: dict[str, str] = {}
         self._heard = Heard()
-        self._header: Header | None = None
+        self._header: CommitHeader | None = None
         self._next_look = 0.0
 
     def missing(self) -> list[tuple[str, str]]:

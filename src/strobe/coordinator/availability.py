@@ -19,23 +19,18 @@ from functools import partial
 from strobe.algebra.view import View
 from strobe.coordinator.verify import same_source, verify_source
 from strobe.errors import LostGuarantee, RelationLost, SourceLost, SourceUnavailable, StrobeError, UserError
+from strobe.messages import CommitHeader
 from strobe.pipeline.background import begin
 from strobe.pipeline.pipeline import Pipeline
 from strobe.planning.topology import Topology, as_applied, as_loaded, schemas_of, source_names
+from strobe.retry import PROBE, VERIFY
 from strobe.sources.base import Source
 from strobe.warehouse.control import todo
 from strobe.warehouse.layout import Layout
-from strobe.warehouse.records import Commit, Definition
+from strobe.warehouse.records import Definition
 
 DETACH = 10.0
 """Seconds for which a source may be down before the views that do not need it go on without the others."""
-
-RETRY = 2.0
-"""Seconds between looks whether it is back."""
-
-VERIFY, VERIFY_LONGEST = 60.0, 3600.0
-"""Seconds between looks whether a source that was lost is the old one again: twice as many each time that it seemed
-so, since it may have been lost by something that verifying does not find."""
 
 
 class Availability:
@@ -58,7 +53,13 @@ class Availability:
         self._down_since: dict[str, float] = {}
         self._looking: Future[tuple[set[str], set[str]]] | None = None
         self._next_look = self._next_verify = 0.0
-        self._verify_every = VERIFY
+        self._mended = 0
+        """How often a source that was lost seemed to be the old one again."""
+
+    @property
+    def verify_every(self) -> float:
+        """Seconds between looks whether a source that was lost is the old one again."""
+        return VERIFY.wait(self._mended + 1)
 
     @property
     def problems(self) -> dict[str, UserError]:
@@ -119,7 +120,7 @@ class Availability:
             if noted and not views:
                 todo.clear(self._layout, f"{todo.REBUILD}.{source}")
 
-    def present(self, topology: Topology, last: Commit) -> Topology:
+    def present(self, topology: Topology, last: CommitHeader) -> Topology:
         """The views that can be kept from the last commit on."""
         while True:
             present = self._present(topology)
@@ -143,7 +144,7 @@ class Availability:
         views = {name: replace(planned, view=as_loaded(planned.view, views)) for name, planned in views.items()}
         return replace(topology, views=views)
 
-    def _verify(self, topology: Topology, last: Commit) -> set[str]:
+    def _verify(self, topology: Topology, last: CommitHeader) -> set[str]:
         """Rule 8: the sources are the same, and their logs still reach back to where the views stand.
 
         Returns those that cannot be reached; they are verified when they are back. A view that stood still until a log
@@ -184,7 +185,7 @@ class Availability:
                 todo.add(self._layout, f"{todo.REBUILD}.{error.source}", {name: self._applied[name].generation})
                 self._noted.setdefault(name, set()).add(error.source)
         if news:
-            self._next_verify = time.monotonic() + self._verify_every
+            self._next_verify = time.monotonic() + self.verify_every
         self.still |= news
         left = self._applied.keys() - self.still.keys() - self.aside.keys()
         if lost and not (left or self._noted or self._set_aside):
@@ -215,7 +216,7 @@ class Availability:
         """They could not be loaded; it is tried again."""
         self._say(f"{', '.join(self.to_rebuild)} could not be rebuilt yet: {error}")
 
-    def unfit(self, sources: Mapping[str, Source], last: Commit, views: list[str]) -> dict[str, SourceLost]:
+    def unfit(self, sources: Mapping[str, Source], last: CommitHeader, views: list[str]) -> dict[str, SourceLost]:
         """Those of the views that have lost more than log which was let go, so that somebody has to decide."""
         found: dict[str, SourceLost] = {}
         for name in views:
@@ -242,16 +243,15 @@ class Availability:
             return frozenset(self.detached | lost)
         if self._looking is not None and self._looking.done():
             back, mended = self._looking.result()
-            self._looking, self._next_look = None, now + RETRY
-            if mended:
-                self._verify_every = min(2 * self._verify_every, VERIFY_LONGEST)
+            self._looking, self._next_look = None, now + PROBE.wait(1)
+            self._mended += bool(mended)
             if back or mended:
                 self.still = {name: error for name, error in self.still.items() if name not in mended}
                 return frozenset(self.detached - back)
         elif self._looking is None and now >= self._next_look:
             doubted: dict[str, list[str]] = {}
             if now >= self._next_verify:
-                doubted, self._next_verify = self._doubted(), now + self._verify_every
+                doubted, self._next_verify = self._doubted(), now + self.verify_every
             if self.down or doubted:
                 sources, last = pipeline.topology.sources, pipeline.committer.last
                 self._looking = begin(
@@ -310,7 +310,7 @@ def _compiled(
 
 def _look(
     sources: Mapping[str, Source],
-    last: Commit,
+    last: CommitHeader,
     detached: set[str],
     unreached: set[str],
     doubted: Mapping[str, list[str]],

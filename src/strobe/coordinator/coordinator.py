@@ -16,19 +16,19 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from strobe.algebra.relation import Relation
 from strobe.apply import catch_up, plan
 from strobe.apply.cutover import Cutover
 from strobe.apply.load import load
 from strobe.config.model import Project
-from strobe.coordinator import status
 from strobe.coordinator.availability import Availability
 from strobe.coordinator.maintenance import Maintenance
 from strobe.coordinator.requests import RequestHandler
 from strobe.coordinator.run import BEAT, Run, Until
 from strobe.coordinator.states import PHASES, Claimed, Opened, Phase
+from strobe.coordinator.status import Reporter, Status, observe
 from strobe.errors import (
     BrokenInvariant,
     CommitUnknown,
@@ -37,34 +37,26 @@ from strobe.errors import (
     SparkLost,
     UserError,
 )
-from strobe.events import Reporter
 from strobe.failpoints import reach
-from strobe.messages import Message, Query, Seen
+from strobe.messages import CommitHeader, Message, Query, Seen
 from strobe.pipeline import run_end
 from strobe.pipeline.answerer import SparkAnswer
 from strobe.pipeline.pipeline import Pipeline
 from strobe.pipeline.run_end import RunEnd
 from strobe.planning.topology import Topology, assemble, open_sources, preflight
+from strobe.retry import APPEND, START_SPARK
 from strobe.sources.base import Source
 from strobe.spark import staging
 from strobe.spark.failures import SPARK, cause, reading
+from strobe.spark.spilled import reads_spilled
 from strobe.warehouse import inspect, tables
 from strobe.warehouse.control import requests
 from strobe.warehouse.control.lock import CoordinatorLock, read_heartbeat, write_heartbeat
 from strobe.warehouse.layout import Layout
-from strobe.warehouse.records import Commit, Header
 from strobe.warehouse.warehouse import Warehouse
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-
-ATTEMPTS = 5
-"""Appends that may fail one after another, without a commit in between, before the run ends."""
-
-
-SPARK_STARTS = 3
-"""Times that Spark may end, without a commit in between, before the run does."""
+    from strobe.spark.session import SparkSession
 
 
 class Coordinator:
@@ -92,7 +84,7 @@ class Coordinator:
         self._cutover = Cutover(project, self.spark, reporter)
         self._ended = threading.Event()
         self._epoch = 0
-        self._document: dict[str, Any] = {"state": "starting"}
+        self._status: Status | None = None
         self._unknown, self._without_spark = Failures(), Failures()
 
     def stop(self) -> None:
@@ -100,9 +92,9 @@ class Coordinator:
         self._stop.set()
 
     @property
-    def document(self) -> dict[str, Any]:
-        """What the loop last said of itself; it has sources once the views are kept."""
-        return self._document
+    def status(self) -> Status | None:
+        """What the loop last said of itself; None before the views are kept."""
+        return self._status
 
     # Starting.
 
@@ -167,7 +159,7 @@ class Coordinator:
         if lost is None:
             return run_end.Failed(error)
         lost.__cause__ = error
-        if self._without_spark.after(self.last_number()) == SPARK_STARTS or self._stop.is_set():
+        if START_SPARK.exhausted(self._without_spark.after(self.last_number())) or self._stop.is_set():
             return run_end.Failed(lost)
         return run_end.SparkEnded(lost)
 
@@ -225,10 +217,10 @@ class Coordinator:
         self._epoch = self._warehouse.epoch
         staging.sweep_leftovers(self._staging)
         catch_up.sweep_leftovers(self._staging)
-        self._last = _commit_of(header) if header is not None else self._load_all()
+        self._last = header if header is not None else self._load_all()
         return Opened()
 
-    def _load_all(self) -> Commit:
+    def _load_all(self) -> CommitHeader:
         topology = self._topology
         self._reporter.say(f"loading {', '.join(topology.views)}")
         views = [planned.view for planned in topology.views.values()]
@@ -242,14 +234,15 @@ class Coordinator:
             raise BrokenInvariant(f"the warehouse is claimed again after {before}")
         self._reporter.say(str(before.error))
         in_a_row = self._unknown.after(self._last.number)
-        if in_a_row == ATTEMPTS or self._spark_lost(patience=1.0) or self._stop.wait(in_a_row):
+        given_up = APPEND.exhausted(in_a_row) or self._spark_lost(patience=1.0)
+        if given_up or self._stop.wait(APPEND.wait(in_a_row)):
             return self._failed(before.error)
         try:
             header = self._warehouse.fence(take_over=not self._lock.held)
         except CommitUnknown as again:
             return run_end.AppendUnknown(again)
         self._epoch = self._warehouse.epoch
-        self._last = _commit_of(header) if header is not None else self._last
+        self._last = header if header is not None else self._last
         return Claimed()
 
     # Keeping.
@@ -282,12 +275,12 @@ class Coordinator:
             self._warehouse,
             self._last,
             through_spark=self._answer_through_spark(topology),
-            spark=self.spark,
+            read=reads_spilled(self.spark()),
             record=self._record,
             together=self._availability.together,
         )
         maintenance = self._maintenance(pipeline)
-        handler = RequestHandler(self.project.warehouse, self._cutover, pipeline)
+        handler = RequestHandler(self._warehouse, self._cutover, pipeline)
         run = Run(
             pipeline,
             handler,
@@ -341,7 +334,7 @@ class Coordinator:
         return maintenance
 
     def _note_status(self, pipeline: Pipeline) -> None:
-        self._document = status.document(pipeline, self._availability.down, self._availability.problems)
+        self._status = observe(pipeline, self._availability.down, self._availability.problems)
 
     def _beat(self) -> None:
         """Twice a second, in a thread of its own: say what the loop last said of itself, and see who else is there."""
@@ -366,12 +359,13 @@ class Coordinator:
             if self.pipeline is not None and (lost := self._spark_lost()) is not None:
                 self.pipeline.fail(lost)
             self._heartbeat()
-            if "sources" in self._document:
-                self._reporter.status(self._document)
+            if self._status is not None:
+                self._reporter.status(self._status)
 
     def _heartbeat(self, stopped: bool = False) -> None:
         with suppress(OSError):  # a full disk: the coordinator works on, and tries again
-            write_heartbeat(self._layout.control, {**self._document, "epoch": self._epoch, "stopped": stopped})
+            said = self._status.document() if self._status else {"state": "starting"}
+            write_heartbeat(self._layout.control, {**said, "epoch": self._epoch, "stopped": stopped})
 
     def _answer_through_spark(self, topology: Topology) -> SparkAnswer:
         def answer(source: Source, query: Query) -> tuple[tuple[Relation, ...], Seen]:
@@ -402,7 +396,3 @@ class Failures:
         """One more; how many there have been since this commit, the last one."""
         self._commit, self._number = commit, self._number + 1 if commit == self._commit else 1
         return self._number
-
-
-def _commit_of(header: Header) -> Commit:
-    return Commit(header.number, header.committed_at, header.positions, header.as_of, header.identity)

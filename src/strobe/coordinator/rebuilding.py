@@ -9,12 +9,11 @@ from strobe.coordinator.availability import Availability
 from strobe.errors import LostGuarantee, NotNow, SourceLost, SourceUnavailable, UserError
 from strobe.pipeline.background import aside
 from strobe.pipeline.pipeline import Operation, Pipeline
+from strobe.retry import REBUILD_WITHIN_LIMIT
+from strobe.warehouse.warehouse import Warehouse
 
-ATTEMPTS = 3
-"""To rebuild views within the limit of log that a source may keep."""
 
-
-def rebuild_lost(pipeline: Pipeline, cutover: Cutover, availability: Availability) -> Operation:
+def rebuild_lost(warehouse: Warehouse, pipeline: Pipeline, cutover: Cutover, availability: Availability) -> Operation:
     """Let go of what is left of log that views needed; load those anew, as they are, that can be."""
     sources, last = pipeline.topology.sources, pipeline.committer.last
     try:
@@ -24,7 +23,7 @@ def rebuild_lost(pipeline: Pipeline, cutover: Cutover, availability: Availabilit
             (yield from aside(partial(availability.unfit, sources, last, availability.ready), "verify"))
         )
         if views := availability.ready:
-            yield from cutover.reload(pipeline, views)
+            yield from cutover.reload(warehouse, pipeline, views)
     except (UserError, NotNow, SourceUnavailable) as error:
         pipeline.resume()
         availability.put_off(error)
@@ -34,6 +33,6 @@ def rebuild_lost(pipeline: Pipeline, cutover: Cutover, availability: Availabilit
             availability.stand_still(error, availability.ready)
             return
         cutover.lost_again += 1
-        if cutover.lost_again == ATTEMPTS:
+        if REBUILD_WITHIN_LIMIT.exhausted(cutover.lost_again):
             fix = "Raise slot.limit: it was reached again, each time, before the views had been loaded."
             raise LostGuarantee(error.message, where=error.where, fix=fix) from error

@@ -13,20 +13,19 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 
 from strobe.algebra.view import View
 from strobe.merge.removals import combined
-from strobe.messages import Position, WarehouseTransaction
+from strobe.messages import Commit, CommitHeader, Position, WarehouseTransaction
 from strobe.pipeline.batching import Batching
-from strobe.warehouse.records import Commit
-from strobe.warehouse.warehouse import Warehouse
+from strobe.pipeline.sink import Sink
 
 QUIET = 30.0
 """Seconds after which positions that moved without rows are made durable."""
 
 
-Final = Callable[[Commit, Sequence[Commit]], Commit | None]
+Final = Callable[[CommitHeader, Sequence[Commit]], CommitHeader | None]
 """A last commit: given the one before it, and the commits up to there that it has to append with itself; none of them,
 if it returns nothing."""
 
@@ -42,8 +41,8 @@ class Waiting:
 class Committer(threading.Thread):
     def __init__(
         self,
-        warehouse: Warehouse,
-        last: Commit,
+        sink: Sink,
+        last: CommitHeader,
         views: Mapping[str, View],
         floors: Mapping[str, Mapping[str, Position]],
         *,
@@ -55,7 +54,7 @@ class Committer(threading.Thread):
         Views in `unguaranteed` keep no step with the others: they are where their own action lists say.
         """
         super().__init__(name="committer", daemon=True)
-        self._warehouse = warehouse
+        self._sink = sink
         self._views = dict(views)
         self._floors = floors
         self._unguaranteed = frozenset(unguaranteed)
@@ -88,7 +87,7 @@ class Committer(threading.Thread):
             return len(self._queue)
 
     @property
-    def last(self) -> Commit:
+    def last(self) -> CommitHeader:
         """The last commit that is durable."""
         return self._durable
 
@@ -131,11 +130,9 @@ class Committer(threading.Thread):
     def hand_over(self) -> list[Commit]:
         """All that is waiting, as commits that somebody else appends; while this is held, and not working."""
         with self._changed:
-            commits = []
+            commits: list[Commit] = []
             while self._queue or self._moved is not None:
-                for transaction in self._take():
-                    self._last = self._numbered(transaction)
-                    commits.append(self._last)
+                commits += [self._numbered(transaction) for transaction in self._take()]
             self._working = False
             return commits
 
@@ -215,40 +212,28 @@ class Committer(threading.Thread):
         return batch
 
     def _commit(self, batch: list[WarehouseTransaction]) -> None:
-        commits = []
-        for transaction in batch:
-            self._last = self._numbered(transaction)
-            commits.append(self._last)
+        commits = [self._numbered(transaction) for transaction in batch]
         started = time.perf_counter()
-        self._warehouse.append(commits)
+        durable = self._sink.append(commits)
         seconds = time.perf_counter() - started
         self.batching.took(len(batch), seconds)
         self.appends += 1
         self.append_seconds += seconds
-        self._durable = self._last
+        self._durable = durable
         with self._changed:
             for transaction in (*batch, *([self._moved] if self._moved else [])):
                 self.visible = {**self.visible, **transaction.positions}
 
     def _numbered(self, transaction: WarehouseTransaction) -> Commit:
-        """The next commit. Times never go back, even if the clock does."""
+        """The next commit."""
+        as_of = {
+            v: {**self._last.as_of.get(v, {}), **self._times(v, view, transaction)}
+            for v, view in self._views.items()
+            if view.sources[0] in transaction.positions
+        }
+        self._last = self._last.following(datetime.now(timezone.utc), self._vectors(transaction), as_of)
         removals, changes = combined(transaction.actions)
-        return Commit(
-            number=self._last.number + 1,
-            committed_at=max(datetime.now(timezone.utc), self._last.committed_at + timedelta(microseconds=1)),
-            positions={**self._last.positions, **self._vectors(transaction)},
-            as_of={
-                **self._last.as_of,
-                **{
-                    v: {**self._last.as_of.get(v, {}), **self._times(v, view, transaction)}
-                    for v, view in self._views.items()
-                    if view.sources[0] in transaction.positions
-                },
-            },
-            identity=self._last.identity,
-            changes=changes,
-            removals=removals,
-        )
+        return Commit(self._last, changes, removals)
 
     def _times(self, name: str, view: View, transaction: WarehouseTransaction) -> dict[str, datetime]:
         """The sources' own commit times; not of transactions that a view which is ahead has reflected long ago."""

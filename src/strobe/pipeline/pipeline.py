@@ -36,6 +36,7 @@ from strobe.merge.groups import Group, Merges
 from strobe.messages import (
     ActionList,
     Answer,
+    CommitHeader,
     Message,
     Position,
     Query,
@@ -47,15 +48,14 @@ from strobe.messages import (
 from strobe.pipeline import run_end
 from strobe.pipeline.answerer import Answerer, SparkAnswer
 from strobe.pipeline.committer import Committer
-from strobe.pipeline.in_flight import InFlight, Session
+from strobe.pipeline.in_flight import InFlight, Read, into_memory
 from strobe.pipeline.monitor import Monitor
 from strobe.pipeline.run_end import RunEnd
+from strobe.pipeline.sink import Sink
 from strobe.pipeline.view_worker import ViewWorker
 from strobe.planning.topology import Topology
 from strobe.sources.base import Source
 from strobe.sources.net_changes import remove_files
-from strobe.warehouse.records import Commit
-from strobe.warehouse.warehouse import Warehouse
 
 TABLE_ROWS = 5_000
 """Rows of the view-update table beyond which the sources are left alone until some have been applied."""
@@ -88,26 +88,26 @@ class Pipeline:
     def __init__(
         self,
         topology: Topology,
-        warehouse: Warehouse,
-        last: Commit,
+        sink: Sink,
+        last: CommitHeader,
         *,
         through_spark: SparkAnswer,
-        spark: Session | None = None,
+        read: Read = into_memory,
         record: Callable[[Message], None] = lambda _: None,
         together: Collection[frozenset[str]] = (),
     ) -> None:
         """`last` is the last commit in the log, read after fencing; the assembly holds exactly the views in it.
 
-        Large transactions are read with `spark`; without it, into memory.
+        `read` reads large transactions.
 
         `together` are sources that have taken part in one global transaction: their views are in one group.
 
         `record` is given every message that integrator and managers get, in each view's order: enough to replay them.
         In which commits the views meet depends on when their action lists come, too."""
         self.topology = topology
-        self.warehouse = warehouse
+        self._sink = sink
         self._through_spark = through_spark
-        self._spark = spark
+        self._read_rows = read
         self._record = record
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._operation: Operation | None = None
@@ -117,7 +117,7 @@ class Pipeline:
         self._together = tuple(together)
         self._build(last)
 
-    def _build(self, last: Commit) -> None:
+    def _build(self, last: CommitHeader) -> None:
         """Everything that follows from the last header."""
         views = {name: planned.view for name, planned in self.topology.views.items()}
         positions = self._positions(last)
@@ -125,7 +125,7 @@ class Pipeline:
         self._settled: dict[str, frozenset[str]] = {}
         self.integrator = Integrator(views, positions, self._parts)
         unguaranteed = [name for name, planned in self.topology.views.items() if planned.level == "none"]
-        self.in_flight = InFlight(self._spark, keep_files=bool(unguaranteed))
+        self.in_flight = InFlight(self._read_rows, keep_files=bool(unguaranteed))
         pace = {name: planned.pace for name, planned in self.topology.views.items()}
         order = self.topology.project.order
         self.merge = Merges(
@@ -137,7 +137,7 @@ class Pipeline:
             )
             for name, planned in self.topology.views.items()
         }
-        self.committer = Committer(self.warehouse, last, views, positions, unguaranteed=unguaranteed, fail=self.fail)
+        self.committer = Committer(self._sink, last, views, positions, unguaranteed=unguaranteed, fail=self.fail)
         self.answerer = Answerer(
             {s: self.topology.sources[s] for s in self.vector},
             deliver=self._events.put,
@@ -186,9 +186,9 @@ class Pipeline:
         (lookup,) = query.lookups
         view = self.topology.views[query.view].view
         if query.own:
-            rows, position = self.warehouse.shown(view, lookup)
+            rows, position = self._sink.shown(view, lookup)
         else:
-            rows, position = self.warehouse.copy(query.source, lookup, view.attribute_types())
+            rows, position = self._sink.copy(query.source, lookup, view.attribute_types())
         return (rows,), Seen(self.topology.sources[query.source].position(position))
 
     def _room(self, source: str, position: Position) -> bool:
@@ -208,7 +208,7 @@ class Pipeline:
     def _used_sources(self) -> list[str]:
         return sorted({s for planned in self.topology.views.values() for s in planned.view.sources})
 
-    def _positions(self, last: Commit) -> dict[str, dict[str, Position]]:
+    def _positions(self, last: CommitHeader) -> dict[str, dict[str, Position]]:
         sources = self.topology.sources
         return {
             view: {s: sources[s].position(text) for s, text in vector.items()}

@@ -21,7 +21,7 @@ FOUND = ("key", "index", "scan", "all rows")
 
 
 @dataclass(frozen=True)
-class Asked:
+class LookupStep:
     """A look-up that a change of one occurrence leads to."""
 
     changed: Occurrence
@@ -46,12 +46,12 @@ def fragments(view: View, changed: Occurrence, *, whole: bool = False) -> Iterat
         term += [step.occurrence for step in steps]
 
 
-def asked(view: View) -> Iterator[Asked]:
+def asked(view: View) -> Iterator[LookupStep]:
     """Every look-up that any change leads to."""
     for changed in view.occurrences:
         for steps in fragments(view, changed):
             for step in steps:
-                yield Asked(changed, step, view.occurrences[step.occurrence])
+                yield LookupStep(changed, step, view.occurrences[step.occurrence])
 
 
 def explain(project: Project, name: str) -> Document:

@@ -100,6 +100,10 @@ class Shared:
     """In how many portions each relation is read."""
 
 
+SparkStarter = Callable[[], Any]
+"""Returns the Spark session, which is started when it is first needed."""
+
+
 @dataclass(frozen=True)
 class SourceContext:
     """What a source may need of its project, besides its own configuration."""
@@ -107,8 +111,8 @@ class SourceContext:
     project: str
     """What is put into a database carries this name."""
     warehouse: Path
-    spark: Callable[[], Any] | None
-    """The session, started when it is first needed; None where there is none."""
+    spark: SparkStarter | None
+    """None where Spark must not be started."""
 
 
 class Source(ABC):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from strobe.errors import UserError
-from strobe.sources.base import Source, SourceContext
+from strobe.sources.base import Source, SourceContext, SparkStarter
 
 KINDS = {
     "sqlite": "strobe.sources.sqlite.source:SqliteSource",
@@ -20,9 +19,7 @@ KINDS = {
 """By type, the module and the class. Imported when it is needed: each brings its driver."""
 
 
-def open_source(
-    name: str, config: Any, warehouse: Path, spark: Callable[[], Any] | None, project: str = "strobe"
-) -> Source:
+def open_source(name: str, config: Any, warehouse: Path, spark: SparkStarter | None, project: str = "strobe") -> Source:
     """The source that `strobe.yml` describes under this name."""
     if config.type not in KINDS:
         raise UserError(

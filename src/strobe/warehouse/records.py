@@ -1,53 +1,19 @@
-"""A commit as it enters the log, the header that it leaves there, and what else the small tables say."""
+"""What the log and the small tables say, row by row."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 
-from strobe.algebra.relation import Relation
-from strobe.merge.removals import Removal
-
-Positions = Mapping[str, Mapping[str, str]]
-Times = Mapping[str, Mapping[str, datetime]]
-
-
-@dataclass(frozen=True)
-class Commit:
-    """One atomic step of all views: where they stand afterwards, and how their rows change.
-
-    First `removals` go from the views as the commit before left them; then `changes` are added. A view's change is over
-    its raw attributes. Spark finds what goes, and selects, projects and nets what comes, in the plan of the append.
-    """
-
-    number: int
-    committed_at: datetime
-    positions: Positions
-    as_of: Times = field(default_factory=dict)
-    identity: Mapping[str, str] = field(default_factory=dict)
-    changes: Mapping[str, Relation] = field(default_factory=dict)
-    removals: Mapping[str, Removal] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Header:
-    """What the log says about a commit. `generations` names the definition of each view that is in force."""
-
-    number: int
-    committed_at: datetime
-    epoch: int
-    positions: Positions
-    as_of: Times
-    identity: Mapping[str, str]
-    generations: Mapping[str, int]
+from strobe.messages import CommitHeader
 
 
 @dataclass(frozen=True)
 class Past:
     """A commit as `history` tells it."""
 
-    header: Header
+    header: CommitHeader
     changed: tuple[str, ...]
 
 

@@ -23,10 +23,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from strobe.algebra.bag import Bag
+from strobe.algebra.copies import copy_of
 from strobe.algebra.relation import Relation
+from strobe.algebra.schema import quoted
 from strobe.algebra.view import View
 from strobe.errors import BrokenInvariant, CommitUnknown, Fenced, NotNow, UserError
-from strobe.messages import Lookup
+from strobe.messages import Commit, CommitHeader, Lookup
 from strobe.spark.failures import FAILURES, cause, remedy
 from strobe.spark.relation import SparkRelation
 from strobe.spark.session import in_background, own_session
@@ -34,19 +36,9 @@ from strobe.warehouse import claim, folding, inspect, log, lookups, reader, rete
 from strobe.warehouse.control import todo
 from strobe.warehouse.control.lock import CoordinatorLock
 from strobe.warehouse.folding import Hook
-from strobe.warehouse.layout import (
-    FILE_RETENTION,
-    ID_PROPERTY,
-    Layout,
-    copy_of,
-    field,
-    quoted,
-    retention_properties,
-    sql_path,
-    struct,
-)
+from strobe.warehouse.layout import FILE_RETENTION, ID_PROPERTY, Layout, field, retention_properties, sql_path, struct
 from strobe.warehouse.log import Batch, Member, Part
-from strobe.warehouse.records import Commit, Definition, Header, Published
+from strobe.warehouse.records import Definition, Published
 
 APPENDS = "strobe appends"
 """The group of Spark jobs under which appends run: one job each, if all goes well."""
@@ -78,7 +70,7 @@ class Warehouse:
         self._retention = retention
         self._at = at
         self._epoch = 0
-        self._last: Header | None = None
+        self._last: CommitHeader | None = None
         self._definitions: list[Definition] = []
         self._members: dict[str, Member] = {}
         self._unguaranteed: frozenset[str] = frozenset()
@@ -96,7 +88,7 @@ class Warehouse:
 
     # -- coordinating -------------------------------------------------------------------------------------------------
 
-    def fence(self, take_over: bool = False) -> Header | None:
+    def fence(self, take_over: bool = False) -> CommitHeader | None:
         """Become the only coordinator; returns the last header, which nobody else can change any more.
 
         Afterwards `use` says which compiled views take part.
@@ -116,7 +108,7 @@ class Warehouse:
         return self._epoch
 
     @property
-    def last(self) -> Header | None:
+    def last(self) -> CommitHeader | None:
         """The last header, as this coordinator knows it."""
         return self._last
 
@@ -141,18 +133,18 @@ class Warehouse:
     def close(self) -> None:
         self.lock.release()
 
-    def append(self, commits: Sequence[Commit]) -> None:
-        """Append commits, all or none, in one Spark job.
+    def append(self, commits: Sequence[Commit]) -> CommitHeader:
+        """Append commits, all or none, in one Spark job; returns the last header, as it is in the log.
 
         `UserError` if a view's expression fails on a row, and nothing was committed; `Fenced`; or `CommitUnknown`,
         after which this warehouse must be fenced again before anything else.
         """
-        self._append([self._batch(commits)])
+        return self._append([self._batch(commits)])
 
     def _batch(self, commits: Sequence[Commit]) -> Batch:
         return Batch(commits, self._members, {name: d.generation for name, d in self.definitions.items()})
 
-    def _append(self, batches: Sequence[Batch]) -> None:
+    def _append(self, batches: Sequence[Batch]) -> CommitHeader:
         commits = [commit for batch in batches for commit in batch.commits]
         with self._appending:
             self._check_numbers(commits)
@@ -165,8 +157,9 @@ class Warehouse:
                 raise self._diagnosis(batches, error) from error
             except OSError as error:
                 raise self._unknown_append(error) from error
-            self._last = _header(commits[-1], self._epoch, batches[-1].generations)
+            self._last = batches[-1].headers(self._epoch)[-1]
             self._at("append.after")
+            return self._last
 
     def _stored(self, view: str, spark: SparkSession | None = None) -> tuple[DataFrame, int]:
         """A view's rows at the last commit, for whoever looks for a few of them."""
@@ -255,7 +248,7 @@ class Warehouse:
         before: Sequence[Commit] = (),
         *,
         empty: bool = False,
-    ) -> None:
+    ) -> CommitHeader:
         """Let loaded views take part from this commit on, and others no more; the next fold publishes it.
 
         The commit carries what changed of the views and their tables do not hold (see `unsettled`). Commits `before` it
@@ -283,12 +276,13 @@ class Warehouse:
             members |= {item.view.name: Member(item.view, item.generation) for item in loaded}
             earlier = [self._batch(before)] if before else []
             try:
-                self._append([*earlier, Batch([commit], members, generations, carried or {})])
+                last = self._append([*earlier, Batch([commit], members, generations, carried or {})])
             except UserError:  # nothing was committed, and commits go on from here
                 tables.write_definitions(self.layout, self._definitions)
                 raise
             self._members, self._definitions = members, rows
             self._at("load.joined")
+            return last
 
     def _check_loads(self, loaded: Sequence[Loaded]) -> None:
         for item in loaded:
@@ -480,9 +474,3 @@ def _summed(parts: Sequence[Part]) -> Part:
 def _definition(item: Loaded, commit: int) -> Definition:
     view = item.view
     return Definition(view.name, item.generation, view.sql, item.schema, view.key, commit, None, item.version)
-
-
-def _header(commit: Commit, epoch: int, generations: Mapping[str, int]) -> Header:
-    return Header(
-        commit.number, commit.committed_at, epoch, commit.positions, commit.as_of, commit.identity, dict(generations)
-    )

@@ -30,9 +30,11 @@ from strobe.errors import (
     StrobeError,
     UserError,
 )
+from strobe.messages import CommitHeader
 from strobe.planning.topology import Topology
+from strobe.retry import VERIFY, Policy
 from strobe.warehouse.layout import Layout
-from strobe.warehouse.records import Commit, Definition
+from strobe.warehouse.records import Definition
 
 PROJECT = (
     HEAD
@@ -59,8 +61,8 @@ class World:
         self.definitions = {n: Definition(n, 1, view.sql, "", view.key, 1, None, 0) for n, view in views.items()}
 
     @property
-    def last(self) -> Commit:
-        return Commit(1, datetime.now(timezone.utc), self.positions, {}, self.identity)
+    def last(self) -> CommitHeader:
+        return CommitHeader(1, datetime.now(timezone.utc), self.positions, {}, self.identity)
 
     @property
     def unasked(self) -> Topology:
@@ -105,7 +107,9 @@ class World:
         """What is loaded anew unasked, three times; loading `people` ends with this error."""
         plan, renewed = list[ApplyPlan](), list[str]()
 
-        def change(_self: object, _coordinator: object, _request: object, _assembled: object, wanted: Any) -> Any:
+        def change(
+            _self: object, _warehouse: object, _coordinator: object, _request: object, _assembled: object, wanted: Any
+        ) -> Any:
             plan.append(wanted())
             if error is not None and "people" in plan[-1].rebuild:
                 raise error
@@ -119,11 +123,11 @@ class World:
             topology=self.topology,
             committer=SimpleNamespace(last=self.last),
             vector={"billing": None},
-            warehouse=SimpleNamespace(definitions=self.definitions),
             resume=lambda: None,
         )
+        warehouse: Any = SimpleNamespace(definitions=self.definitions)
         for _ in range(3):
-            for _ in rebuild_lost(pipeline, cutover, absences):
+            for _ in rebuild_lost(warehouse, pipeline, cutover, absences):
                 pass
         assert set(renewed) == {"sales"}, "what is read for others is left alone"
         return plan
@@ -194,7 +198,7 @@ def test_a_source_that_was_lost_by_mistake_is_found_again(world: World) -> None:
     world.identity["billing"] = known
     absences._next_look = absences._next_verify = 0.0
     assert world.mind(absences) == set() and not absences.still
-    assert absences._verify_every == 2 * module.VERIFY, "it will be believed less soon"
+    assert absences.verify_every == 2 * VERIFY.wait(1), "it will be believed less soon"
     assert world.begin(absences) == set(world.definitions)
 
 
@@ -344,7 +348,7 @@ def test_a_source_that_does_not_say_what_it_offers(world: World, monkeypatch: py
     absences = world.absences()
     assert world.begin(absences, world.unasked) == {"orders", "people"} and absences.down == {"billing"}
     assert len(asked) == 1
-    monkeypatch.setattr(module, "RETRY", 0.0)
+    monkeypatch.setattr(module, "PROBE", Policy((0.0,)))
     assert world.mind(absences) is None
 
 

@@ -13,7 +13,6 @@ from memory_live import HEAD
 
 from strobe import errors
 from strobe.config.load import load_project
-from strobe.coordinator import coordinator as module
 from strobe.coordinator.coordinator import Coordinator
 from strobe.coordinator.run import Until
 from strobe.coordinator.states import Claimed, Opened
@@ -86,10 +85,9 @@ def test_what_follows(tmp_path: Path) -> None:
 
 def test_appends_of_unknown_outcome(tmp_path: Path) -> None:
     """The warehouse is claimed again, a little later each time; the fifth without a commit in between ends it."""
-    assert module.ATTEMPTS == 5
-    tried = [step for n in range(1, 5) for step in ("run", f"wait {n}", "fence")]
+    tried = [step for n in range(1, 5) for step in ("run", f"wait {n}.0", "fence")]
     assert did(tmp_path, *[UNKNOWN] * 5, fails=UNKNOWN.error) == ["open", *tried, "run"]
-    committed = ["run", "wait 1", "fence"] * 7
+    committed = ["run", "wait 1.0", "fence"] * 7
     assert did(tmp_path, *[UNKNOWN] * 7, Stopped(), commits=True) == ["open", *committed, "run"]
 
 
@@ -102,7 +100,6 @@ def test_a_claim_of_unknown_outcome_is_tried_again(tmp_path: Path, monkeypatch: 
 
 def test_spark_ends(tmp_path: Path) -> None:
     """It is started again, and the warehouse opened; the third time without a commit in between ends it."""
-    assert module.SPARK_STARTS == 3
     assert did(tmp_path, GONE, GONE, GONE, fails=GONE) == ["open", "run"] * 3
     assert did(tmp_path, *[GONE] * 4, Stopped(), commits=True) == ["open", "run"] * 5
     assert did(tmp_path, CUT_SHORT, Stopped()) == ["open", "run"] * 2, "it is claimed when it is opened"

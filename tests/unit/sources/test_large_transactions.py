@@ -136,7 +136,7 @@ def test_files_go_when_nothing_can_need_them_any_more(tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     at = [Position(str(n), (n,)) for n in range(10)]
     rows = Spilled(tmp_path / "one", "0", 1, {"n": "int"})
-    flight = InFlight(None)
+    flight = InFlight()
     flight.arrive(Transaction("a", at[2], {"t": rows}))
     flight.arrive(Transaction("a", at[3], {"t": Bag.of(("n",), [(1,), (2,)])}))
     assert flight.rows == 2

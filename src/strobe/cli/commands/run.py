@@ -68,7 +68,7 @@ def _metrics(port: int | None, project: str, coordinator: Coordinator) -> Iterat
         return
     from strobe.coordinator.metrics import serving
 
-    with serving(port, project, lambda: coordinator.document):
+    with serving(port, project, lambda: coordinator.status):
         yield
 
 

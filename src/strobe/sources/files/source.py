@@ -38,7 +38,7 @@ from strobe.sources.base import Finding, Reader, Source, SourceContext
 from strobe.sources.files.drops import Drop, columns_of, copy_whole
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from strobe.spark.session import DataFrame, SparkSession
 
 DRIVER_ROWS = 100_000
 """A difference of more rows than this stays in Spark."""

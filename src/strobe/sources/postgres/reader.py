@@ -12,7 +12,6 @@ earlier one, another snapshot is taken.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
@@ -24,6 +23,7 @@ from psycopg import sql
 from strobe.algebra.bag import Row
 from strobe.errors import LostGuarantee, SourceUnavailable, Unfit, UserError
 from strobe.messages import Lookup, Position, Seen, SeenByXid
+from strobe.retry import PG_EXACT_SNAPSHOT, PG_FLUSH, Retry
 from strobe.sources.base import Reader, Shared
 from strobe.sources.postgres import pgoutput
 from strobe.sources.postgres.catalog import Table, read_tables, rows
@@ -36,8 +36,6 @@ from strobe.sources.postgres.values import Decode, Encoding, PgType, decoder, en
 KEYS = 5_000
 """Keys of one statement."""
 FETCH = 5_000
-TRIES = 20
-"""Snapshots taken to find one that equals a state of the log."""
 
 _SNAPSHOT = """
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
@@ -69,14 +67,14 @@ def end_of_log(place: Place, connection: Connection) -> int:
 
 def flushed(place: Place, connection: Connection, wanted: int, reached: int) -> int:
     """Wait until the log is flushed up to a place, and see to it if nobody else does."""
-    for attempt in range(200):
-        if reached >= wanted:
-            return wanted
-        if attempt == 5:
+    retry = Retry(PG_FLUSH)
+    while reached < wanted:
+        if retry.failures == 5:
             _flush(place)
-        time.sleep(0.002 if attempt < 5 else 0.02)
+        if not retry.again():
+            raise SourceUnavailable("the server does not flush its log", where=place.where)
         reached = parse_lsn(str(rows(connection, "SELECT pg_current_wal_flush_lsn()::text")[0][0]))
-    raise SourceUnavailable("the server does not flush its log", where=place.where)
+    return wanted
 
 
 def _flush(place: Place) -> None:
@@ -135,7 +133,8 @@ class PostgresReader(Reader):
 
     def _open_at_a_position(self) -> Seen:
         with self._place.errors(), self._place.connect(timeout=0) as looking:
-            for attempt in range(TRIES):
+            retry = Retry(PG_EXACT_SNAPSHOT)
+            while True:
                 try:
                     slot, _ = copy_slot(looking, self._place)
                 except psycopg.errors.UndefinedObject:
@@ -143,13 +142,14 @@ class PostgresReader(Reader):
                 snapshot, through = self._begin()
                 found = list(commits(looking, self._place, slot, through))
                 exact = _cut([(widen(begin.xid, snapshot.xmax), commit) for begin, commit in found], snapshot, through)
-                if exact is not None and (found or attempt):
+                if exact is not None and (found or retry.failures):
                     return snapshot.seen(exact)
                 if exact is not None:
                     _flush(self._place)  # nothing has happened since the slot was confirmed: this marks a place
                 self.close()
                 rows(looking, "SELECT pg_drop_replication_slot(%s)::text", slot)
-                time.sleep(0.01 * (attempt + 1))
+                if not retry.again():
+                    break
         raise SourceUnavailable(
             "no snapshot is a state of the log: a transaction is committed there and not visible yet",
             where=self._place.where,

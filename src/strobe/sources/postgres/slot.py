@@ -12,6 +12,7 @@ from contextlib import suppress
 import psycopg
 
 from strobe.errors import LostGuarantee, StrobeError
+from strobe.retry import PG_DROP_SLOT, Retry
 from strobe.sources.base import Kept
 from strobe.sources.postgres.catalog import Slot, read_slot, rows
 from strobe.sources.postgres.connection import Place, Pool
@@ -92,11 +93,11 @@ def let_go(place: Place) -> None:
         slot = read_slot(connection, place.name)
         if slot is None or (slot.wal_status != "lost" and (limit is None or slot.retained <= limit)):
             return
-        for attempt in range(50):
+        retry = Retry(PG_DROP_SLOT)
+        while True:
             try:
                 rows(connection, "SELECT pg_drop_replication_slot(%s)::text", place.name)
                 return
             except psycopg.errors.ObjectInUse:
-                if attempt == 49:
+                if not retry.again():
                     raise
-                time.sleep(0.1)

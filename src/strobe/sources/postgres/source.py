@@ -14,7 +14,6 @@ the log, where log that an answer needs would stay unflushed.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -23,6 +22,7 @@ import psycopg
 from strobe.algebra.schema import RelationSchema
 from strobe.errors import SourceUnavailable, StrobeError, UserError
 from strobe.messages import Position, Transaction
+from strobe.retry import PG_VISIBLE, PG_WRITERS, Retry
 from strobe.sources.base import Finding, Kept, Reader, Source, SourceContext
 from strobe.sources.net_changes import remove_files
 from strobe.sources.postgres.catalog import Slot, Table, read_prepared, read_slot, read_tables, read_types, rows
@@ -149,17 +149,16 @@ class PostgresSource(Source):
             " 'ExclusiveLock', 'AccessExclusiveLock')"
         )
         before = set(rows(connection, writers, ids))
-        until = time.monotonic() + PREPARE_SECONDS
+        retry = Retry(PG_WRITERS)
         while before & set(rows(connection, writers, ids)):
-            if time.monotonic() > until:
+            if not retry.again():
                 listed = ", ".join(tables[relation].sql for relation in relations)
                 connection.execute(f"ALTER PUBLICATION {identifier(self._place.name)} DROP TABLE {listed}")
                 raise SourceUnavailable(
-                    f"transactions that write to {listed} have been open for {PREPARE_SECONDS:.0f} s",
+                    f"transactions that write to {listed} have been open for {PG_WRITERS.seconds:.0f} s",
                     where=self._place.where,
                     fix="Run `strobe prepare` again when they have ended; pg_stat_activity shows them.",
                 )
-            time.sleep(0.1)
 
     def guard(self) -> None:
         self._guard.look()
@@ -385,13 +384,12 @@ class Visible:
 
     def wait(self, xid: int, stopped: Callable[[], bool]) -> bool:
         """Until it is visible; false if told to stop before."""
-        pause = 0.0005
+        retry = Retry(PG_VISIBLE)
         while not self._last.saw(xid):
             self._last = self._look()
             if self._last.saw(xid):
                 break
             if stopped():
                 return False
-            time.sleep(pause)
-            pause = min(pause * 2, 0.1)
+            retry.again()
         return True

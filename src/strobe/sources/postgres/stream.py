@@ -27,6 +27,7 @@ from strobe.algebra.relation import Relation
 from strobe.data.arrow import canonical_ddl
 from strobe.errors import BrokenInvariant, RelationLost, SourceUnavailable, StrobeError, Unfit, UserError
 from strobe.messages import GlobalTransaction, Position
+from strobe.retry import PG_SLOT_IN_USE, Retry
 from strobe.sources.global_transactions import global_transaction
 from strobe.sources.net_changes import ROWS, NetChange, NetChanges, remove_files
 from strobe.sources.postgres import pgoutput
@@ -47,8 +48,6 @@ PROGRESS_SECONDS = 0.02
 """How often the passing of irrelevant log is reported, at the most."""
 PREFIX = "strobe"
 """Of messages in the log that name the global transaction of which this one is a part."""
-BUSY_SECONDS = 10.0
-"""How long a slot may still belong to a connection that has just ended."""
 
 
 @dataclass(frozen=True)
@@ -201,17 +200,15 @@ class Stream(threading.Thread):
             f"START_REPLICATION SLOT {identifier(name)} LOGICAL {lsn_text(self._after)} "
             f"(proto_version '1', publication_names '{identifier(self._place.name)}', messages 'true')"
         )
-        until = time.monotonic() + BUSY_SECONDS
+        retry = Retry(PG_SLOT_IN_USE, self._ending.wait)
         while True:
             result = connection.run(statement)
             if result.status == ExecStatus.COPY_BOTH:
                 self._check(name, started)
                 return
             error = psycopg.errors.error_from_result(result)
-            if not isinstance(error, psycopg.errors.ObjectInUse) or time.monotonic() > until:
+            if not isinstance(error, psycopg.errors.ObjectInUse) or not retry.again():
                 raise self._refused(error)
-            if self._ending.wait(0.05):
-                raise error
 
     def _copy(self, connection: Connection) -> str:
         try:
