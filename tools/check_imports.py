@@ -95,7 +95,7 @@ MAY_USE_SPARK = {"spark", "warehouse", "api", "auditor.compare"}
 
 NOT_YET = {
     ("apply.cutover", "coordinator"),
-    ("planning.topology", "data"),
+    ("planning.source_set", "data"),
     ("warehouse.control.requests", "client"),
 }
 """(module, what it should not know and still does)."""

@@ -36,7 +36,8 @@ from strobe.failpoints import reach
 from strobe.messages import CommitHeader, Message, Query, Seen
 from strobe.pipeline.answerer import SparkAnswer
 from strobe.pipeline.pipeline import Pipeline
-from strobe.planning.topology import Topology, assemble, open_sources, preflight
+from strobe.planning.source_set import SourceSet
+from strobe.planning.topology import Topology, compiled, preflight
 from strobe.retry import APPEND, START_SPARK
 from strobe.sources.base import Source
 from strobe.spark import staging
@@ -80,6 +81,8 @@ class Coordinator:
         self._deadline: float | None = None
         """When the run ends by itself: so many seconds after it has begun to keep the views."""
         self.pipeline: Pipeline | None = None
+        self._sources = SourceSet({})
+        """Those that the views are kept from at the moment."""
         self._cutover = Cutover(project, self.spark, reporter)
         self._ended = threading.Event()
         self._epoch = 0
@@ -114,6 +117,7 @@ class Coordinator:
         """Keep the views as they were last applied; the first run applies them. With `until_idle`, raises in the end if
         some stand still."""
         topology = self.assembled()
+        self._sources = topology.sources
         try:
             tables.check_before_use(self._layout, self.project.name)
             self._lock.acquire(take_over)
@@ -122,8 +126,9 @@ class Coordinator:
             heart.start()
             try:
                 while not self._kept(topology, until_idle, seconds, take_over):
-                    topology.close()
+                    self._sources.close()
                     topology = self.assembled()
+                    self._sources = topology.sources
                 if until_idle:
                     self._availability.complain()
             except Fenced:
@@ -137,7 +142,7 @@ class Coordinator:
                 self._ended.set()
                 self._lock.release()
         finally:
-            topology.close()
+            self._sources.close()
 
     def _kept(self, topology: Topology, until_idle: bool, seconds: float | None, take_over: bool) -> bool:
         """Keep the views, from the last commit in the log; False if Spark has ended and all is to begin anew."""
@@ -173,16 +178,18 @@ class Coordinator:
         return last.number if last is not None else 0
 
     def assembled(self) -> Topology:
-        """The project as strobe.yml has it. A mistake in it must not keep the views that are there from being kept."""
-        try:
-            topology = assemble(self.project, self.spark)
-            preflight(topology)
-            return topology
-        except UserError as error:
-            if not plan.applied(self.project.warehouse):
-                raise
-            self._reporter.say(f"the views are kept as they were last applied: {error}")
-            return Topology(self.project, open_sources(self.project, self.spark), {}, {})
+        """The project as strobe.yml has it. A mistake in it must not keep the views that are there from being kept.
+        The sources are the caller's to close."""
+        with SourceSet.open(self.project, self.spark).closed_on_error() as sources:
+            try:
+                topology = compiled(self.project, sources)
+                preflight(topology)
+                return topology
+            except UserError as error:
+                if not plan.applied(self.project.warehouse):
+                    raise
+                self._reporter.say(f"the views are kept as they were last applied: {error}")
+                return Topology(self.project, sources, {}, {})
 
     def _say_goodbye(self, heart: threading.Thread) -> None:
         self._ended.set()
@@ -237,7 +244,7 @@ class Coordinator:
                 last, stopped = self._recover(warehouse, last, unknown), False
             if self._cutover.change is not None:
                 topology = self._cutover.joined(warehouse, topology, self._cutover.change)
-                self.project = topology.project
+                self.project, self._sources = topology.project, topology.sources
             elif self._availability.regroup is not None:
                 self._availability.detached = self._availability.regroup
             elif stopped:
