@@ -29,7 +29,7 @@ def closed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
 
     def open_source(name: str, *_: Any) -> Any:
-        return SimpleNamespace(name=name, close=lambda: names.append(name), schemas=lambda: [])
+        return SimpleNamespace(name=name, close=lambda: names.append(name), schemas=list)
 
     monkeypatch.setattr(source_set, "open_source", open_source)
     return names

@@ -253,6 +253,10 @@ class Pool:
             connection.close()
 
 
+def rows(connection: Connection, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
+    return connection.execute(statement, parameters).fetchall()
+
+
 def literal(text: str, connection: Connection) -> str:
     return sql.Literal(text).as_string(connection)
 

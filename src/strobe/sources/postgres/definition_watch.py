@@ -10,10 +10,9 @@ import time
 from collections.abc import Mapping
 
 from strobe.errors import RelationLost, StrobeError
-from strobe.sources.postgres.catalog import rows
-from strobe.sources.postgres.connection import Connection, Place, Pool
-from strobe.sources.postgres.reader import end_of_log
-from strobe.sources.postgres.stream import Watched
+from strobe.sources.postgres.connection import Connection, Place, Pool, rows
+from strobe.sources.postgres.snapshot import end_of_log
+from strobe.sources.postgres.transaction_builder import Watched
 
 LOOK_SECONDS = 3.0
 

@@ -14,17 +14,14 @@ too much.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
-from psycopg import sql
-
 from strobe.messages import Position
 from strobe.sources.postgres import pgoutput
-from strobe.sources.postgres.catalog import rows
 from strobe.sources.postgres.connection import Connection, Place
 from strobe.sources.postgres.pgoutput import lsn_text, parse_lsn
+from strobe.sources.postgres.slot import commits
 
 
 @dataclass(frozen=True)
@@ -60,33 +57,6 @@ def parse(text: str) -> Position:
     position = Position(text, (parse_lsn(text.partition("@")[0]),))
     mark_of(position)
     return position
-
-
-def peek(looking: Connection, place: Place, slot: str, through: int, kinds: str) -> Iterator[pgoutput.Message]:
-    """Messages of some kinds from the slot's own position on, of transactions that are committed before `through`, and
-    a few more."""
-    found = rows(
-        looking,
-        "SELECT data FROM pg_logical_slot_peek_binary_changes(%s, %s::pg_lsn, NULL, 'proto_version', '1', "
-        "'publication_names', %s, 'messages', 'true') WHERE get_byte(data, 0) = ANY(%s::int[])",
-        slot,
-        lsn_text(through),
-        sql.Identifier(place.name).as_string(looking),
-        [ord(kind) for kind in kinds],
-    )
-    return (pgoutput.decode(bytes(data)) for (data,) in found)
-
-
-def commits(
-    connection: Connection, place: Place, slot: str, through: int
-) -> Iterator[tuple[pgoutput.Begin, pgoutput.Commit]]:
-    """The transactions that a slot would bring up to a place, without taking them from it."""
-    begin = None
-    for message in peek(connection, place, slot, through, "BC"):
-        if isinstance(message, pgoutput.Begin):
-            begin = message
-        elif isinstance(message, pgoutput.Commit) and begin is not None and message.end_lsn <= through:
-            yield begin, message
 
 
 def passes(connection: Connection, place: Place, slot: str, confirmed: int, position: Position) -> bool:

@@ -6,17 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from strobe.errors import UserError
 from strobe.sources.base import Finding
-from strobe.sources.postgres.catalog import (
-    IDENTITIES,
-    Prepared,
-    Table,
-    identity_fix,
-    read_prepared,
-    read_tables,
-    rows,
-    unsupported,
-)
-from strobe.sources.postgres.connection import Connection, Place, identifier
+from strobe.sources.postgres.catalog import Table, identity_fix, read_tables, unsupported, usable_table
+from strobe.sources.postgres.connection import Connection, Place, identifier, rows
+from strobe.sources.postgres.preparation import Prepared, read_prepared
 from strobe.sources.postgres.values import UNBOUNDED
 
 OLDEST = 140000
@@ -119,36 +111,3 @@ def _columns(table: Table, where: str) -> Iterator[Finding]:
             "a column stop there",
             identity_fix(table, keyed=False),
         )
-
-
-def usable_table(place: Place, tables: Mapping[str, Table], relation: str) -> Table:
-    """The table, or the reason why it cannot be watched."""
-    where = f"{place.where}, table {relation}"
-    table = tables.get(relation)
-    if table is None:
-        fix = f"Name a table of schema {place.schema}, or schema.table; views and foreign tables have no change log."
-        raise UserError("there is no such table", where=where, fix=fix)
-    if not table.images and not table.logged_key:
-        identity = IDENTITIES[table.identity]
-        message = f"old rows are not in the log (REPLICA IDENTITY {identity}, and no primary key that names them)"
-        raise UserError(message, where=where, fix=identity_fix(table, keyed=table.identity == "d"))
-    if not table.images and not table.relation(place.source).key:
-        message = f"its key ({', '.join(table.logged_key)}) has a type or a collation that names no row exactly"
-        raise UserError(message, where=where, fix=identity_fix(table, keyed=False))
-    if not table.offered:
-        raise UserError("none of its columns has a type that is supported", where=where)
-    return table
-
-
-def publication_statements(
-    connection: Connection, place: Place, relations: Sequence[str], prepared: Prepared
-) -> list[str]:
-    """What makes the publication hold these tables too."""
-    tables = read_tables(connection, place)
-    wanted = [usable_table(place, tables, relation) for relation in dict.fromkeys(relations)]
-    name = identifier(place.name)
-    if prepared.publication is None:
-        listed = ", ".join(table.sql for table in wanted)
-        return [f"CREATE PUBLICATION {name} FOR TABLE {listed} WITH (publish_via_partition_root = true)"]
-    new = [table.sql for table in wanted if table.name not in prepared.publication]
-    return [f"ALTER PUBLICATION {name} ADD TABLE {', '.join(new)}"] if new else []

@@ -13,7 +13,7 @@ earlier one, another snapshot is taken.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any, cast
 
@@ -21,17 +21,18 @@ import psycopg
 from psycopg import sql
 
 from strobe.algebra.bag import Row
-from strobe.errors import LostGuarantee, SourceUnavailable, Unfit, UserError
-from strobe.messages import Lookup, Position, Seen, SeenByXid
-from strobe.retry import PG_EXACT_SNAPSHOT, PG_FLUSH, Retry
+from strobe.errors import SourceUnavailable, Unfit, UserError
+from strobe.messages import Lookup, Position, Seen
+from strobe.retry import PG_EXACT_SNAPSHOT, Retry
 from strobe.sources.base import Reader, Shared
 from strobe.sources.postgres import pgoutput
-from strobe.sources.postgres.catalog import Table, read_tables, rows
-from strobe.sources.postgres.connection import STARTED, Connection, Place, Pool
+from strobe.sources.postgres.catalog import Table, read_tables
+from strobe.sources.postgres.connection import STARTED, Connection, Place, Pool, rows
 from strobe.sources.postgres.pgoutput import parse_lsn, widen
-from strobe.sources.postgres.position import Mark, commits, peek, position_at
-from strobe.sources.postgres.stream import copy_slot, named_by, unfit
-from strobe.sources.postgres.values import Decode, Encoding, PgType, decoder, encoding
+from strobe.sources.postgres.position import Mark, position_at
+from strobe.sources.postgres.slot import commits, copy_slot
+from strobe.sources.postgres.snapshot import Ranges, Snapshot, flush, flushed, page_ranges
+from strobe.sources.postgres.values import Decode, Encoding, PgType, decoder, encoding, unfit
 
 KEYS = 5_000
 """Keys of one statement."""
@@ -42,46 +43,6 @@ BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
 SELECT pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text, pg_current_wal_flush_lsn()::text,
        EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = {}), ({})
 """
-
-
-class Snapshot:
-    """`pg_current_snapshot()`, read."""
-
-    def __init__(self, text: str) -> None:
-        low, high, running = text.split(":")
-        self.xmin, self.xmax = int(low), int(high)
-        self.running = frozenset(int(x) for x in running.split(",") if x)
-
-    def saw(self, xid: int) -> bool:
-        return xid < self.xmax and xid not in self.running
-
-    def seen(self, through: Position) -> SeenByXid:
-        return SeenByXid(through, self.xmax, self.running)
-
-
-def end_of_log(place: Place, connection: Connection) -> int:
-    """Where the log ends: everything committed so far is before it."""
-    ((end, reached),) = rows(connection, "SELECT pg_current_wal_insert_lsn()::text, pg_current_wal_flush_lsn()::text")
-    return flushed(place, connection, parse_lsn(end), parse_lsn(reached))
-
-
-def flushed(place: Place, connection: Connection, wanted: int, reached: int) -> int:
-    """Wait until the log is flushed up to a place, and see to it if nobody else does."""
-    retry = Retry(PG_FLUSH)
-    while reached < wanted:
-        if retry.failures == 5:
-            _flush(place)
-        if not retry.again():
-            raise SourceUnavailable("the server does not flush its log", where=place.where)
-        reached = parse_lsn(str(rows(connection, "SELECT pg_current_wal_flush_lsn()::text")[0][0]))
-    return wanted
-
-
-def _flush(place: Place) -> None:
-    """A commit of our own flushes everything before it. Its message is in the log only, and nobody reads it."""
-    with place.errors(), place.connect() as connection, connection.transaction():
-        connection.execute("SET LOCAL synchronous_commit = 'local'")
-        connection.execute("SELECT pg_logical_emit_message(true, 'strobe', '')")
 
 
 class PostgresReader(Reader):
@@ -145,7 +106,7 @@ class PostgresReader(Reader):
                 if exact is not None and (found or retry.failures):
                     return snapshot.seen(exact)
                 if exact is not None:
-                    _flush(self._place)  # nothing has happened since the slot was confirmed: this marks a place
+                    flush(self._place)  # nothing has happened since the slot was confirmed: this marks a place
                 self.close()
                 rows(looking, "SELECT pg_drop_replication_slot(%s)::text", slot)
                 if not retry.again():
@@ -158,8 +119,6 @@ class PostgresReader(Reader):
 
     @contextmanager
     def shared(self, relations: Sequence[str], most: int) -> Iterator[Shared | None]:
-        from strobe.sources.postgres.snapshot import share
-
         tasks = min(most, self._place.connections)
         if tasks < 2 or not self._pool.sharing.acquire(blocking=False):
             yield None
@@ -244,6 +203,75 @@ class PostgresReader(Reader):
         return self._connection
 
 
+@contextmanager
+def share(pool: Pool, connection: Connection, seen: Seen, tables: Sequence[Table], most: int) -> Iterator[Shared]:
+    """Share the snapshot that is open on a connection."""
+    place = pool.place
+    with place.errors():
+        for table in tables:
+            connection.execute(sql.SQL("SELECT FROM {} LIMIT 0").format(sql.Identifier(table.schema, table.table)))
+        ranges = {table.name: page_ranges(connection, table, most) for table in tables}
+        ((name, text),) = rows(connection, "SELECT pg_export_snapshot(), pg_current_snapshot()::text")
+    reader = SharedReader(place, pool.started, (str(name), str(text)), seen, ranges)
+    yield Shared(seen, reader, most, {relation: len(starts) for relation, starts in ranges.items()})
+    with place.errors():
+        connection.execute("SELECT 1")
+
+
+class SharedReader(PostgresReader):
+    """Reads a snapshot that another connection shares."""
+
+    def __init__(self, place: Place, started: str, snapshot: tuple[str, str], seen: Seen, ranges: Ranges) -> None:
+        """`snapshot` is the name by which it is imported, and what it then looks like."""
+        super().__init__(Pool(place, started))
+        self._given = (place, started, snapshot, seen, ranges)
+
+    def __getstate__(self) -> tuple[object, ...]:  # type: ignore[override]
+        return self._given
+
+    def __setstate__(self, state: tuple[object, ...]) -> None:
+        self.__init__(*state)  # type: ignore[misc]
+
+    def open(self) -> Seen:
+        self.close()
+        _, _, (name, text), seen, _ = self._given
+        connection = self._pool.take()
+        try:
+            with self._place.errors():
+                found = self._import(connection, name)
+            if found != text:
+                raise SourceUnavailable("the shared snapshot is another one", where=self._place.where)
+        except BaseException:
+            self._pool.give_back(connection)
+            raise
+        self._connection = connection
+        return seen
+
+    def _import(self, connection: Connection, name: str) -> str:
+        try:
+            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(name)))
+        except (psycopg.errors.InvalidParameterValue, psycopg.errors.UndefinedObject):
+            raise SourceUnavailable("the shared snapshot is gone", where=self._place.where) from None
+        return str(rows(connection, "SELECT pg_current_snapshot()::text")[0][0])
+
+    def scan_portion(self, relation: str, columns: Sequence[str], number: int) -> Iterator[Row]:
+        starts = self._given[-1][relation]
+        table = self._table(relation)
+        found = Rows(self._place, table, columns)
+        if len(starts) == 1:
+            yield from self._read(table, found, found.selected)
+            return
+        pages = sql.SQL("{} WHERE t.ctid >= {}::tid").format(found.selected, sql.Literal(f"({starts[number]},0)"))
+        if number + 1 < len(starts):
+            pages = sql.SQL("{} AND t.ctid < {}::tid").format(pages, sql.Literal(f"({starts[number + 1]},0)"))
+        yield from self._read(table, found, pages)
+
+    def close(self) -> None:
+        super().close()
+        self._pool.close()
+
+
 def _cut(found: Sequence[tuple[int, pgoutput.Commit]], snapshot: Snapshot, through: int) -> Position | None:
     """The position at which the log had brought exactly what the snapshot has seen; None if there is none.
 
@@ -256,19 +284,6 @@ def _cut(found: Sequence[tuple[int, pgoutput.Commit]], snapshot: Snapshot, throu
     if any(commit.end_lsn > place for commit in seen):
         return None
     return position_at(place, Mark.of(seen[-1]) if seen else None)
-
-
-def parts_before(looking: Connection, place: Place, slot: str, through: int) -> Iterator[str]:
-    """The global transactions with a part in the log between the slot's position and another."""
-    named: list[str] = []
-    for message in peek(looking, place, slot, through, "BMC"):
-        if isinstance(message, pgoutput.Begin):
-            named = []
-        elif isinstance(message, pgoutput.Emitted):
-            with suppress(LostGuarantee):  # views that are past it have been rebuilt since
-                named += [part.id for part in [named_by(message, place)] if part]
-        elif isinstance(message, pgoutput.Commit) and message.end_lsn <= through:
-            yield from named
 
 
 class Rows:

@@ -7,18 +7,85 @@ views wait or Strobe is down, and also while somebody leaves a transaction open,
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 
 import psycopg
+from psycopg import sql
+from psycopg.pq import ExecStatus
 
 from strobe.errors import LostGuarantee, StrobeError
 from strobe.retry import PG_DROP_SLOT, Retry
 from strobe.sources.base import Kept
-from strobe.sources.postgres.catalog import Slot, read_slot, rows
-from strobe.sources.postgres.connection import Place, Pool
+from strobe.sources.postgres import pgoutput
+from strobe.sources.postgres.connection import Connection, Place, Pool, rows
+from strobe.sources.postgres.pgoutput import lsn_text, parse_lsn
 
 LOOK_SECONDS = 10.0
 """How often the limit is looked at while the stream is read."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    plugin: str
+    database: str
+    active: bool
+    confirmed: int
+    wal_status: str
+    retained: int
+    """Bytes of log that the server keeps for it."""
+    unconfirmed: int
+    """Bytes of log after the position that it was confirmed up to."""
+
+
+def read_slot(connection: Connection, name: str) -> Slot | None:
+    found = rows(
+        connection,
+        "SELECT plugin::text, database::text, active, (confirmed_flush_lsn - '0/0')::int8, wal_status,"
+        " coalesce(pg_current_wal_lsn() - restart_lsn, 0)::int8,"
+        " coalesce(pg_current_wal_lsn() - confirmed_flush_lsn, 0)::int8"
+        " FROM pg_replication_slots WHERE slot_name = %s AND slot_type = 'logical'",
+        name,
+    )
+    return Slot(*found[0]) if found else None
+
+
+def copy_slot(connection: Connection, place: Place) -> tuple[str, int]:
+    """A temporary copy of the slot, which goes with the connection; returns its name and where it is confirmed."""
+    name = f"{place.name[:40]}_copy_{connection.info.backend_pid}"
+    text = psycopg.sql.SQL("SELECT lsn::text FROM pg_copy_logical_replication_slot({}, {}, true)")
+    result = connection.run(text.format(place.name, name).as_string(connection))
+    if result.status != ExecStatus.TUPLES_OK:
+        raise psycopg.errors.error_from_result(result)
+    return name, parse_lsn((result.get_value(0, 0) or b"").decode())
+
+
+def peek(looking: Connection, place: Place, slot: str, through: int, kinds: str) -> Iterator[pgoutput.Message]:
+    """Messages of some kinds from the slot's own position on, of transactions that are committed before `through`, and
+    a few more."""
+    found = rows(
+        looking,
+        "SELECT data FROM pg_logical_slot_peek_binary_changes(%s, %s::pg_lsn, NULL, 'proto_version', '1', "
+        "'publication_names', %s, 'messages', 'true') WHERE get_byte(data, 0) = ANY(%s::int[])",
+        slot,
+        lsn_text(through),
+        sql.Identifier(place.name).as_string(looking),
+        [ord(kind) for kind in kinds],
+    )
+    return (pgoutput.decode(bytes(data)) for (data,) in found)
+
+
+def commits(
+    connection: Connection, place: Place, slot: str, through: int
+) -> Iterator[tuple[pgoutput.Begin, pgoutput.Commit]]:
+    """The transactions that a slot would bring up to a place, without taking them from it."""
+    begin = None
+    for message in peek(connection, place, slot, through, "BC"):
+        if isinstance(message, pgoutput.Begin):
+            begin = message
+        elif isinstance(message, pgoutput.Commit) and begin is not None and message.end_lsn <= through:
+            yield begin, message
 
 
 def kept(place: Place, slot: Slot) -> Kept:

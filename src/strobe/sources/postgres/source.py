@@ -22,18 +22,31 @@ import psycopg
 from strobe.algebra.schema import RelationSchema
 from strobe.errors import SourceUnavailable, StrobeError, UserError
 from strobe.messages import Position, Transaction
-from strobe.retry import PG_VISIBLE, PG_WRITERS, Retry
+from strobe.retry import PG_WRITERS, Retry
 from strobe.sources.base import Finding, Kept, Reader, Source, SourceContext
 from strobe.sources.net_changes import remove_files
-from strobe.sources.postgres.catalog import Slot, Table, read_prepared, read_slot, read_tables, read_types, rows
-from strobe.sources.postgres.connection import STARTED, Connection, Keep, Place, Pool, identifier, literal, object_name
+from strobe.sources.postgres.catalog import Table, read_tables, read_types, usable_table
+from strobe.sources.postgres.connection import (
+    STARTED,
+    Connection,
+    Keep,
+    Place,
+    Pool,
+    identifier,
+    literal,
+    object_name,
+    rows,
+)
 from strobe.sources.postgres.definition_watch import Definitions, unpublished
-from strobe.sources.postgres.pgoutput import lsn_text, parse_lsn, widen
+from strobe.sources.postgres.pgoutput import lsn_text, parse_lsn
 from strobe.sources.postgres.position import parse, passes, position_at
-from strobe.sources.postgres.preflight import check, publication_statements, usable_table
-from strobe.sources.postgres.reader import PostgresReader, Snapshot, end_of_log, parts_before
-from strobe.sources.postgres.slot import Guard, kept, let_go
-from strobe.sources.postgres.stream import Arrived, Slots, Stream, Watched, copy_slot
+from strobe.sources.postgres.preflight import check
+from strobe.sources.postgres.preparation import publication_statements, read_prepared
+from strobe.sources.postgres.reader import PostgresReader
+from strobe.sources.postgres.slot import Guard, Slot, copy_slot, kept, let_go, read_slot
+from strobe.sources.postgres.snapshot import end_of_log
+from strobe.sources.postgres.stream import Slots, Stream, Visible
+from strobe.sources.postgres.transaction_builder import Arrived, Watched, parts_before
 from strobe.sources.postgres.values import PgType
 
 PREPARE_SECONDS = 60.0
@@ -366,30 +379,3 @@ class PostgresSource(Source):
 
     def close(self) -> None:
         self._pool.close()
-
-
-class Visible:
-    """Which transactions new snapshots show."""
-
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
-        self._last = self._look()
-
-    def _look(self) -> Snapshot:
-        with self._pool.session() as connection:
-            return Snapshot(str(rows(connection, "SELECT pg_current_snapshot()::text")[0][0]))
-
-    def widen(self, xid: int) -> int:
-        return widen(xid, self._last.xmax)
-
-    def wait(self, xid: int, stopped: Callable[[], bool]) -> bool:
-        """Until it is visible; false if told to stop before."""
-        retry = Retry(PG_VISIBLE)
-        while not self._last.saw(xid):
-            self._last = self._look()
-            if self._last.saw(xid):
-                break
-            if stopped():
-                return False
-            retry.again()
-        return True

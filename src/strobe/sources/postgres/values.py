@@ -16,7 +16,7 @@ from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import Any
 
 from strobe.algebra.bag import canonical
-from strobe.errors import Unfit
+from strobe.errors import Unfit, UserError
 
 Decode = Callable[[bytes], Any]
 Encode = Callable[[Any], Any]
@@ -244,3 +244,12 @@ _ENCODINGS = {
     "timestamp": Encoding("timestamp[]", lambda key: key.isoformat(" ")),
     "timestamptz": Encoding("timestamptz[]", lambda key: key.isoformat(" ")),
 }
+
+
+def unfit(where: str, column: str, type_: PgType, value: bytes, reason: str) -> UserError:
+    shown = value[:60].decode(errors="replace")
+    return UserError(
+        f"{shown!r} cannot be read as {type_.spark}: {reason}",
+        where=f"{where}, column {column}",
+        fix="Change the value, or leave the column out of the views.",
+    )
