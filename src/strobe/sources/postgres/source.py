@@ -41,7 +41,7 @@ from strobe.sources.postgres.reader import PostgresReader
 from strobe.sources.postgres.slot import Guard, Slot, copy_slot, kept, read_slot
 from strobe.sources.postgres.snapshot import end_of_log
 from strobe.sources.postgres.stream import Slots, Stream, Visible
-from strobe.sources.postgres.transaction_builder import Arrived, Watched, parts_before
+from strobe.sources.postgres.transaction_builder import Watched, parts_before
 from strobe.sources.postgres.values import PgType
 
 
@@ -197,6 +197,7 @@ class PostgresSource(Source):
             stops,
             watched,
             self._types,
+            visible.widen,
             lambda: self._durable,
             self._slots,
             check,
@@ -206,15 +207,14 @@ class PostgresSource(Source):
             reported = after.order[0]
             while not stopped():
                 definitions.look(reported)
-                arrived = stream.take(0.05)
-                if arrived is None:
+                transaction = stream.take(0.05)
+                if transaction is None:
                     continue
-                transaction = self._transaction(arrived, visible)
                 if transaction.xid is not None and not visible.wait(transaction.xid, stopped):
-                    remove_files(arrived.changes, arrived.gone)
+                    remove_files(transaction.changes, transaction.gone)
                     return
                 yield transaction
-                reported = arrived.end
+                reported = transaction.position.order[0]
 
     def _check_stream(self, after: Position, slot: str, started: str) -> None:
         """A stream has begun, from a server that was started then: it is the one that was read up to this position."""
@@ -228,18 +228,6 @@ class PostgresSource(Source):
                 raise self.settings.lost(f"the slot {slot} is gone")
             self._reaches(connection, found, after)
         self._pool.started = started
-
-    def _transaction(self, arrived: Arrived, visible: Visible) -> Transaction:
-        xid = None if arrived.xid is None else visible.widen(arrived.xid)
-        return Transaction(
-            self.name,
-            position_at(arrived.end, arrived.fingerprint),
-            arrived.changes,
-            arrived.committed_at,
-            arrived.part_of,
-            arrived.gone,
-            xid=xid,
-        )
 
     def _watched(self, connection: Connection) -> dict[int, Watched]:
         """The tables that are used, by their ids."""
