@@ -9,10 +9,11 @@ A slot serves one connection at a time. A second stream of the same process read
 
 from __future__ import annotations
 
-import queue
 import select
+import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -66,6 +67,70 @@ class Slots:
         return self._taken
 
 
+class Arrivals:
+    """Transactions that a stream has read and nobody has taken yet: a bounded number of them, and of their rows."""
+
+    def __init__(self, transactions: int, rows: int) -> None:
+        """There is room while there are fewer than these."""
+        self._most, self._most_rows = transactions, rows
+        self._changed = threading.Condition()
+        self._waiting: deque[Transaction] = deque()
+        self._rows = 0
+        self._error: BaseException | None = None
+        self._closed = False
+
+    def put(self, transaction: Transaction, seconds: float) -> bool:
+        """False if there is no room for it in time. Once closed, what comes is dropped."""
+        rows = _rows_held(transaction)
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._closed or self._has_room(rows), seconds):
+                return False
+            if not self._closed:
+                self._waiting.append(transaction)
+                self._rows += rows
+                self._changed.notify_all()
+                return True
+        remove_files(transaction.changes, transaction.gone)
+        return True
+
+    def _has_room(self, rows: int) -> bool:
+        return len(self._waiting) < self._most and (not rows or self._rows < self._most_rows)
+
+    def fail(self, error: BaseException) -> None:
+        """Nothing more will come: raised after the last transaction."""
+        with self._changed:
+            self._error = error
+            self._changed.notify_all()
+
+    def take(self, seconds: float) -> Transaction | None:
+        """The next transaction; None if nothing comes in time."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._error, seconds)
+            if self._waiting:
+                found = self._waiting.popleft()
+                self._rows -= _rows_held(found)
+                self._changed.notify_all()
+                return found
+            if self._error is not None:
+                raise self._error
+        return None
+
+    def close(self) -> None:
+        """Nobody will take what is left: it will come again."""
+        with self._changed:
+            self._closed = True
+            left, self._waiting = self._waiting, deque()
+            self._changed.notify_all()
+        for transaction in left:
+            remove_files(transaction.changes, transaction.gone)
+
+
+def _rows_held(transaction: Transaction) -> int:
+    """The rows that it has in memory."""
+    found = (*transaction.changes.values(), *transaction.gone.values())
+    return sum(len(rows) for rows in found if isinstance(rows, Bag))
+
+
 class Stream(threading.Thread):
     def __init__(
         self,
@@ -97,9 +162,10 @@ class Stream(threading.Thread):
         self._slots = slots
         self._guard = guard
         self._own = False
-        self._arrived: queue.Queue[Transaction | BaseException] = queue.Queue(WAITING)
-        self._rows_put = self._rows_taken = 0
+        self._arrivals = Arrivals(WAITING, ROWS)
         self._ending = threading.Event()
+        self._wake, self._waker = socket.socketpair()
+        """Ends a wait for the server."""
         self._received = self._after
         self._passed: int | None = None
         self._passed_at = 0.0
@@ -113,22 +179,13 @@ class Stream(threading.Thread):
 
     def __exit__(self, *_: object) -> None:
         self._ending.set()
+        self._arrivals.close()
+        self._waker.close()
         self.join(timeout=5)
-        while not self._arrived.empty():  # nobody has taken it: it will come again
-            if isinstance(found := self._arrived.get_nowait(), Transaction):
-                remove_files(found.changes, found.gone)
 
     def take(self, seconds: float) -> Transaction | None:
         """The next transaction; None if nothing comes in time. One without an id says how far the log has been read."""
-        try:
-            found = self._arrived.get(timeout=seconds)
-        except queue.Empty:
-            return None
-        if isinstance(found, BaseException):
-            self._arrived.put(found)  # for whoever asks again
-            raise found
-        self._rows_taken += _rows_held(found)
-        return found
+        return self._arrivals.take(seconds)
 
     def run(self) -> None:
         connection: Connection | None = None
@@ -139,8 +196,9 @@ class Stream(threading.Thread):
                 self._begin(connection)
                 self._read(connection)
         except BaseException as error:  # raised where the transactions are taken
-            self._put(connection, error)
+            self._arrivals.fail(error)
         finally:
+            self._wake.close()
             self._builder.forget()
             if connection is not None:
                 connection.close()
@@ -204,7 +262,7 @@ class Stream(threading.Thread):
                 message = f"the server has been silent for {SILENCE_SECONDS:.0f} s"
                 raise SourceUnavailable(message, where=self._settings.where)
             wait = PROGRESS_SECONDS if self._passed is not None else 0.1
-            if select.select([pgconn.socket], [], [], wait)[0]:
+            if pgconn.socket in select.select([pgconn.socket, self._wake.fileno()], [], [], wait)[0]:
                 pgconn.consume_input()
 
     def _ended(self, connection: Connection) -> BaseException:
@@ -265,23 +323,9 @@ class Stream(threading.Thread):
             del self._stops[0]
         self._put(connection, transaction)
 
-    def _put(self, connection: Connection | None, item: Transaction | BaseException) -> None:
-        rows = _rows_held(item) if isinstance(item, Transaction) else 0
-        while not self._ending.is_set():
-            try:
-                if not rows or self._rows_put - self._rows_taken < ROWS:
-                    self._arrived.put(item, timeout=0.5)
-                    self._rows_put += rows
-                    return
-                self._ending.wait(0.02)
-            except queue.Full:
-                pass
-            if connection is None or isinstance(item, BaseException):
-                continue
-            if time.monotonic() >= self._told_at + WAITING_FEEDBACK_SECONDS:
-                self._tell(connection)
-        if isinstance(item, Transaction):
-            remove_files(item.changes, item.gone)
+    def _put(self, connection: Connection, transaction: Transaction) -> None:
+        while not self._arrivals.put(transaction, WAITING_FEEDBACK_SECONDS):
+            self._tell(connection)
 
     def _feedback_due(self) -> bool:
         now = time.monotonic()
@@ -305,12 +349,6 @@ class Stream(threading.Thread):
         while pgconn.flush() and time.monotonic() < until:
             select.select([pgconn.socket], [pgconn.socket], [], 0.1)
             pgconn.consume_input()
-
-
-def _rows_held(transaction: Transaction) -> int:
-    """The rows that it has in memory."""
-    found = (*transaction.changes.values(), *transaction.gone.values())
-    return sum(len(rows) for rows in found if isinstance(rows, Bag))
 
 
 class Visible:
