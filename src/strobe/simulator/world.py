@@ -11,11 +11,13 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 
 from strobe.algebra.bag import Bag
 from strobe.algebra.relation import Relation
 from strobe.algebra.substitution import join_pairs, substitute
 from strobe.algebra.view import View
+from strobe.engine.commits import Commits
 from strobe.engine.engine import Effect, Engine, Progress, Promise, Submit, ToViews
 from strobe.errors import BrokenInvariant
 from strobe.managers.base import Outbound, ViewManager
@@ -23,6 +25,7 @@ from strobe.managers.inbox import Inbox
 from strobe.messages import (
     ActionList,
     Answer,
+    CommitHeader,
     Cut,
     GlobalTransaction,
     Message,
@@ -35,6 +38,9 @@ from strobe.messages import (
 )
 
 Contents = dict[str, Bag]
+
+THEN = datetime(1970, 1, 1, tzinfo=timezone.utc)
+"""When everything happens: commits differ in their numbers only."""
 
 
 def position(number: int) -> Position:
@@ -170,6 +176,8 @@ class World:
         places = {name: {s: position(n) for s, n in place.items()} for name, place in last.places.items()}
         promises = {name: Promise("none" if name in self.passing else "strong", pace=self.pace) for name in views}
         self.engine = Engine(views, places, promises, order=self.order, together=self._together())
+        texts = {name: {s: str(n) for s, n in place.items()} for name, place in last.places.items()}
+        self._commits = Commits(CommitHeader(positions=texts), views, places, self.passing)
         self.reported = {
             s: self.engine.vector[s].order[0] if s in self.engine.vector else last.vector[s] for s in self.sources
         }
@@ -273,13 +281,8 @@ class World:
         last = self.history[-1]
         moved = {source: reached.order[0] for source, reached in transaction.positions.items()}
         vector = {s: max(n, moved.get(s, 0)) for s, n in last.vector.items()}
-        places = {name: dict(place) for name, place in last.places.items()}
-        for name, place in places.items():
-            ahead = {s: p.order[0] for s, p in transaction.ahead.get(name, {}).items()}
-            passes = name in self.passing
-            for source in place:
-                own = ahead.get(source, 0) if passes else max(moved.get(source, 0), ahead.get(source, 0))
-                place[source] = max(place[source], own)
+        header = self._commits.next(transaction, THEN).header
+        places = {name: {s: int(text) for s, text in place.items()} for name, place in header.positions.items()}
         self.history.append(State(transaction.numbers, vector, views, places))
 
     def expected(self, view: str, vector: Mapping[str, int]) -> Bag:
