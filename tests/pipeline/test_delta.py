@@ -134,4 +134,4 @@ def test_every_commit_is_a_state_of_the_tables(tmp_path: Path, algorithm: str) -
         writing.stop()
     assert sum(bool(commit.changes) for commit in warehouse.commits) > 5
     compare(topology, warehouse, Past(), initial)  # type: ignore[arg-type]  # a past of Delta's
-    topology.close()
+    topology.sources.close()

@@ -279,7 +279,7 @@ class World:
 
     def close(self) -> None:
         for topology in self.opened:
-            topology.close()
+            topology.sources.close()
         for proxy in self.proxies.values():
             proxy.close()
         self.postgres.drop(self.database)

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import partial
@@ -27,7 +26,8 @@ from strobe.failpoints import reach
 from strobe.messages import Commit, CommitHeader
 from strobe.pipeline.background import aside
 from strobe.pipeline.pipeline import BRING, PAUSE, Operation, Pipeline
-from strobe.planning.topology import Topology, as_applied, assemble, open_sources, preflight
+from strobe.planning.source_set import SourceSet
+from strobe.planning.topology import Topology, as_applied, assemble, preflight
 from strobe.retry import CATCH_UP
 from strobe.warehouse.control import requests
 from strobe.warehouse.control.store import Document
@@ -101,7 +101,7 @@ class Cutover:
         with self._giving_up:  # nor is anything being given up when the next one begins
             if self.change is not None and not self.change.ready:
                 self.change.close()
-                self.change.topology.close()
+                self.change.topology.sources.close()
                 self.change = None
 
     def rebuild(self, warehouse: Warehouse, pipeline: Pipeline, request: str, view: str) -> Operation:
@@ -132,11 +132,11 @@ class Cutover:
     ) -> Operation:
         """Load views beside the others while these go on, bring all to one vector, and join them there."""
         fresh = yield from aside(assembled, "apply")
-        with _closed_if_refused(fresh):
+        with fresh.sources.closed_on_error():
             change = Change(request, wanted(fresh, warehouse.definitions), fresh, drop_tables)
         if change.edit.nothing:
             self._answer(change, pipeline.committer.last)
-            fresh.close()
+            fresh.sources.close()
             return
         self.change = change
         try:
@@ -161,7 +161,7 @@ class Cutover:
         """The project as strobe.yml has it now, if nothing is wrong with it."""
         try:
             fresh = assemble(load_project(self._project.directory), self._spark)
-            with _closed_if_refused(fresh):
+            with fresh.sources.closed_on_error():
                 preflight(fresh)
         except SourceUnavailable as error:
             raise _refusal(error) from error
@@ -169,9 +169,8 @@ class Cutover:
 
     def _as_applied(self, project: Project, applied: Mapping[str, str]) -> Topology:
         """Some views as they were last applied, with sources of their own."""
-        fresh = Topology(project, open_sources(project, self._spark), {}, {})
-        with _closed_if_refused(fresh):
-            fresh = as_applied(fresh, applied, lambda _: None)
+        with SourceSet.open(project, self._spark).closed_on_error() as sources:
+            fresh = as_applied(Topology(project, sources, {}, {}), applied, lambda _: None)
             preflight(fresh)
         return fresh
 
@@ -239,7 +238,7 @@ class Cutover:
                 change.close()
                 if change.beside is not None:
                     warehouse.take_back()
-                change.topology.close()
+                change.topology.sources.close()
 
     def _join(
         self, warehouse: Warehouse, change: Change, arrivals: Arrivals, last: CommitHeader, before: Sequence[Commit]
@@ -271,10 +270,10 @@ class Cutover:
         self._fail(change, _interrupted())
         there = {name: definition.generation for name, definition in warehouse.definitions.items()}
         if change.loaded.items() <= there.items() and not set(change.edit.drop) & there.keys():
-            topology.close()
+            topology.sources.close()
             return change.topology
         warehouse.take_back()
-        change.topology.close()
+        change.topology.sources.close()
         return topology
 
     def interrupted(self) -> Project | None:
@@ -284,7 +283,7 @@ class Cutover:
             return None
         change.close()
         self._fail(change, _interrupted())
-        change.topology.close()
+        change.topology.sources.close()
         return change.topology.project
 
     def _fail(self, change: Change, error: StrobeError) -> None:
@@ -309,15 +308,6 @@ class Cutover:
     def _reply(self, change: Change, document: Document) -> None:
         if change.request is not None:
             requests.reply(Layout(self._project.warehouse).control, change.request, document)
-
-
-@contextmanager
-def _closed_if_refused(topology: Topology) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        topology.close()
-        raise
 
 
 def _refusal(error: SourceUnavailable) -> UserError:

@@ -43,7 +43,8 @@ from strobe.pipeline import run_end
 from strobe.pipeline.answerer import SparkAnswer
 from strobe.pipeline.pipeline import Pipeline
 from strobe.pipeline.run_end import RunEnd
-from strobe.planning.topology import Topology, assemble, open_sources, preflight
+from strobe.planning.source_set import SourceSet
+from strobe.planning.topology import Topology, compiled, preflight
 from strobe.retry import APPEND, START_SPARK
 from strobe.sources.base import Source
 from strobe.spark import staging
@@ -130,7 +131,7 @@ class Coordinator:
                 self._ended.set()
                 self._lock.release()
         finally:
-            self._topology.close()
+            self._topology.sources.close()
 
     def _keep_views(self, until: Until, take_over: bool) -> None:
         """From opening the warehouse to the end, as the table says; raises what it ended with."""
@@ -178,16 +179,18 @@ class Coordinator:
         return last.number if last is not None else 0
 
     def assembled(self) -> Topology:
-        """The project as strobe.yml has it. A mistake in it must not keep the views that are there from being kept."""
-        try:
-            topology = assemble(self.project, self.spark)
-            preflight(topology)
-            return topology
-        except UserError as error:
-            if not plan.applied(self.project.warehouse):
-                raise
-            self._reporter.say(f"the views are kept as they were last applied: {error}")
-            return Topology(self.project, open_sources(self.project, self.spark), {}, {})
+        """The project as strobe.yml has it. A mistake in it must not keep the views that are there from being kept.
+        The sources are the caller's to close."""
+        with SourceSet.open(self.project, self.spark).closed_on_error() as sources:
+            try:
+                topology = compiled(self.project, sources)
+                preflight(topology)
+                return topology
+            except UserError as error:
+                if not plan.applied(self.project.warehouse):
+                    raise
+                self._reporter.say(f"the views are kept as they were last applied: {error}")
+                return Topology(self.project, sources, {}, {})
 
     def _say_goodbye(self, heart: threading.Thread) -> None:
         self._ended.set()
@@ -207,7 +210,7 @@ class Coordinator:
             self._reporter.say(f"{before.error.message}: it is started again")
             self._spark, self._epoch, self._staged = None, 0, []
             self.project = self._cutover.interrupted() or self.project
-            self._topology.close()
+            self._topology.sources.close()
             self._topology = self.assembled()
         self._reporter.say("starting Spark")
         self._warehouse = Warehouse.create_or_open(

@@ -156,7 +156,7 @@ class Kept:
         """Every commit is a state of the databases."""
         past = Past(self.topology, self.start)
         compare(self.topology, self.warehouse, past, self.initial)  # type: ignore[arg-type]  # a past of MariaDB's
-        self.topology.close()
+        self.topology.sources.close()
 
 
 def kept(folder: Path, settings: Mapping[str, str], algorithm: str, level: str) -> Kept:

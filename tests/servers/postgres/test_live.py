@@ -204,7 +204,7 @@ class Shop:
         return Pipeline(self.topology, warehouse, last, through_spark=no_spark, together=tied)
 
     def remove(self) -> None:
-        self.topology.close()
+        self.topology.sources.close()
         for database in self.databases.values():
             self.server.drop(database)
 
@@ -388,7 +388,7 @@ def test_a_table_of_another_schema(shop: Shop) -> None:
     assert topology.sources["sales"].prepare_script(["audit.events"]) == [
         'ALTER PUBLICATION "strobe_live_sales" ADD TABLE "audit"."events"'
     ]
-    topology.close()
+    topology.sources.close()
 
 
 def test_secrets_stay_secret(shop: Shop) -> None:

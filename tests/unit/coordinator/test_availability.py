@@ -31,6 +31,7 @@ from strobe.errors import (
     UserError,
 )
 from strobe.messages import CommitHeader
+from strobe.planning.source_set import SourceSet
 from strobe.planning.topology import Topology
 from strobe.retry import VERIFY, Policy
 from strobe.warehouse.layout import Layout
@@ -264,7 +265,7 @@ def test_a_view_to_be_rebuilt_that_cannot_be(world: World) -> None:
     again = world.absences()
     world.begin(again)
     assert again.ready == ["both"] and "nope" in str(again.problems["paid"])
-    without = replace(world.unasked, sources={"sales": world.topology.sources["sales"]})
+    without = replace(world.unasked, sources=SourceSet({"sales": world.topology.sources["sales"]}))
     last = world.absences()
     assert world.begin(last, without) == {"orders", "people"} and last.ready == []
 
