@@ -1,9 +1,4 @@
-"""Reading a database in one consistent snapshot, whose place in the binlog is known exactly.
-
-On MariaDB `START TRANSACTION WITH CONSISTENT SNAPSHOT` ties InnoDB's snapshot to the binlog: `Binlog_snapshot_file` and
-`Binlog_snapshot_position`, read inside, say up to where. Commits become visible in the order of the log, so that a
-snapshot is always a prefix of it. For MySQL see `mysql_snapshot`.
-"""
+"""Look-ups and scans in one consistent snapshot, whose place in the binlog is known exactly (see `snapshot`)."""
 
 from __future__ import annotations
 
@@ -18,48 +13,20 @@ from strobe.errors import SourceUnavailable, Unfit, UserError
 from strobe.messages import Lookup, Position, Seen
 from strobe.retry import MYSQL_PLACE, Retry
 from strobe.sources.base import Reader
-from strobe.sources.mariadb import snapshot as mysql_snapshot
+from strobe.sources.mariadb import snapshot
 from strobe.sources.mariadb.binlog import protocol as binlog
-from strobe.sources.mariadb.catalog import Catalog, Table
-from strobe.sources.mariadb.connection import Connections, Place, is_mysql, quote, rows, streamed
+from strobe.sources.mariadb.catalog import Table
+from strobe.sources.mariadb.connection import Place, is_mysql, quote, rows, streamed
 from strobe.sources.mariadb.position import Log
+from strobe.sources.mariadb.server import Shared
 from strobe.sources.mariadb.stream import Stream, charsets
-from strobe.sources.mariadb.values import Kind, decoder, encoder, selected
+from strobe.sources.mariadb.values import decoder, encoder, selected
 
 KEYS = 500
 """So many keys are asked for at once; from 1,000 on the server would turn the list into a temporary table."""
 PLACE_BYTES = 2**24
 """Where more than this was logged meanwhile, another snapshot is cheaper than reading it."""
 FOREVER_MS = 2**32 - 1
-BEGIN = "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"
-
-
-def snapshot(connection: Any) -> tuple[str, int]:
-    """Begin a snapshot; its file and offset in the binlog."""
-    rows(connection, BEGIN)
-    status = {name.lower(): value for name, value in rows(connection, "SHOW STATUS LIKE 'binlog_snapshot_%'")}
-    file, offset = status.get("binlog_snapshot_file"), status.get("binlog_snapshot_position")
-    if not file or not offset:
-        raise UserError(
-            "the server does not say where in its binlog a snapshot is",
-            where="",
-            fix="The binlog must be on (log_bin): see `strobe check`.",
-        )
-    return file, int(offset)
-
-
-class Shared:
-    """What the readers and the stream of one source have in common."""
-
-    def __init__(self, place: Place, log: Log | None = None) -> None:
-        self.place = place
-        self.connections = Connections(place)
-        self.catalog = Catalog(self.connections)
-        self.log = log or Log(place)
-        self.charsets: dict[int, str] = {}
-
-    def position(self, file: str, offset: int) -> Position:
-        return self.log.at(file, self.connections.made, offset)
 
 
 class MariadbReader(Reader):
@@ -92,7 +59,7 @@ class MariadbReader(Reader):
                 if is_mysql(self._connection):
                     position = self._mysql_snapshot()
                 else:
-                    position = self._shared.position(*snapshot(self._connection))
+                    position = self._shared.position(*snapshot.begin_on_mariadb(self._connection))
             self._shared.log.seen(position)
             return Seen(position)
         except BaseException:
@@ -103,7 +70,7 @@ class MariadbReader(Reader):
     def _mysql_snapshot(self) -> Position:
         place, retry = self._shared.place, Retry(MYSQL_PLACE)
         while True:
-            low, high = mysql_snapshot.begin(self._connection, place)
+            low, high = snapshot.begin_on_mysql(self._connection, place)
             start = self._shared.position(*low)
             found = start if low == high else self._placed(start, high) if high[1] - low[1] < PLACE_BYTES else None
             if found is not None:
@@ -122,10 +89,10 @@ class MariadbReader(Reader):
         def find(table: str, keys: Sequence[Row]) -> Iterator[Row]:
             return self.lookup(Lookup(0, table, tuple(tables[table].kinds), tables[table].primary_key), keys)
 
-        keyed = {n: mysql_snapshot.Keyed(tuple(t.kinds), t.primary_key) for n, t in tables.items() if t.searchable_key}
+        keyed = {n: snapshot.Keyed(tuple(t.kinds), t.primary_key) for n, t in tables.items() if t.searchable_key}
         try:
             between = list(stream.window(low, high, shared.charsets))
-            return mysql_snapshot.placed(low, between, keyed, find)
+            return snapshot.placed(low, between, keyed, find)
         except (UserError, binlog.Broken):
             shared.catalog.forget()  # a definition that has changed, or a value that Spark cannot hold
             return None
@@ -258,9 +225,3 @@ class Search:
         return " OR ".join(
             f"({' AND '.join(f'{n} = {v}' for n, v in zip(self._names, key, strict=True))})" for key in keys
         )
-
-
-def kinds_of(table: Table, columns: Iterable[str]) -> dict[str, Kind]:
-    """What the given columns hold, those of unsupported types left out."""
-    wanted, kinds = set(columns), table.kinds
-    return {name: kind for name, kind in kinds.items() if name in wanted}

@@ -1,7 +1,12 @@
-"""Where in its binlog a snapshot of a MySQL server is, which MySQL itself does not say.
+"""Consistent snapshots, and where in the binlog they are.
 
-A transaction gets its GTID (it is *owned*), is written to the log, becomes visible, and only then is its GTID not owned
-any more; always in this order. So there are two certain bounds, without any lock:
+On MariaDB `START TRANSACTION WITH CONSISTENT SNAPSHOT` ties InnoDB's snapshot to the binlog: `Binlog_snapshot_file` and
+`Binlog_snapshot_position`, read inside, say up to where. Commits become visible in the order of the log, so that a
+snapshot is always a prefix of it.
+
+MySQL does not say where a snapshot is. There, a transaction gets its GTID (it is *owned*), is written to the log,
+becomes visible, and only then is its GTID not owned any more; always in this order. So there are two certain bounds,
+without any lock:
 
 * *low*, an end of the log: once everything owned after it was read is owned no more, all of the log up to it is
   visible;
@@ -21,7 +26,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from strobe.algebra.bag import Bag, Row
-from strobe.errors import SourceUnavailable
+from strobe.errors import SourceUnavailable, UserError
 from strobe.messages import Position, Transaction
 from strobe.retry import MYSQL_SETTLE, Retry
 from strobe.sources.mariadb.connection import Place, rows, several
@@ -56,6 +61,20 @@ def status(connection: Any) -> str:
     return "SHOW BINARY LOG STATUS" if version >= (8, 2) else "SHOW MASTER STATUS"
 
 
+def begin_on_mariadb(connection: Any) -> End:
+    """Begin a snapshot; its file and offset in the binlog."""
+    rows(connection, BEGIN)
+    status = {name.lower(): value for name, value in rows(connection, "SHOW STATUS LIKE 'binlog_snapshot_%'")}
+    file, offset = status.get("binlog_snapshot_file"), status.get("binlog_snapshot_position")
+    if not file or not offset:
+        raise UserError(
+            "the server does not say where in its binlog a snapshot is",
+            where="",
+            fix="The binlog must be on (log_bin): see `strobe check`.",
+        )
+    return file, int(offset)
+
+
 def settled(connection: Any, place: Place) -> End:
     """An end of the log up to which everything is visible."""
     ends, owned = several(connection, status(connection), OWNED)
@@ -63,7 +82,7 @@ def settled(connection: Any, place: Place) -> End:
     return end(ends)
 
 
-def begin(connection: Any, place: Place) -> tuple[End, End]:
+def begin_on_mysql(connection: Any, place: Place) -> tuple[End, End]:
     """Begin a snapshot; its two bounds."""
     ends, owned, _, later = several(connection, status(connection), OWNED, BEGIN, status(connection))
     busy = owners(owned[0][0])

@@ -1,7 +1,7 @@
 """MariaDB and MySQL: the row-based binlog as the log, consistent snapshots as answers.
 
 A position is a place in the binlog, with the GTID of the last transaction before it, by which the log is recognised
-(see `mariadb_position`). Positions are ordered as the server wrote its log, which is also the order in which commits
+(see `position`). Positions are ordered as the server wrote its log, which is also the order in which commits
 become visible, whatever GTID domains the transactions belong to.
 
 Nothing is put into the database, and nothing is written to it.
@@ -22,14 +22,15 @@ from strobe.algebra.schema import RelationSchema
 from strobe.errors import SourceUnavailable, StrobeError, UserError
 from strobe.messages import Position, Seen, Transaction
 from strobe.sources.base import Finding, Reader, Source, SourceContext
-from strobe.sources.mariadb import snapshot as mysql_snapshot
+from strobe.sources.mariadb import snapshot
 from strobe.sources.mariadb.binlog import protocol as binlog
 from strobe.sources.mariadb.catalog import Table
 from strobe.sources.mariadb.connection import Address, Place, is_mysql, rows
 from strobe.sources.mariadb.global_names import Names
 from strobe.sources.mariadb.position import Whereabouts, file_number, verify
 from strobe.sources.mariadb.preflight import check
-from strobe.sources.mariadb.reader import MariadbReader, Shared, snapshot
+from strobe.sources.mariadb.reader import MariadbReader
+from strobe.sources.mariadb.server import Shared
 from strobe.sources.mariadb.stream import Stream, Watched, charsets
 
 PARTS_SECONDS = 10.0
@@ -116,9 +117,9 @@ class MariadbSource(Source):
         """Where a snapshot taken now is: what is in the log beyond it is not visible to anybody yet."""
         with self._shared.connections.session() as connection:
             if is_mysql(connection):
-                file, offset = mysql_snapshot.settled(connection, self._place)
+                file, offset = snapshot.settled(connection, self._place)
             else:
-                file, offset = snapshot(connection)
+                file, offset = snapshot.begin_on_mariadb(connection)
                 rows(connection, "COMMIT")
         return self._shared.position(file, offset)
 
