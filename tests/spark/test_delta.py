@@ -57,7 +57,7 @@ def open_source(spark: SparkSession, path: str) -> DeltaSource:
 
 def read(source: DeltaSource) -> list[Transaction]:
     end, found = source.now(), list[Transaction]()
-    start = source._log.position(0)
+    start = source.log.position(0)
     for transaction in source.transactions(start, [], lambda: bool(found) and end <= found[-1].position):
         found.append(transaction)
     return found
@@ -94,7 +94,7 @@ def test_the_stream_is_sparks_own_change_data(spark: SparkSession, table: str) -
         assert change == feeds[number - 1], f"version {number}"
         assert state == version(spark, table, number), f"version {number}"
     assert number == len(STATEMENTS)
-    log = source._log
+    log = source.log
     position = log.position(0)
     while commit := log.after(position):
         read_of_change_data += any(file.sign == 0 for file in commit.files)

@@ -93,7 +93,7 @@ def _off(text: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Place:
+class ConnectionSettings:
     """Which database, and how hard it may be pressed."""
 
     source: str
@@ -210,19 +210,19 @@ class Place:
 class Connections:
     """A few connections that questions share, each used by one at a time."""
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
+    def __init__(self, settings: ConnectionSettings) -> None:
+        self.settings = settings
         self.made = 0
         """How many there were so far: a new one may lead to another server. What is asked of a server afterwards is
         asked of that one, or of its successor."""
-        self._free = threading.BoundedSemaphore(place.connections)
+        self._free = threading.BoundedSemaphore(settings.connections)
         self._idle: list[tuple[float, Any]] = []
         self._lock = threading.Lock()
 
     def take(self, wait: float = WAIT_SECONDS) -> Any:
         if not self._free.acquire(timeout=wait):
             raise SourceUnavailable(
-                f"all {self.place.connections} connections are in use", where=self.place.where, fix="Try again."
+                f"all {self.settings.connections} connections are in use", where=self.settings.where, fix="Try again."
             )
         try:
             with self._lock:
@@ -231,7 +231,7 @@ class Connections:
                     if time.monotonic() - since < IDLE_SECONDS and _alive(connection):
                         return connection
                     _drop(connection)
-            connection = self.place.connect()
+            connection = self.settings.connect()
             with self._lock:
                 self.made += 1
             return connection
@@ -253,7 +253,7 @@ class Connections:
         connection = self.take(wait)
         sound = False
         try:
-            with self.place.errors():
+            with self.settings.errors():
                 yield connection
             sound = True
         finally:

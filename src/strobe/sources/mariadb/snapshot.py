@@ -29,7 +29,7 @@ from strobe.algebra.bag import Bag, Row
 from strobe.errors import SourceUnavailable, UserError
 from strobe.messages import Position, Transaction
 from strobe.retry import MYSQL_SETTLE, Retry
-from strobe.sources.mariadb.connection import Place, rows, several
+from strobe.sources.mariadb.connection import ConnectionSettings, rows, several
 
 BEGIN = "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"
 OWNED = "SELECT @@GLOBAL.gtid_owned"
@@ -75,20 +75,20 @@ def begin_on_mariadb(connection: Any) -> End:
     return file, int(offset)
 
 
-def settled(connection: Any, place: Place) -> End:
+def settled(connection: Any, settings: ConnectionSettings) -> End:
     """An end of the log up to which everything is visible."""
     ends, owned = several(connection, status(connection), OWNED)
-    settle(connection, place, owners(owned[0][0]))
+    settle(connection, settings, owners(owned[0][0]))
     return end(ends)
 
 
-def begin_on_mysql(connection: Any, place: Place) -> tuple[End, End]:
+def begin_on_mysql(connection: Any, settings: ConnectionSettings) -> tuple[End, End]:
     """Begin a snapshot; its two bounds."""
     ends, owned, _, later = several(connection, status(connection), OWNED, BEGIN, status(connection))
     busy = owners(owned[0][0])
     if busy:
         rows(connection, "COMMIT")
-        settle(connection, place, busy)
+        settle(connection, settings, busy)
         _, later = several(connection, BEGIN, status(connection))
     return end(ends), end(later)
 
@@ -98,13 +98,13 @@ def end(found: Sequence[tuple[Any, ...]]) -> End:
     return str(file), int(offset)
 
 
-def settle(connection: Any, place: Place, busy: frozenset[tuple[str, ...]]) -> None:
+def settle(connection: Any, settings: ConnectionSettings, busy: frozenset[tuple[str, ...]]) -> None:
     """Wait until these transactions are visible."""
     retry = Retry(MYSQL_SETTLE)
     while busy:
         if not retry.again():
             message = f"the transaction {':'.join(filter(None, min(busy)))} takes long to commit"
-            raise SourceUnavailable(message, where=place.where)
+            raise SourceUnavailable(message, where=settings.where)
         busy &= owners(rows(connection, OWNED)[0][0])
 
 

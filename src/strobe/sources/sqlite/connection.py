@@ -15,7 +15,7 @@ BUSY_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
-class Place:
+class ConnectionSettings:
     """Which database, for opening it and for messages about it."""
 
     source: str

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import pymysql
 
 from strobe.errors import SourceUnavailable
-from strobe.sources.mariadb.connection import Place, rows
+from strobe.sources.mariadb.connection import ConnectionSettings, rows
 
 QUERY, STOP, ROTATE, FORMAT, XID, TABLE_MAP, INCIDENT, HEARTBEAT = 2, 3, 4, 15, 16, 19, 26, 27
 XA_PREPARE, ANNOTATE, CHECKPOINT, GTID, GTID_LIST = 38, 160, 161, 162, 163
@@ -64,14 +64,14 @@ class Event:
 class Dump:
     """The binlog from a place on."""
 
-    def __init__(self, place: Place, file: str, offset: int, forever: bool) -> None:
-        self._place = place
+    def __init__(self, settings: ConnectionSettings, file: str, offset: int, forever: bool) -> None:
+        self._settings = settings
         self._buffer = bytearray()
         self._heard = time.monotonic()
         self._checksum = False
-        self._connection = place.connect()
+        self._connection = settings.connect()
         try:
-            with place.errors():
+            with settings.errors():
                 self._ask(file, offset, forever)
         except BaseException:
             self.close()
@@ -150,7 +150,7 @@ class Dump:
             if zlib.crc32(packet[1:-4]) != int.from_bytes(packet[-4:], "little") and type_ != FORMAT:
                 raise Damaged(
                     f"an event of the binlog that ends at offset {end} is damaged: its checksum is wrong",
-                    where=self._place.where,
+                    where=self._settings.where,
                 )
         return Event(type_, timestamp, flags, end, size, body, server)
 
@@ -162,8 +162,8 @@ class Dump:
 
 
 @contextmanager
-def dump(place: Place, file: str, offset: int, forever: bool = True) -> Iterator[Dump]:
-    connection = Dump(place, file, offset, forever)
+def dump(settings: ConnectionSettings, file: str, offset: int, forever: bool = True) -> Iterator[Dump]:
+    connection = Dump(settings, file, offset, forever)
     try:
         yield connection
     finally:
