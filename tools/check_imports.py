@@ -96,7 +96,6 @@ MAY_USE_SPARK = {"spark", "warehouse", "api", "auditor.compare"}
 NOT_YET = {
     ("apply.cutover", "coordinator"),
     ("planning.topology", "data"),
-    ("warehouse.control.requests", "client"),
 }
 """(module, what it should not know and still does)."""
 

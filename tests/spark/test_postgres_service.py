@@ -17,6 +17,7 @@ from strobe.errors import LostGuarantee
 from strobe.planning.topology import assemble
 from strobe.sources.postgres import definition_watch, slot
 from strobe.warehouse.control import requests
+from strobe.warehouse.layout import Layout
 
 pytestmark = [pytest.mark.spark, pytest.mark.live]
 
@@ -117,7 +118,9 @@ def test_only_views_of_a_table_that_cannot_be_followed_stand_still(shop: PgShop)
         assert "TRUNCATE" not in still(coordinator.status)["placed"], "the server keeps no log for it"
         shop.sql("INSERT INTO orders VALUES (12, 2, '{}')")
         for view in ("placed", "pairs"):
-            assert "commit" in requests.request(shop.warehouse, {"kind": "rebuild", "view": view}, timeout=300)
+            assert "commit" in requests.request(
+                Layout(shop.warehouse).control, {"kind": "rebuild", "view": view}, timeout=300
+            )
         wait_for(lambda: not still(coordinator.status))
         shop.sql("INSERT INTO orders VALUES (13, 1, '{b}')")
         wait_for(lambda: shop.rows("placed") == [(12, []), (13, ["b"])])

@@ -31,6 +31,8 @@ from strobe.pipeline.pipeline import BRING, PAUSE, Operation, Pipeline
 from strobe.planning.topology import Topology, as_applied, assemble, open_sources, preflight
 from strobe.retry import CATCH_UP, REBUILD_WITHIN_LIMIT
 from strobe.warehouse.control import requests
+from strobe.warehouse.control.store import Document
+from strobe.warehouse.layout import Layout
 from strobe.warehouse.records import Definition
 from strobe.warehouse.warehouse import Warehouse
 
@@ -170,7 +172,7 @@ class Cutover:
             if isinstance(error, SourceUnavailable):
                 raise _refusal(error) from error
             raise
-        change.loaded = {item.view.name: item.generation for item in arrivals.loaded}
+        change.loaded = {item.view.name: item.number for item in arrivals.loaded}
         change.ready = True
         pipeline.committer.end_with(partial(self._join, warehouse, change, arrivals))
         while not change.over:
@@ -267,7 +269,7 @@ class Cutover:
         edit = change.edit
         commit = Commit(last.cut_over(datetime.now(timezone.utc), arrivals.at, edit.drop))
         try:
-            header = warehouse.join(
+            header = warehouse.cut_over(
                 arrivals.loaded, commit, edit.drop, arrivals.carried, before, empty=change.drop_tables
             )
         except (UserError, NotNow) as error:  # nothing was committed: the others go on
@@ -320,11 +322,11 @@ class Cutover:
 
     def _mail(self, change: Change, text: str) -> None:
         if change.request is not None:
-            requests.tell(self._project.warehouse, change.request, text)
+            requests.tell(Layout(self._project.warehouse).control, change.request, text)
 
-    def _reply(self, change: Change, document: requests.Document) -> None:
+    def _reply(self, change: Change, document: Document) -> None:
         if change.request is not None:
-            requests.reply(self._project.warehouse, change.request, document)
+            requests.reply(Layout(self._project.warehouse).control, change.request, document)
 
 
 @contextmanager

@@ -112,7 +112,7 @@ class Availability:
         self.still = {name: error for name, error in self.still.items() if name in same}
         self._noted = {}
         for source in {s for d in definitions.values() for s in source_names(d.sql)}:
-            noted = todo.read(self._layout, f"{todo.REBUILD}.{source}")
+            noted = todo.read(self._layout.control, f"{todo.REBUILD}.{source}")
             views = [n for n, d in definitions.items() if noted.get(n) == d.generation]
             for name in views:
                 self._noted.setdefault(name, set()).add(source)
@@ -120,7 +120,7 @@ class Availability:
                 let_go = SourceLost("log that it needed was let go", source=source, rebuild=True, fix=fix)
                 self.still.setdefault(name, let_go)
             if noted and not views:
-                todo.clear(self._layout, f"{todo.REBUILD}.{source}")
+                todo.clear(self._layout.control, f"{todo.REBUILD}.{source}")
 
     def present(self, topology: Topology, last: CommitHeader) -> Topology:
         """The views that can be kept from the last commit on."""
@@ -184,7 +184,7 @@ class Availability:
         news = {n: e for n, e in lost.items() if not (e.rebuild and n in self.still and not self.still[n].rebuild)}
         for name, error in news.items():
             if error.rebuild:
-                todo.add(self._layout, f"{todo.REBUILD}.{error.source}", {name: self._applied[name].generation})
+                todo.add(self._layout.control, f"{todo.REBUILD}.{error.source}", {name: self._applied[name].generation})
                 self._noted.setdefault(name, set()).add(error.source)
         if news:
             self._next_verify = time.monotonic() + self.verify_every

@@ -44,7 +44,8 @@ from strobe.spark.failures import SPARK, cause, reading
 from strobe.spark.spilled import reads_spilled
 from strobe.warehouse import inspect, tables
 from strobe.warehouse.control import requests
-from strobe.warehouse.control.lock import CoordinatorLock, read_heartbeat, write_heartbeat
+from strobe.warehouse.control.heartbeat import read_heartbeat, write_heartbeat
+from strobe.warehouse.control.lock import CoordinatorLock
 from strobe.warehouse.layout import Layout
 from strobe.warehouse.warehouse import Warehouse
 
@@ -117,7 +118,7 @@ class Coordinator:
         try:
             tables.check_before_use(self._layout, self.project.name)
             self._lock.acquire(take_over)
-            requests.clear(self.project.warehouse)
+            requests.clear(self._layout.control)
             heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
             heart.start()
             try:

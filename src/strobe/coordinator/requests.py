@@ -24,7 +24,7 @@ class RequestHandler:
 
     def __init__(self, warehouse: Warehouse, cutover: Cutover, pipeline: Pipeline) -> None:
         self._warehouse = warehouse
-        self._mailbox = warehouse.layout.root
+        self._mailbox = warehouse.layout.control
         self._cutover, self._coordinator = cutover, pipeline
         self._next_look = self._next_rebuild = 0.0
         self._open: str | None = None

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from strobe.apply import plan
-from strobe.client.wait import Heard, hear, last_header
+from strobe.client.wait import hear, last_header
 from strobe.config.model import Project
 from strobe.errors import StrobeError
 from strobe.messages import CommitHeader, Position
@@ -18,6 +18,7 @@ from strobe.planning.topology import open_sources
 from strobe.report.document import Document
 from strobe.sources.base import Source
 from strobe.warehouse import inspect
+from strobe.warehouse.control.heartbeat import Heard
 from strobe.warehouse.layout import Layout
 
 

@@ -29,7 +29,7 @@ def test_an_edit_survives_a_coordinator_that_starts_anew(tmp_path: Path) -> None
         pipeline = SimpleNamespace(operation_open=False, start_operation=next)
         return RequestHandler(at(tmp_path), SimpleNamespace(rebuild=rebuild, ready=False, asked_by=None), pipeline)  # type: ignore[arg-type]
 
-    asked = requests.post(tmp_path, {"kind": "rebuild", "view": "v"})
+    asked = requests.post(Layout(tmp_path).control, {"kind": "rebuild", "view": "v"})
     for _ in range(2):
         first = handler()
         first.look()
@@ -45,7 +45,7 @@ def test_whoever_asks_while_views_join_is_answered(tmp_path: Path) -> None:
     pipeline = SimpleNamespace(operation_open=False, start_operation=lambda _: None)
     cutover = SimpleNamespace(ready=True, asked_by="somebody else")
     handler = RequestHandler(at(tmp_path), cutover, pipeline)  # type: ignore[arg-type]
-    requests.post(tmp_path, {"kind": "fold"})
+    requests.post(Layout(tmp_path).control, {"kind": "fold"})
     handler.look()
     handler.abandon()
     (reply,) = tmp_path.rglob("*.reply.json")

@@ -45,12 +45,12 @@ def prepare(
 
 
 def _undo(project: Project, chosen: Sequence[str]) -> Document:
-    from strobe.client.wait import hear
+    from strobe.client.wait import described, hear
     from strobe.planning.topology import open_sources
 
     heard = hear(project.warehouse)
     if heard.alive:
-        raise NotNow(f"the sources are in use: {heard}", fix="Stop it first.")
+        raise NotNow(f"the sources are in use: {described(heard)}", fix="Stop it first.")
     opened = open_sources(project)
     return {name: {"removed": opened[name].undo()} for name in chosen}
 
