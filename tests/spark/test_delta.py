@@ -12,7 +12,7 @@ from strobe.algebra.bag import Bag
 from strobe.config import model as config_model
 from strobe.data.arrow import from_arrow
 from strobe.messages import Lookup, Query, Transaction
-from strobe.sources.delta import stream
+from strobe.sources.delta.limits import Limits
 from strobe.sources.delta.source import DeltaSource
 from strobe.sources.lookups import answer_on_driver
 from strobe.spark.relation import SparkRelation
@@ -51,8 +51,9 @@ def table(spark: SparkSession, tmp_path: Path) -> str:
     return str(path)
 
 
-def open_source(spark: SparkSession, path: str) -> DeltaSource:
-    return DeltaSource("depot", config_model.DeltaSource(type="delta", path=path, relation="stock"), lambda: spark)
+def open_source(spark: SparkSession, path: str, limits: Limits | None = None) -> DeltaSource:
+    config = config_model.DeltaSource(type="delta", path=path, relation="stock")
+    return DeltaSource("depot", config, lambda: spark, limits=limits)
 
 
 def read(source: DeltaSource) -> list[Transaction]:
@@ -149,16 +150,13 @@ def test_arrays_as_spark_writes_them(spark: SparkSession, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_a_change_of_many_rows_is_read_by_spark(
-    spark: SparkSession, table: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_change_of_many_rows_is_read_by_spark(spark: SparkSession, table: str) -> None:
     """It stays there, equal to what the driver reads; but of an overwrite with nearly the same rows little is left."""
     name = f"delta.`{table}`"
     spark.sql(f"INSERT INTO {name} (id, amount, x) SELECT id, id / 7, id / 3 FROM range(3000)")
     spark.sql(f"INSERT OVERWRITE {name} SELECT id, NULL, NULL, id / 7, id / 3, NULL, NULL FROM range(1, 3001)")
     expected = read(open_source(spark, table))
-    monkeypatch.setattr(stream, "DRIVER_ROWS", 1000)
-    many, few = read(open_source(spark, table))
+    many, few = read(open_source(spark, table, Limits(driver_rows=1000)))
     change = many.changes["stock"]
     assert isinstance(change, SparkRelation)
     assert change.collect() == expected[0].changes["stock"]

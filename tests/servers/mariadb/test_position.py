@@ -18,9 +18,9 @@ from postgres_server import without_server
 
 from strobe.errors import LostGuarantee, SourceUnavailable, UserError
 from strobe.messages import Position
-from strobe.sources.mariadb import position as module
 from strobe.sources.mariadb.binlog.events import gtid
 from strobe.sources.mariadb.binlog.protocol import Event
+from strobe.sources.mariadb.limits import Limits
 from strobe.sources.mariadb.position import LogFingerprint, Whereabouts
 from strobe.sources.mariadb.source import MariadbSource
 
@@ -323,16 +323,17 @@ def test_a_stream_beyond_what_the_protocol_can_ask_for(shop: Shop) -> None:
         source.now()
 
 
-def test_a_snapshot_beyond_where_a_stream_can_begin(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_beyond_where_a_stream_can_begin(shop: Shop) -> None:
     """Behind a transaction of more than 4 GiB: a stream before it can be opened again."""
     shop.run("CREATE TABLE t (id INT PRIMARY KEY)")
-    source = shop.source()
-    position = marked(shop, source)
+    position = marked(shop, shop.source())
     shop.run("INSERT INTO t VALUES (2)")
-    reader = source.reader()
+    reader = shop.source().reader()
     seen = reader.open()
     reader.close()
-    monkeypatch.setattr(module, "LONGEST", seen.through.order[1])
+    source = shop.source(limits=Limits(offset=seen.through.order[1]))
+    with source.elsewhere() as taken:
+        taken(seen)
     ((row, _),) = [item for t in read(source, position) for item in t.changes["t"].items()]
     assert row == (2,)
     with pytest.raises(LostGuarantee, match="beyond 4 GiB"):

@@ -24,6 +24,7 @@ from strobe.retry import MYSQL_SETTLE
 from strobe.sources.mariadb import snapshot
 from strobe.sources.mariadb.binlog.events import payload
 from strobe.sources.mariadb.binlog.protocol import Event
+from strobe.sources.mariadb.limits import Timing
 from strobe.sources.mariadb.snapshot import Keyed, owners, placed
 from strobe.sources.mariadb.source import MariadbSource
 
@@ -109,9 +110,8 @@ def test_commits_that_are_on_their_way_are_waited_for(shop: Shop) -> None:
     assert owners(text) == {("0a-1", "", "5"), ("0a-1", "", "6"), ("0b-2", "t1", "7"), ("0b-2", "t1", "8")}
     assert owners("") == frozenset()
     shop.run("CREATE TABLE t (id INT PRIMARY KEY)")
-    source = shop.source()
-    with shop.session() as do, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(snapshot, "MYSQL_SETTLE", replace(MYSQL_SETTLE, seconds=0.2))
+    source = shop.source(timing=Timing(settle=replace(MYSQL_SETTLE, seconds=0.2)))
+    with shop.session() as do:
         ((server,),) = shop.server.rows("SELECT UUID()")
         do(f"SET gtid_next = '{server}:1'")
         do("BEGIN")

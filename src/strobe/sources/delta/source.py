@@ -15,6 +15,7 @@ from strobe.errors import StrobeError, UserError
 from strobe.messages import Position, Transaction
 from strobe.sources.base import Finding, Reader, Source, SourceContext
 from strobe.sources.delta.data_files import searchable
+from strobe.sources.delta.limits import Limits, Timing
 from strobe.sources.delta.log import DeltaLog, Shape
 from strobe.sources.delta.preflight import enable, findings
 from strobe.sources.delta.reader import DeltaReader
@@ -35,13 +36,21 @@ class Config(Protocol):
 class DeltaSource(Source):
     """One table. `spark` is called only for changes of very many rows."""
 
-    def __init__(self, name: str, config: Config, spark: Callable[[], Any] | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        config: Config,
+        spark: Callable[[], Any] | None,
+        timing: Timing | None = None,
+        limits: Limits | None = None,
+    ) -> None:
         self.name = name
         root = Path(config.path).absolute()
         self._relation = config.relation or root.name
         self.log = DeltaLog(name, root, self._relation)
         self._key = tuple(config.key)
         self._spark = spark
+        self._timing, self._limits = timing or Timing(), limits or Limits()
         self._focus: Collection[str] | None = None
         self._types: Mapping[str, str] | None = None
 
@@ -123,5 +132,5 @@ class DeltaSource(Source):
         self, after: Position, stops: Sequence[Position], stopped: Callable[[], bool]
     ) -> Iterator[Transaction]:
         """A version is one transaction, so that none spans a stop."""
-        stream = Stream(self.log, self._key, self._types, self._focus, self._spark, stopped)
+        stream = Stream(self.log, self._key, self._types, self._focus, self._spark, stopped, self._timing, self._limits)
         return stream.transactions(after)

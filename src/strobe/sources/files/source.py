@@ -20,12 +20,11 @@ from strobe.data.arrow import canonical_ddl
 from strobe.errors import UserError
 from strobe.messages import Position, Transaction
 from strobe.sources.base import Finding, Reader, Source, SourceContext, SparkStarter
+from strobe.sources.files.limits import Limits, Timing
 from strobe.sources.files.reader import FilesReader
 from strobe.sources.files.stream import Expected, Stream
 from strobe.sources.files.versions import StagedTable, identity_of
 
-GRACE = 3600.0
-"""For so many seconds after the next drop a version stays, needed or not."""
 UNSEARCHABLE = {"float", "double"}
 
 
@@ -48,13 +47,20 @@ class FilesSource(Source):
     """A relation whose content comes as files. `spark` is called only when a drop is staged or compared."""
 
     def __init__(
-        self, name: str, config: Config, warehouse: Path, spark: SparkStarter | None, settle: float = 1.0
+        self,
+        name: str,
+        config: Config,
+        warehouse: Path,
+        spark: SparkStarter | None,
+        timing: Timing | None = None,
+        limits: Limits | None = None,
     ) -> None:
         self.name = name
         declared = {column: canonical_ddl(ddl) for column, ddl in (config.columns or {}).items()}
         self._expected = Expected(str(config.path), config.format, config.relation, tuple(config.key), declared)
         self._table = StagedTable(name, warehouse.absolute() / "staging" / "files" / name)
-        self._stream = Stream(name, self._table, self._expected, spark, settle)
+        self._timing = timing or Timing()
+        self._stream = Stream(name, self._table, self._expected, spark, self._timing, limits or Limits())
 
     @classmethod
     def from_config(cls, name: str, config: Config, context: SourceContext) -> FilesSource:
@@ -129,9 +135,9 @@ class FilesSource(Source):
 
     def discard(self, through: Position) -> None:
         """Remove the files of the versions before this one, newest first down to one whose files are gone already.
-        Every drop is written anew, so no two versions share a file. Some version may still be being read: see GRACE."""
+        Every drop is written anew, so no two versions share a file. One that may still be being read stays."""
         for version in range(min(through.order[0], self._table.open().version()) - 1, 0, -1):
-            if time.time() - self._table.superseded_at(version) < GRACE:
+            if time.time() - self._table.superseded_at(version) < self._timing.grace:
                 continue
             files = self._table.files(version)
             if files and not any(file.exists() for file in files):

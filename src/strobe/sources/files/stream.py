@@ -22,11 +22,8 @@ from strobe.errors import BrokenInvariant, UserError
 from strobe.messages import Position, Transaction
 from strobe.sources.base import SparkStarter
 from strobe.sources.files.drops import Drop, columns_of, copy_whole, require_columns, waiting_drops
+from strobe.sources.files.limits import Limits, Timing
 from strobe.sources.files.versions import StagedTable, identity_of, names_of, position_at
-
-DRIVER_ROWS = 100_000
-"""A difference of more rows than this stays in Spark."""
-POLL = 0.2
 
 _one_at_a_time = threading.Lock()
 """Two streams of a source in one process must not both stage a drop."""
@@ -47,9 +44,16 @@ class Stream:
     """All that happens to one source's drops, whether they are reported or only staged."""
 
     def __init__(
-        self, source: str, table: StagedTable, expected: Expected, spark: SparkStarter | None, settle: float
+        self,
+        source: str,
+        table: StagedTable,
+        expected: Expected,
+        spark: SparkStarter | None,
+        timing: Timing,
+        limits: Limits,
     ) -> None:
-        self._source, self._table, self._expected, self._spark, self._settle = source, table, expected, spark, settle
+        self._source, self._table, self._expected, self._spark = source, table, expected, spark
+        self._timing, self._limits = timing, limits
         self._looks: dict[Drop, float] = {}
         self._refused: tuple[Drop, UserError] | None = None
         self.answered_at: int | None = None
@@ -76,7 +80,7 @@ class Stream:
                     if self.waiting()[:1] == drops[:1]:
                         self._stage(drops[0])
             else:
-                time.sleep(POLL)
+                time.sleep(self._timing.poll)
 
     def verify(self, position: Position) -> None:
         self._table.verify(position, self.now().order[0])
@@ -92,9 +96,10 @@ class Stream:
         table = self._table.open()
         names = names_of(table)
         change = difference(self._session(), self._table.path, version, names)
-        rows = list(from_arrow(change.dataframe().limit(DRIVER_ROWS + 1).toArrow()))
+        most = self._limits.driver_rows
+        rows = list(from_arrow(change.dataframe().limit(most + 1).toArrow()))
         bag = Bag(names, {row[:-1]: row[-1] for row in rows})
-        changes = {self._expected.relation: change if len(rows) > DRIVER_ROWS else bag}
+        changes = {self._expected.relation: change if len(rows) > most else bag}
         fingerprint = self._table.fingerprint(version)
         at = datetime.fromtimestamp(fingerprint["mtime_ns"] / 1e9, timezone.utc) if fingerprint else None
         return Transaction(self._source, position_at(identity_of(table), version), changes if rows else {}, at)
@@ -111,7 +116,7 @@ class Stream:
         if first is None:
             self._looks = {drop: time.monotonic()}
             return False
-        return time.monotonic() - first >= self._settle
+        return time.monotonic() - first >= self._timing.settle
 
     def columns(self) -> dict[str, str]:
         """The columns and their types: as staged, or else as the first drop and the configuration say."""
@@ -135,7 +140,7 @@ class Stream:
             self._table.create(self.columns())
         while drops := self.waiting():
             if not self._settled(drops[0]):
-                time.sleep(min(self._settle, POLL))
+                time.sleep(min(self._timing.settle, self._timing.poll))
             else:
                 self._stage(drops[0])
 

@@ -21,14 +21,8 @@ from pymysql.converters import encoders
 from pymysql.cursors import Cursor, SSCursor
 
 from strobe.errors import AccessRefused, RelationLost, SourceLost, SourceUnavailable, UserError
+from strobe.sources.mariadb.limits import Limits, Timing
 
-CONNECT_SECONDS = 10
-SILENCE_SECONDS = 10.0
-"""So much longer than a question may take is waited for the server; then the connection is given up."""
-WAIT_SECONDS = 60
-"""How long a question waits for one of the few connections."""
-IDLE_SECONDS = 30
-"""A connection that was not used for longer is not trusted any more."""
 OPTIONS = {"ssl", "ssl_ca", "ssl_cert", "ssl_key", "ssl_verify_identity", "unix_socket"}
 SESSION = (
     "SET SESSION sql_mode = 'STRICT_ALL_TABLES', time_zone = '+00:00', autocommit = 1,"
@@ -100,6 +94,8 @@ class ConnectionSettings:
     address: Address
     connections: int = 4
     statement_timeout: float = 5.0
+    timing: Timing = field(default_factory=Timing)
+    limits: Limits = field(default_factory=Limits)
 
     @property
     def where(self) -> str:
@@ -128,9 +124,9 @@ class ConnectionSettings:
                 charset="utf8mb4",
                 conv=dict(encoders),
                 autocommit=True,
-                connect_timeout=CONNECT_SECONDS,
-                read_timeout=self.statement_timeout + SILENCE_SECONDS,
-                write_timeout=self.statement_timeout + SILENCE_SECONDS,
+                connect_timeout=self.timing.connect,
+                read_timeout=self.statement_timeout + self.timing.answer,
+                write_timeout=self.statement_timeout + self.timing.answer,
                 ssl=tls,
                 ssl_disabled=tls is None,
                 client_flag=CLIENT.MULTI_STATEMENTS,  # MySQL's snapshots are placed in one round trip
@@ -219,8 +215,8 @@ class Connections:
         self._idle: list[tuple[float, Any]] = []
         self._lock = threading.Lock()
 
-    def take(self, wait: float = WAIT_SECONDS) -> Any:
-        if not self._free.acquire(timeout=wait):
+    def take(self, wait: float | None = None) -> Any:
+        if not self._free.acquire(timeout=self.settings.timing.free_connection if wait is None else wait):
             raise SourceUnavailable(
                 f"all {self.settings.connections} connections are in use", where=self.settings.where, fix="Try again."
             )
@@ -228,7 +224,7 @@ class Connections:
             with self._lock:
                 while self._idle:
                     since, connection = self._idle.pop()
-                    if time.monotonic() - since < IDLE_SECONDS and _alive(connection):
+                    if time.monotonic() - since < self.settings.timing.idle and _alive(connection):
                         return connection
                     _drop(connection)
             connection = self.settings.connect()
@@ -248,7 +244,7 @@ class Connections:
         self._free.release()
 
     @contextmanager
-    def session(self, wait: float = WAIT_SECONDS) -> Iterator[Any]:
+    def session(self, wait: float | None = None) -> Iterator[Any]:
         """A connection for one task, whose errors are Strobe's."""
         connection = self.take(wait)
         sound = False

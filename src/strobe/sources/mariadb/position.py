@@ -22,13 +22,11 @@ import pymysql
 from strobe.errors import LostGuarantee, SourceUnavailable
 from strobe.messages import Position
 from strobe.sources.mariadb.binlog.events import gtid
-from strobe.sources.mariadb.binlog.protocol import FORMAT, SILENCE_SECONDS, Broken, Damaged, Dump, Event, dump
+from strobe.sources.mariadb.binlog.protocol import FORMAT, Broken, Damaged, Dump, Event, dump
 from strobe.sources.mariadb.connection import ConnectionSettings, rows
 
 FIRST = 4
 """The offset of a file's first event."""
-LONGEST = 1 << 32
-"""The replication protocol has no room for offsets from here on."""
 _CANNOT_SEND = 1236
 _NOT_THERE = re.compile(
     "bogus data|truncated in the middle|max_allowed_packet|checksum|impossible position|position > file size"
@@ -127,7 +125,7 @@ def look(settings: ConnectionSettings, file: str, offset: int = FIRST) -> tuple[
     first = None
     try:
         with settings.errors(), dump(settings, file, offset, forever=False) as connection:
-            for event in events(connection, SILENCE_SECONDS):
+            for event in events(connection, settings.timing.event):
                 first = event if event.type == FORMAT else first
                 if first is not None and (offset == FIRST or (event is not first and event.end)):
                     return first, event
@@ -212,7 +210,7 @@ def verify(settings: ConnectionSettings, connection: Any, position: Position) ->
     wanted = Whereabouts.parse(position.text)
     if not reaches(connection, wanted):
         raise passed_by(settings, wanted)
-    if wanted.offset >= LONGEST:
+    if wanted.offset >= settings.limits.offset:
         raise settings.lost(f"the replication protocol cannot start at {position.text}, beyond 4 GiB of a file")
     if not passes(settings, wanted):
         raise passed_by(settings, wanted)
@@ -227,7 +225,7 @@ def reaches(connection: Any, wanted: Whereabouts) -> bool:
 def passes(settings: ConnectionSettings, wanted: Whereabouts) -> bool:
     """Whether a file is the one that it was, with the transaction in it that was the last one, if that can be asked
     for."""
-    last = wanted.last if wanted.last and wanted.last.began < LONGEST else None
+    last = wanted.last if wanted.last and wanted.last.began < settings.limits.offset else None
     try:
         first, event = look(settings, wanted.file, last.began if last else FIRST)
     except Damaged:
@@ -237,7 +235,7 @@ def passes(settings: ConnectionSettings, wanted: Whereabouts) -> bool:
         if isinstance(cause, pymysql.err.Error) and cause.args[0] == _CANNOT_SEND and _NOT_THERE.search(error.message):
             return False
         raise
-    found = LogFingerprint.of(event, (event.end - event.size) % LONGEST) if last else None
+    found = LogFingerprint.of(event, (event.end - event.size) % (1 << 32)) if last else None
     return first.timestamp == wanted.created and found == last
 
 

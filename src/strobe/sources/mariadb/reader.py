@@ -11,7 +11,7 @@ import pymysql
 from strobe.algebra.bag import Row
 from strobe.errors import SourceUnavailable, Unfit, UserError
 from strobe.messages import Lookup, Position, Seen
-from strobe.retry import MYSQL_PLACE, Retry
+from strobe.retry import Retry
 from strobe.sources.base import Reader
 from strobe.sources.mariadb import snapshot
 from strobe.sources.mariadb.binlog import protocol as binlog
@@ -22,10 +22,6 @@ from strobe.sources.mariadb.server import Server
 from strobe.sources.mariadb.stream import Stream, charsets
 from strobe.sources.mariadb.values import decoder, encoder, selected
 
-KEYS = 500
-"""So many keys are asked for at once; from 1,000 on the server would turn the list into a temporary table."""
-PLACE_BYTES = 2**24
-"""Where more than this was logged meanwhile, another snapshot is cheaper than reading it."""
 FOREVER_MS = 2**32 - 1
 
 
@@ -68,11 +64,12 @@ class MariadbReader(Reader):
             raise
 
     def _mysql_snapshot(self) -> Position:
-        settings, retry = self._server.settings, Retry(MYSQL_PLACE)
+        settings, retry = self._server.settings, Retry(self._server.settings.timing.place)
         while True:
             low, high = snapshot.begin_on_mysql(self._connection, settings)
             start = self._server.position(*low)
-            found = start if low == high else self._placed(start, high) if high[1] - low[1] < PLACE_BYTES else None
+            near = high[1] - low[1] < settings.limits.window_bytes
+            found = start if low == high else self._placed(start, high) if near else None
             if found is not None:
                 return found
             rows(self._connection, "COMMIT")
@@ -92,7 +89,7 @@ class MariadbReader(Reader):
         keyed = {n: snapshot.Keyed(tuple(t.kinds), t.primary_key) for n, t in tables.items() if t.searchable_key}
         try:
             between = list(stream.window(low, high, server.charsets))
-            return snapshot.placed(low, between, keyed, find)
+            return snapshot.placed(low, between, keyed, find, server.settings.limits.window_rows)
         except (UserError, binlog.Broken):
             server.catalog.forget()  # a definition that has changed, or a value that Spark cannot hold
             return None
@@ -123,7 +120,7 @@ class MariadbReader(Reader):
         places = [columns.index(c) for c in lookup.on]
         width = len(lookup.columns)
         wanted = ((key, found) for key in keys if (found := search.encode(key)) is not None)
-        while batch := dict(islice(wanted, KEYS)):
+        while batch := dict(islice(wanted, self._server.settings.limits.keys)):
             sql = f"{row_decoder.select()} WHERE {search.condition(list(batch.values()))}"
             for row in self._read(row_decoder, sql):
                 # The server's idea of equality is wider (letter case, trailing blanks), and an index serves it.

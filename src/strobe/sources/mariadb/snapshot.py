@@ -28,13 +28,12 @@ from typing import Any
 from strobe.algebra.bag import Bag, Row
 from strobe.errors import SourceUnavailable, UserError
 from strobe.messages import Position, Transaction
-from strobe.retry import MYSQL_SETTLE, Retry
+from strobe.retry import Retry
 from strobe.sources.mariadb.connection import ConnectionSettings, rows, several
+from strobe.sources.mariadb.limits import Limits
 
 BEGIN = "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"
 OWNED = "SELECT @@GLOBAL.gtid_owned"
-ROWS = 10_000
-"""With more rows than this touched meanwhile, another snapshot is cheaper."""
 
 End = tuple[str, int]
 """File and offset."""
@@ -100,7 +99,7 @@ def end(found: Sequence[tuple[Any, ...]]) -> End:
 
 def settle(connection: Any, settings: ConnectionSettings, busy: frozenset[tuple[str, ...]]) -> None:
     """Wait until these transactions are visible."""
-    retry = Retry(MYSQL_SETTLE)
+    retry = Retry(settings.timing.settle)
     while busy:
         if not retry.again():
             message = f"the transaction {':'.join(filter(None, min(busy)))} takes long to commit"
@@ -124,11 +123,15 @@ def owners(text: str) -> frozenset[tuple[str, ...]]:
 
 
 def placed(
-    low: Position, transactions: Sequence[Transaction], tables: Mapping[str, Keyed], find: Find
+    low: Position,
+    transactions: Sequence[Transaction],
+    tables: Mapping[str, Keyed],
+    find: Find,
+    most: int = Limits.window_rows,
 ) -> Position | None:
     """Where a snapshot is that has everything up to `low` and nothing beyond the transactions after it; None if its
-    rows do not tell."""
-    touched = touches(transactions, tables)
+    rows do not tell, or if more than `most` were touched."""
+    touched = touches(transactions, tables, most)
     if touched is None:
         return None
     present: dict[tuple[str, Row], Row] = {}
@@ -141,19 +144,19 @@ def placed(
     return None
 
 
-def touches(transactions: Sequence[Transaction], tables: Mapping[str, Keyed]) -> Touched | None:
+def touches(transactions: Sequence[Transaction], tables: Mapping[str, Keyed], most: int) -> Touched | None:
     """What they changed; None where a table has no key, or where it is too much."""
     touched: Touched = {}
     for number, transaction in enumerate(transactions):
         for table, bag in transaction.changes.items():
-            if table not in tables or not isinstance(bag, Bag) or len(bag) > ROWS:
+            if table not in tables or not isinstance(bag, Bag) or len(bag) > most:
                 return None
             before, after = dict[Row, Row](), dict[Row, Row]()
             for row, count in bag.items():
                 (after if count > 0 else before)[tables[table].key_of(row)] = row
             for key in before.keys() | after.keys():
                 touched.setdefault((table, key), []).append((number, before.get(key), after.get(key)))
-        if len(touched) > ROWS:
+        if len(touched) > most:
             return None
     return touched
 

@@ -27,17 +27,17 @@ from strobe.sources.mariadb.binlog import protocol as binlog
 from strobe.sources.mariadb.catalog import MariadbTable
 from strobe.sources.mariadb.connection import Address, ConnectionSettings, is_mysql, rows
 from strobe.sources.mariadb.global_names import GlobalNames
+from strobe.sources.mariadb.limits import Limits, Timing
 from strobe.sources.mariadb.position import Whereabouts, file_number, verify
 from strobe.sources.mariadb.preflight import check
 from strobe.sources.mariadb.reader import MariadbReader
 from strobe.sources.mariadb.server import Server
 from strobe.sources.mariadb.stream import Stream, Watched, charsets
 
-PARTS_SECONDS = 10.0
-"""So long the log before a position is searched for parts of global transactions."""
 
+class Load(Protocol):
+    """How hard the database may be pressed."""
 
-class Limits(Protocol):
     @property
     def connections(self) -> int: ...
     @property
@@ -58,11 +58,17 @@ class Config(Protocol):
 class MariadbSource(Source):
     """A database of a MariaDB or MySQL server."""
 
-    def __init__(self, name: str, config: Config) -> None:
+    def __init__(self, name: str, config: Config, timing: Timing | None = None, limits: Limits | None = None) -> None:
         self.name = name
-        address = Address.parse(config.dsn, f"source {name}")
-        limits: Limits = config.limits
-        self.settings = ConnectionSettings(name, address, limits.connections, limits.statement_timeout.total_seconds())
+        load: Load = config.limits
+        self.settings = ConnectionSettings(
+            name,
+            Address.parse(config.dsn, f"source {name}"),
+            load.connections,
+            load.statement_timeout.total_seconds(),
+            timing or Timing(),
+            limits or Limits(),
+        )
         self.server = Server(self.settings)
         given = config.global_transactions
         self._names = GlobalNames.parse(given, self.settings.where) if given else None
@@ -144,7 +150,7 @@ class MariadbSource(Source):
                 sets = charsets(connection)
             found = set(self._parts(file, (file, offset), sets, math.inf))
             for log in [log for log in logs if file_number(log) < file_number(file)][-1:]:
-                found.update(self._parts(log, (file, 4), sets, time.monotonic() + PARTS_SECONDS))
+                found.update(self._parts(log, (file, 4), sets, time.monotonic() + self.settings.timing.parts))
         except (binlog.Broken, pymysql.err.Error) as error:
             raise SourceUnavailable(f"its binlog could not be read: {error}", where=self.settings.where) from error
         return frozenset(found)

@@ -32,8 +32,6 @@ from strobe.sources.mariadb.transaction_builder import EventGroup
 from strobe.sources.mariadb.values import Kind
 from strobe.sources.net_changes import NetChanges
 
-QUIET_SECONDS = 0.2
-"""So long, at most, positions move on unreported."""
 STANDALONE, PREPARED = 1, 64
 
 Watched = Mapping[str, Mapping[str, Kind]]
@@ -139,7 +137,7 @@ class Stream:
             pending = done or pending
             if pending is None:
                 continue
-            late = event is None or time.monotonic() - reported > QUIET_SECONDS
+            late = event is None or time.monotonic() - reported > self._settings.timing.progress
             if pending.changes or pending.part_of or late or pending.position.order in self._stops:
                 yield pending
                 pending, reported = None, time.monotonic()

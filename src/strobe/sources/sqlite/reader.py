@@ -18,8 +18,6 @@ from strobe.sources.sqlite.position import end_of_log
 from strobe.sources.sqlite.triggers import LOG
 from strobe.sources.sqlite.values import decoder, encoder
 
-PARAMETERS = 500
-
 
 class RowDecoder:
     """Decodes rows of one table."""
@@ -113,7 +111,7 @@ class SqliteReader(Reader):
             return
         rows = RowDecoder.of(self._settings, table, lookup.columns)
         wanted = filter(None, map(search.encode, keys))
-        while batch := list(islice(wanted, PARAMETERS // len(search.columns))):
+        while batch := list(islice(wanted, self._settings.limits.parameters // len(search.columns))):
             sql = search.sql(lookup.columns, len(batch))
             yield from self._read(rows, sql, [value for key in batch for value in key])
 

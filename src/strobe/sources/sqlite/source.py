@@ -20,6 +20,7 @@ from strobe.sources.base import Finding, Reader, Source, SourceContext
 from strobe.sources.sqlite.catalog import read_table, table_names
 from strobe.sources.sqlite.connection import ConnectionSettings
 from strobe.sources.sqlite.gate import Gate
+from strobe.sources.sqlite.limits import Limits, Timing
 from strobe.sources.sqlite.position import end_of_log, position_at, require_passed
 from strobe.sources.sqlite.preflight import check
 from strobe.sources.sqlite.preparation import (
@@ -33,16 +34,13 @@ from strobe.sources.sqlite.reader import SqliteReader
 from strobe.sources.sqlite.stream import Stream
 from strobe.sources.sqlite.triggers import LOG, note_name
 
-DISCARD_BATCH = 1000
-DISCARD_SECONDS = 0.5
-
 
 class SqliteSource(Source):
     """A SQLite database. See `stream` for what a reported transaction is."""
 
-    def __init__(self, name: str, path: Path) -> None:
+    def __init__(self, name: str, path: Path, timing: Timing | None = None, limits: Limits | None = None) -> None:
         self.name = name
-        self.settings = ConnectionSettings(name, Path(path))
+        self.settings = ConnectionSettings(name, Path(path), timing or Timing(), limits or Limits())
         self._gate = Gate()
         self._focus: Mapping[str, Collection[str]] | None = None
 
@@ -146,18 +144,19 @@ class SqliteSource(Source):
 
     def discard(self, through: Position) -> None:
         """Take away log before the position, and notes, in small steps that give way to every writer."""
+        timing, most = self.settings.timing, self.settings.limits.discarded
         try:
-            with closing(self.settings.connect("rw", timeout=0.05)) as connection:
+            with closing(self.settings.connect("rw", timing.discard_busy)) as connection:
                 state = prepared(connection)
                 if state is None:
                     return
                 doomed = [(LOG, "seq", f"WHERE seq < {through.order[0]}")]
                 doomed += [(note_name(w.id), "r0", "") for w in state.current]
-                until = time.monotonic() + DISCARD_SECONDS
+                until = time.monotonic() + timing.discard
                 for table, column, where in doomed:
-                    some = f"SELECT {column} FROM {table} {where} ORDER BY {column} LIMIT {DISCARD_BATCH}"
+                    some = f"SELECT {column} FROM {table} {where} ORDER BY {column} LIMIT {most}"
                     delete = f"DELETE FROM {table} WHERE {column} IN ({some})"
-                    while time.monotonic() < until and connection.execute(delete).rowcount >= DISCARD_BATCH:
-                        time.sleep(0.002)
+                    while time.monotonic() < until and connection.execute(delete).rowcount >= most:
+                        time.sleep(timing.discard_pause)
         except (sqlite3.Error, SourceUnavailable):
             return  # another time

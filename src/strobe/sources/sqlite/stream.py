@@ -26,8 +26,6 @@ from strobe.sources.sqlite.preparation import Prepared, Watched, require_intact,
 from strobe.sources.sqlite.reader import RowDecoder
 from strobe.sources.sqlite.triggers import LOG
 
-POLL_SECONDS = 0.02
-
 
 class Stream:
     """Looks at the log whenever the database has changed, until it is told to stop."""
@@ -53,7 +51,7 @@ class Stream:
                 while not self._stopped() and self._file() == file:
                     (current,) = connection.execute("PRAGMA data_version").fetchone()
                     if current == version:
-                        time.sleep(POLL_SECONDS)
+                        time.sleep(self._settings.timing.poll)
                         continue
                     version = current
                     schema, groups = self._look(connection, after, schema)

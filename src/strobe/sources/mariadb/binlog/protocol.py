@@ -33,9 +33,6 @@ COMPRESSED = {166, 167, 168, 169, 170, 171}
 
 OLD_AND_NEW = ("master", "source")
 """MySQL has renamed what a reader of its log sets."""
-STEP_SECONDS = 0.05
-HEARTBEAT_SECONDS = 5
-SILENCE_SECONDS = 30
 _CHUNK = 1 << 16
 _BIGGEST_PACKET = 0xFFFFFF
 
@@ -79,7 +76,7 @@ class Dump:
 
     def _ask(self, file: str, offset: int, forever: bool) -> None:
         connection = self._connection
-        checksum, period = "@@global.binlog_checksum", HEARTBEAT_SECONDS * 10**9
+        checksum, period = "@@global.binlog_checksum", int(self._settings.timing.heartbeat * 10**9)
         names = [f"@{who}_binlog_checksum = {checksum}, @{who}_heartbeat_period = {period}" for who in OLD_AND_NEW]
         rows(connection, f"SET {', '.join(names)}, @mariadb_slave_capability = 4")
         # A number of one's own: the server ends a reader when another one comes with the same.
@@ -87,7 +84,7 @@ class Dump:
         request = struct.pack("<IHI", offset, 0 if forever else 1, number) + file.encode("utf-8")
         connection._execute_command(0x12, request)
         self._socket = connection._sock
-        self._socket.settimeout(STEP_SECONDS)
+        self._socket.settimeout(self._settings.timing.step)
 
     @property
     def thread(self) -> int:
@@ -124,7 +121,7 @@ class Dump:
             try:
                 received = self._socket.recv(max(_CHUNK, size - len(self._buffer)))
             except TimeoutError:
-                if time.monotonic() - self._heard > SILENCE_SECONDS:
+                if time.monotonic() - self._heard > self._settings.timing.silence:
                     raise Broken("the server fell silent") from None
                 return False
             except OSError as error:
