@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from patience import PATIENCE
 
 from strobe.algebra.bag import Bag, Row
@@ -21,6 +23,11 @@ if TYPE_CHECKING:
     from mariadb_server import Server
 
 _numbers = count(1)
+
+
+def use_timing(monkeypatch: pytest.MonkeyPatch, timing: Timing) -> None:
+    """For the sources of projects that are opened from now on."""
+    monkeypatch.setattr(MariadbSource, "from_config", partial(MariadbSource.from_config, timing=timing))
 
 
 class Shop:

@@ -75,8 +75,10 @@ class MariadbSource(Source):
         self._focus: Mapping[str, Collection[str]] | None = None
 
     @classmethod
-    def from_config(cls, name: str, config: Config, context: SourceContext) -> MariadbSource:
-        return cls(name, config)
+    def from_config(
+        cls, name: str, config: Config, context: SourceContext, timing: Timing | None = None
+    ) -> MariadbSource:
+        return cls(name, config, timing)
 
     def schemas(self) -> tuple[RelationSchema, ...]:
         """InnoDB's tables with their columns of a supported type; other columns are left out."""
