@@ -11,12 +11,12 @@ import sqlite3
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
 
 from strobe.algebra.relation import Relation
 from strobe.errors import SourceUnavailable
 from strobe.messages import Position, Transaction
+from strobe.sources.base import Spill
 from strobe.sources.net_changes import NetChanges, remove_files
 from strobe.sources.sqlite.catalog import read_table
 from strobe.sources.sqlite.connection import ConnectionSettings
@@ -37,7 +37,7 @@ class Stream:
         stops: Sequence[Position],
         stopped: Callable[[], bool],
         focus: Mapping[str, Collection[str]] | None,
-        spill: Path | None,
+        spill: Spill | None,
     ) -> None:
         """Columns outside `focus` are not decoded; large transactions go into files in `spill`."""
         self._settings, self._gate, self._stops, self._stopped = settings, gate, stops, stopped
@@ -133,7 +133,7 @@ class TransactionBuilder:
         connection: sqlite3.Connection,
         state: Prepared,
         focus: Mapping[str, Collection[str]] | None,
-        spill: Path | None,
+        spill: Spill | None,
     ) -> None:
         self._settings = settings
         self._connection = connection
