@@ -11,7 +11,7 @@ from memory_live import PROJECT, MemoryWarehouse, compare, opened, run
 
 from strobe.engine.recording import encode
 from strobe.messages import Transaction
-from strobe.pipeline import pipeline as coordinator_module
+from strobe.pipeline.backpressure import Limits
 from strobe.sources import net_changes as nets_module
 
 
@@ -20,7 +20,6 @@ def test_every_commit_is_a_state_of_the_sources(tmp_path: Path, monkeypatch: pyt
     """Nearly everything in files and hardly any row allowed in memory, under concurrent writers: all is right, nothing
     stands still, and no file is left."""
     monkeypatch.setattr(nets_module, "ROWS", 2)
-    monkeypatch.setattr(coordinator_module, "HELD_ROWS", 3)
     topology = opened(tmp_path, PROJECT.replace("consistency: complete", f"consistency: {level}"))
     folders = {source.spill for source in topology.sources.values()}
     seen: list[Any] = []
@@ -30,7 +29,13 @@ def test_every_commit_is_a_state_of_the_sources(tmp_path: Path, monkeypatch: pyt
         return in_files and len(warehouse.commits) > 1
 
     warehouse, past, states = run(
-        topology, tmp_path, seconds=1, commit_seconds=0.02, record=lambda m: seen.append(m) or encode(m), enough=enough
+        topology,
+        tmp_path,
+        seconds=1,
+        commit_seconds=0.02,
+        record=lambda m: seen.append(m) or encode(m),
+        enough=enough,
+        limits=Limits(rows=3),
     )
     assert enough(warehouse)
     assert all(folder and list(folder.iterdir()) == [] for folder in folders)
