@@ -129,3 +129,40 @@ COMMITTER: Machine[Committing, CommitterEvent] = Machine(
         ),
     },
 )
+
+
+class Reading(Enum):
+    """What a monitor is at."""
+
+    READING = "transactions come in as they are committed"
+    PAUSING = "nothing more is to come in; what is being read may"
+    PAUSED = "nothing comes in"
+    READING_TO = "transactions come in up to a position"
+    AT = "it is there, and nothing comes in"
+
+
+class MonitorEvent(Enum):
+    PAUSE = "pause"
+    RESTED = "nothing is being read"
+    HOLD_AT = "go on, to a position"
+    REACHED = "the position is reached"
+    RESUME = "resume"
+
+
+MONITOR: Machine[Reading, MonitorEvent] = Machine(
+    "a monitor",
+    Reading.READING,
+    {
+        (Reading.READING, MonitorEvent.PAUSE): Reading.PAUSING,
+        (Reading.PAUSING, MonitorEvent.RESTED): Reading.PAUSED,
+        (Reading.PAUSING, MonitorEvent.RESUME): Reading.READING,
+        (Reading.PAUSED, MonitorEvent.HOLD_AT): Reading.READING_TO,
+        (Reading.PAUSED, MonitorEvent.RESUME): Reading.READING,
+        (Reading.READING_TO, MonitorEvent.REACHED): Reading.AT,
+        (Reading.READING_TO, MonitorEvent.RESUME): Reading.READING,
+        (Reading.AT, MonitorEvent.RESUME): Reading.READING,
+        # Whoever pauses or resumes all sources does so however far it came.
+        **_unmoved((Reading.PAUSING, Reading.PAUSED), MonitorEvent.PAUSE),
+        **_unmoved((Reading.READING,), MonitorEvent.RESUME),
+    },
+)

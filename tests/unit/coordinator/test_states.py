@@ -10,11 +10,12 @@ import pytest
 from strobe.coordinator.coordinator import Failures
 from strobe.coordinator.states import PHASES, Phase
 from strobe.errors import BrokenInvariant
-from strobe.pipeline.states import COMMITTER, Committing, Machine
+from strobe.pipeline.states import COMMITTER, MONITOR, Committing, Machine
 
 MACHINES: list[tuple[Machine[Any, Any], set[Enum]]] = [
     (PHASES, {Phase.ENDED}),
     (COMMITTER, {Committing.FAILED, Committing.ENDED}),
+    (MONITOR, set()),
 ]
 """Each with the states that nothing leads out of."""
 
