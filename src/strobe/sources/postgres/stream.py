@@ -16,7 +16,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
-from pathlib import Path
 
 import psycopg
 from psycopg.pq import ExecStatus
@@ -25,7 +24,8 @@ from strobe.algebra.bag import Bag
 from strobe.errors import SourceUnavailable
 from strobe.messages import Position, Transaction
 from strobe.retry import PG_VISIBLE, Retry
-from strobe.sources.net_changes import ROWS, remove_files
+from strobe.sources.base import Spill
+from strobe.sources.net_changes import remove_files
 from strobe.sources.postgres import pgoutput
 from strobe.sources.postgres.connection import STARTED, Connection, ConnectionSettings, Pool, identifier, rows
 from strobe.sources.postgres.pgoutput import lsn_text, widen
@@ -134,7 +134,7 @@ class Stream(threading.Thread):
         slots: Slots,
         check: Callable[[str, str], None],
         guard: Callable[[], None],
-        spill: Path | None = None,
+        spill: Spill | None = None,
     ) -> None:
         """`watched`, `types` and `widen` are as in `TransactionBuilder`; `durable` is where the log that is still
         needed begins; `guard` is called often, and may raise; large transactions go into files in `spill`.
@@ -152,7 +152,7 @@ class Stream(threading.Thread):
         self._slots = slots
         self._guard = guard
         self._own = False
-        self._arrivals = Arrivals(settings.limits.transactions, ROWS)
+        self._arrivals = Arrivals(settings.limits.transactions, settings.limits.rows)
         self._ending = threading.Event()
         self._wake, self._waker = socket.socketpair()
         """Ends a wait for the server."""
