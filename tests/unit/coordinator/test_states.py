@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from strobe.apply.states import VIEW, ViewState
 from strobe.coordinator.coordinator import Failures
 from strobe.coordinator.states import PHASES, Phase
 from strobe.errors import BrokenInvariant
@@ -16,6 +17,7 @@ MACHINES: list[tuple[Machine[Any, Any], set[Enum]]] = [
     (PHASES, {Phase.ENDED}),
     (COMMITTER, {Committing.FAILED, Committing.ENDED}),
     (MONITOR, set()),
+    (VIEW, {ViewState.RETIRED}),
 ]
 """Each with the states that nothing leads out of."""
 
