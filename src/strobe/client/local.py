@@ -58,7 +58,7 @@ def fold(project: Project, say: Say) -> int | None:
         if free:
             return _fold_here(project, free, say)
         say("asking the running coordinator")
-        reply = requests.request(project.warehouse, {"kind": "fold"}, timeout=FOLD_SECONDS)
+        reply = requests.request(Layout(project.warehouse).control, {"kind": "fold"}, timeout=FOLD_SECONDS)
         commit: int | None = reply["commit"]
         return commit
 
@@ -87,11 +87,11 @@ def change(project: Project, wanted: dict[str, Any], seconds: float, reporter: R
         pass
     if not free:
         say("asking the running coordinator")
-        return requests.request(project.warehouse, wanted, timeout=seconds, say=say)
+        return requests.request(Layout(project.warehouse).control, wanted, timeout=seconds, say=say)
     with coordinator_at_work(project, Coordinator(project, reporter, set_aside=True), say):
         if first:  # everything is loaded already
             return {"commit": last_commit(project)}
-        return requests.request(project.warehouse, wanted, timeout=seconds)
+        return requests.request(Layout(project.warehouse).control, wanted, timeout=seconds)
 
 
 @contextmanager
