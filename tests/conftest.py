@@ -65,6 +65,17 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     started.stop()
 
 
+@pytest.fixture(params=["attached", pytest.param("own JVM", marks=pytest.mark.slow)])
+def gateway(request: pytest.FixtureRequest) -> str:
+    """Where processes that a test starts find a Spark: the test run's own, and in the slow variant each starts one."""
+    if request.param != "attached":
+        return ""
+    request.getfixturevalue("spark")
+    from strobe.spark import session
+
+    return session.gateway()
+
+
 @pytest.fixture(scope="session")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
     """A PostgreSQL server of the test run's own, on loopback."""

@@ -94,8 +94,10 @@ class Shop:
         project: str = PROJECT,
         views: Mapping[str, str] = VIEWS,
         databases: Mapping[str, str] = DATABASES,
+        gateway: str = "",
     ) -> None:
-        self.folder, self.views, self.databases = folder, views, databases
+        """Processes attach to the Spark at the gateway, if one is given; else each starts a JVM of its own."""
+        self.folder, self.views, self.databases, self.gateway = folder, views, databases, gateway
         for name, script in databases.items():
             connection = sqlite3.connect(folder / f"{name}.db")
             connection.executescript(script)
@@ -107,6 +109,8 @@ class Shop:
     def start(self, *arguments: str, failpoint: str = "", into: Path | None = None) -> subprocess.Popen[str]:
         """A process; what it says is to be had from it, or goes into a file."""
         environment = {**os.environ, "STROBE_FAILPOINT": failpoint}
+        if self.gateway:
+            environment["STROBE_SPARK_GATEWAY"] = self.gateway
         command = [*STROBE, *arguments, "--project", str(self.folder)]
         with into.open("w") if into else nullcontext(subprocess.PIPE) as output:
             return subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT, text=True)
