@@ -47,7 +47,7 @@ def test_every_algorithm_survives_a_kill_at_its_level(tmp_path: Path, gateway: s
     ]
     shop = Shop(tmp_path, HEAD + "".join(lines), wanted, gateway=gateway)
     shop.archive.start()
-    with shop.load(writers=1):
+    with shop.load(writers=1, rests=0.5):
         shop.kill_after(5)
         process = shop.start("run")
         shop.wait_for_commits(process, 10)
