@@ -37,6 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "data": _BASICS,
     "sources.base": _BASICS | {"data"},
     "spark": _BASICS | {"data", "sources.base"},
+    "sources.lookups": _BASICS | {"sources.base"},
     "sources.net_changes": _BASICS | {"data"},
     "sources.global_transactions": _BASICS,
     "sources.postgres": _OF_A_KIND,
@@ -53,7 +54,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "apply": _BASICS | _SMALL | _RUN,
     "coordinator": _BASICS | _SMALL | _RUN | {"apply"},
     "client": _BASICS | _SMALL | _RUN | {"apply", "coordinator"},
-    "report": _BASICS | _SMALL | _RUN | {"apply", "coordinator", "client", "managers"},
+    "report": _BASICS | _SMALL | _RUN | {"apply", "coordinator", "client", "managers", "merge"},
     "api": _BASICS | {"config", "warehouse", "spark", "planning", "apply", "coordinator", "client", "report"},
     "demo": _BASICS
     | _SMALL
@@ -94,28 +95,7 @@ MAY_USE_SPARK = {"spark", "warehouse", "api", "auditor.compare"}
 
 NOT_YET = {
     ("apply.cutover", "coordinator"),
-    ("cli.commands.act", "spark"),
-    ("cli.commands.act", "warehouse"),
-    ("cli.commands.look", "warehouse"),
-    ("cli.commands.pin", "warehouse"),
-    ("data.spilled", "spark"),
-    ("pipeline.committer", "warehouse"),
-    ("pipeline.in_flight", "spark"),
-    ("pipeline.pipeline", "warehouse"),
     ("planning.topology", "data"),
-    ("planning.topology", "warehouse"),
-    ("report.check", "cli"),
-    ("report.explain", "cli"),
-    ("report.status", "cli"),
-    ("warehouse.control.requests", "client"),
-    *(
-        (module, "pyspark")
-        for module in (
-            *("__init__", "apply.catch_up", "apply.cutover", "apply.load", "cli.commands.act", "cli.commands.query"),
-            *("client.audit", "coordinator.coordinator", "data.spilled", "pipeline.in_flight", "planning.topology"),
-            "sources.files.source",
-        )
-    ),
 }
 """(module, what it should not know and still does)."""
 

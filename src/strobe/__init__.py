@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from strobe.api import Warehouse
+    from strobe.api import SparkSession, Warehouse
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "open"]

@@ -30,7 +30,8 @@ from strobe.warehouse import inspect
 from strobe.warehouse.layout import Layout
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
+    from pyspark.sql import SparkSession as SparkSession
 
     from strobe.warehouse.reader import Snapshot
 

@@ -4,6 +4,8 @@ The classes differ in what has to happen next: the user changes something (`User
 later (`SourceUnavailable`), the command is tried again later (`NotNow`), the process must end because another
 coordinator took over (`Fenced`), the process must recover as after a crash because it cannot know whether its append
 happened (`CommitUnknown`), Spark has to be started anew (`SparkLost`), or Strobe itself is broken (`BrokenInvariant`).
+
+`Unfit` is outside that root: it never leaves the code that knows which column the value is of.
 """
 
 from __future__ import annotations
@@ -113,3 +115,7 @@ class BrokenInvariant(StrobeError):
     """Strobe is wrong about itself. Nothing that depends on this may be committed."""
 
     code = "broken_invariant"
+
+
+class Unfit(Exception):
+    """A value that its type cannot hold exactly, and why. Whoever knows the column makes an error for people of it."""

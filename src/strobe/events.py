@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 
 class Reporter(Protocol):
@@ -11,5 +11,3 @@ class Reporter(Protocol):
     def say(self, text: str) -> None: ...
 
     def loading(self, source: str, rows: int) -> None: ...
-
-    def status(self, document: dict[str, Any]) -> None: ...

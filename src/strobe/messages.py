@@ -1,7 +1,7 @@
 """What the boxes say to each other.
 
     source ── Transaction ──▶ integrator ── Update ──▶ view manager ── ActionList ──▶ merge ── WarehouseTransaction
-    ──▶ warehouse
+    ── Commit ──▶ warehouse
                                   ├── Cut ──▶ view manager                              ▲
                                   └── Rel ────────────────────────────────────────────────┘
     view manager ── Query ──▶ source ── Answer ──▶ view manager
@@ -11,11 +11,12 @@ All are frozen, can be printed, and (with `strobe.engine.recording`) written dow
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import datetime
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta, timezone
 from typing import TypeVar
 
+from strobe.algebra.bag import Bag
 from strobe.algebra.relation import Relation
 
 T = TypeVar("T")
@@ -245,6 +246,91 @@ class WarehouseTransaction(Immutable):
     positions: Mapping[str, Position]
     as_of: Mapping[str, datetime] = field(default_factory=dict)
     ahead: Mapping[str, Mapping[str, Position]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Removal(Immutable):
+    """What a commit takes out of a view, before it adds anything."""
+
+    deletes: tuple[KeyDelete, ...] = ()
+    everything: bool = False
+
+    @property
+    def empty(self) -> bool:
+        return not self.deletes and not self.everything
+
+    def rest(self, rows: Relation) -> Relation:
+        """What it leaves of these rows."""
+        if self.everything:
+            return Bag(rows.attributes)
+        for delete in self.deletes:
+            rows = rows.key_delete(delete.keys, [(a, a) for a in delete.keys.attributes])
+        return rows
+
+    def then(self, other: Removal) -> Removal:
+        """Both, one after the other."""
+        return other if other.everything else Removal(self.deletes + other.deletes, self.everything)
+
+
+Positions = Mapping[str, Mapping[str, str]]
+Times = Mapping[str, Mapping[str, datetime]]
+_EARLIEST = datetime.fromtimestamp(0, timezone.utc)
+
+
+@dataclass(frozen=True)
+class CommitHeader(Immutable):
+    """What the log says about a commit: where each view stands after it. Without arguments, before the first.
+
+    `generations` names the definition of each view that is in force; it and the epoch of the coordinator that appends
+    are the warehouse's to say.
+    """
+
+    number: int = 0
+    committed_at: datetime = _EARLIEST
+    positions: Positions = field(default_factory=dict)
+    as_of: Times = field(default_factory=dict)
+    identity: Mapping[str, str] = field(default_factory=dict)
+    generations: Mapping[str, int] = field(default_factory=dict)
+    epoch: int = 0
+
+    def following(self, now: datetime, positions: Positions, as_of: Times) -> CommitHeader:
+        """The next one, after which these views stand elsewhere. Times never go back, even if the clock does."""
+        return replace(
+            self,
+            number=self.number + 1,
+            committed_at=max(now, self.committed_at + timedelta(microseconds=1)),
+            positions={**self.positions, **positions},
+            as_of={**self.as_of, **as_of},
+        )
+
+    def cut_over(self, now: datetime, arrived: CommitHeader, left: Collection[str] = ()) -> CommitHeader:
+        """The next one, with which views come in where another header has them, and others leave."""
+        gone = {*arrived.positions, *left}
+        kept = {view: times for view, times in self.as_of.items() if view not in gone}
+        following = self.following(now, arrived.positions, {})
+        return replace(
+            following,
+            positions={view: vector for view, vector in following.positions.items() if view not in left},
+            as_of={**kept, **arrived.as_of},
+            identity={**self.identity, **arrived.identity},
+        )
+
+
+@dataclass(frozen=True)
+class Commit(Immutable):
+    """One atomic step of all views, to be appended to the log: where they stand afterwards, and how their rows change.
+
+    First `removals` go from the views as the commit before left them; then `changes` are added. A view's change is over
+    its raw attributes. Spark finds what goes, and selects, projects and nets what comes, in the plan of the append.
+    """
+
+    header: CommitHeader
+    changes: Mapping[str, Relation] = field(default_factory=dict)
+    removals: Mapping[str, Removal] = field(default_factory=dict)
+
+    @property
+    def number(self) -> int:
+        return self.header.number
 
 
 Message = Transaction | Update | Cut | Rel | Query | Answer | ActionList | WarehouseTransaction

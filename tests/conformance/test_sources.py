@@ -14,7 +14,8 @@ from patience import PATIENCE
 from strobe.algebra.bag import Bag, Row
 from strobe.errors import LostGuarantee, SourceUnavailable, UserError
 from strobe.messages import Lookup, Query, Seen, Transaction
-from strobe.sources.base import Source, answer_on_driver
+from strobe.sources.base import Source
+from strobe.sources.lookups import answer_on_driver
 
 if TYPE_CHECKING:
     from conftest import SourceUnderTest

@@ -20,8 +20,8 @@ import pytest
 from paths import ROOT
 
 import strobe
-from strobe.cli.commands.query import rows
 from strobe.cli.main import main
+from strobe.report.rows import rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

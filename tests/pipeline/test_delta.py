@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from committing import no_spark
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 from memory_live import MemoryWarehouse, compare, contents
@@ -23,10 +24,10 @@ from strobe.algebra.bag import Bag
 from strobe.config.load import load_project
 from strobe.data.arrow import from_arrow
 from strobe.managers.registry import ALGORITHMS
+from strobe.messages import CommitHeader
 from strobe.pipeline.pipeline import Pipeline
 from strobe.planning.topology import Topology, assemble
 from strobe.simulator.world import Contents, evaluate
-from strobe.warehouse.records import Commit
 
 TABLES = {
     "orders": pa.schema([("id", pa.int64()), ("customer", pa.int32()), ("state", pa.string())]),
@@ -112,9 +113,9 @@ def test_every_commit_is_a_state_of_the_tables(tmp_path: Path, algorithm: str) -
     start = {name: contents(topology, name) for name in topology.sources}
     view = topology.views["v"].view
     initial = {"v": evaluate(view, {s: c for s, (_, c) in start.items()})}
-    last = Commit(1, datetime.now(timezone.utc), {"v": {s: start[s][0] for s in start}})
+    last = CommitHeader(1, datetime.now(timezone.utc), {"v": {s: start[s][0] for s in start}})
     warehouse = MemoryWarehouse(topology, last, initial, 0.02)
-    pipeline = Pipeline(topology, warehouse, last, through_spark=None)  # type: ignore[arg-type]  # in memory
+    pipeline = Pipeline(topology, warehouse, last, through_spark=no_spark)
     pause = 0.1 if algorithm == "sweep" else 0.6  # the others put what comes at once into one commit
     seeds = (1,) if keyed else (1, 2)
     writing = Writing(2.0, lambda: sum(bool(commit.changes) for commit in warehouse.commits) > 5)

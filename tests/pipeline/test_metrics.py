@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import urllib.request
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from strobe.cli import render
 from strobe.coordinator import status
 from strobe.coordinator.metrics import serving
 from strobe.errors import UserError
+from strobe.pipeline.answerer import QueryCounts
 from strobe.pipeline.pipeline import Pipeline
 
 PROJECT = (
@@ -48,19 +50,24 @@ def scraped(port: int) -> dict[tuple[str, ...], float]:
 
 def test_a_coordinator_says_what_waits_and_what_it_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Under load rows wait for views that are named; at rest nothing waits, and all that was asked has been counted."""
+    statuses: list[status.Status] = []
     documents: list[dict[str, Any]] = []
     read: list[dict[tuple[str, ...], float]] = []
+
+    def record(pipeline: Pipeline) -> None:
+        statuses.append(status.observe(pipeline))
+        documents.append(json.loads(json.dumps(statuses[-1].document())))
 
     class Watched(Pipeline):
         def _turn(self) -> None:
             super()._turn()
-            documents.append(status.document(self))
+            record(self)
             if len(documents) == 20:
                 read.append(scraped(port))
 
         def run(self, done: Any = None) -> None:
             super().run(done)
-            documents.append(json.loads(json.dumps(status.document(self))))
+            record(self)
 
     def happened() -> list[bool]:
         """Views were waited for, updates waited, others wrote while it asked, no order was `never`, it was read."""
@@ -76,7 +83,7 @@ def test_a_coordinator_says_what_waits_and_what_it_asked(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(memory_live, "Pipeline", Watched)
     topology = memory_live.opened(tmp_path, PROJECT)
-    with serving(0, "shop", lambda: documents[-1] if documents else {"state": "starting"}) as port:
+    with serving(0, "shop", lambda: statuses[-1] if statuses else None) as port:
         assert scraped(port) == {("strobe_coordinator_up",): 0}
         memory_live.run(topology, tmp_path, seconds=1, commit_seconds=0.02, enough=lambda _: all(happened()))
         found, last = scraped(port), documents[-1]
@@ -115,21 +122,26 @@ def test_a_coordinator_says_what_waits_and_what_it_asked(tmp_path: Path, monkeyp
 
 def test_a_view_is_behind_by_the_sources_own_clock() -> None:
     """Views that stand still have no numbers of their own; the others say how far behind each source they are."""
-    asked = {"queries": 1, "snapshots": 1, "keys": 2, "rows": 3, "milliseconds": 4, "through_spark": 0, "bytes": 5}
-    kept = {"stale": False, "queue": 1, "dropped": 0, "compensations": 0}
-    document = {
-        "commit": 9,
-        "sources": {"sales": {"state": "retrying", "asked": asked}, "gone": {"state": "down", "problem": "x"}},
-        "views": {
-            "paid": {**kept, "as_of": {"sales": "2026-01-01T00:00:00+00:00"}, "behind": {"sales": 12.5}},
-            "lost": {"stale": True, "waits_for": ["gone"]},
+    first = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    asked = QueryCounts(queries=1, snapshots=1, keys=2, rows=3, milliseconds=4, through_spark=0, bytes=5)
+    said = status.Status(
+        at=first,
+        commit=9,
+        committed_at=first,
+        sources={
+            "sales": status.WatchedSource("5", "6", "retrying", "x", asked),
+            "gone": status.DetachedSource("x"),
         },
-        "waiting": {"rows": 3, "oldest": {"update": 17, "waits_for": ["paid"]}, "commits": 2},
-        "appends": {"number": 0, "milliseconds": 0},
-    }
-    with serving(0, "shop", lambda: document) as port:
+        views={
+            "paid": status.MaintainedView("strong", "sweep", 1.0, 1, (), 0, 0, {"sales": first}, {"sales": 12.5}),
+            "lost": status.StaleView(["gone"]),
+        },
+        waiting=status.Backlog(3, status.OldestRow(17, ["paid"]), {}, 2),
+        appends=status.Appends(0, 0),
+    )
+    with serving(0, "shop", lambda: said) as port:
         found = scraped(port)
-        with pytest.raises(UserError, match=f"port {port}"), serving(port, "shop", lambda: document):
+        with pytest.raises(UserError, match=f"port {port}"), serving(port, "shop", lambda: said):
             pass
         with pytest.raises(OSError), socket.create_connection(("127.0.0.2", port), timeout=1):
             pass

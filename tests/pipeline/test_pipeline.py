@@ -12,17 +12,18 @@ from pathlib import Path
 
 import memory_live
 import pytest
+from committing import MemorySink, no_spark
 from memory_live import PROJECT, Audits, MemoryWarehouse, compare, contents, opened, run
 from patience import PATIENCE, Writing, eventually
 
-from strobe.errors import CommitUnknown, SourceLost
+from strobe.engine.engine import Submit
+from strobe.errors import CommitUnknown, Fenced, SourceLost, StrobeError, UserError
 from strobe.managers.base import Inbound, Outbound
 from strobe.managers.sweep import Sweep
-from strobe.messages import Cut, GlobalTransaction, Message, Position, Rel, Transaction
+from strobe.messages import Commit, CommitHeader, Cut, GlobalTransaction, Message, Position, Transaction
 from strobe.pipeline import pipeline as coordinator_module
 from strobe.pipeline.pipeline import Pipeline
 from strobe.planning.topology import Topology
-from strobe.warehouse.records import Commit
 
 
 def project(folder: Path, level: str = "complete") -> Topology:
@@ -108,10 +109,10 @@ def test_a_full_table_does_not_stand_still(tmp_path: Path, monkeypatch: pytest.M
 def not_run(topology: Topology) -> Pipeline:
     """A coordinator that starts from what the sources hold, and stays there."""
     start = {name: contents(topology, name)[0] for name in topology.sources}
-    last = Commit(
+    last = CommitHeader(
         1, datetime.now(timezone.utc), {v: {s: start[s] for s in p.view.sources} for v, p in topology.views.items()}
     )
-    return Pipeline(topology, None, last, through_spark=None)  # type: ignore[arg-type]  # nothing is run
+    return Pipeline(topology, MemorySink(), last, through_spark=no_spark)
 
 
 def test_what_comes_while_sources_are_asked_for_their_end_is_waited_for(tmp_path: Path) -> None:
@@ -140,8 +141,8 @@ def test_a_full_table_takes_in_the_part_that_its_rows_wait_for(tmp_path: Path, m
     half = (GlobalTransaction("g", frozenset({"sales", "billing"})),)
     for number in range(1, 6):
         position = Position(str(number), (10_000 + number,))
-        rel = Rel(number, "sales", position, frozenset({"paid"}), part_of=half if number == 1 else ())
-        assert pipeline.merge.receive(rel) == []
+        effects = pipeline.engine.receive(Transaction("sales", position, part_of=half if number == 1 else ()), 0.0)
+        assert not any(isinstance(effect, Submit) for effect in effects)
     pipeline._turn()
     assert not pipeline._room("sales", position)
     assert pipeline._room("billing", Position("0", (0,)))
@@ -166,9 +167,10 @@ def test_a_slow_manager_delays_only_whom_it_must(
     cuts: list[list[str]] = []
 
     class Watched(MemoryWarehouse):
-        def append(self, commits: Sequence[Commit]) -> None:
-            super().append(commits)
+        def append(self, commits: Sequence[Commit]) -> CommitHeader:
+            last = super().append(commits)
             shown.extend(view for commit in commits for view in commit.changes)
+            return last
 
     def ponder(self: Sweep, messages: Sequence[Inbound]) -> list[Outbound]:
         if self.view.name == "slow" and not cuts:
@@ -225,29 +227,52 @@ def test_complete_n_shows_exactly_every_nth_state(tmp_path: Path) -> None:
     wanted.append(vector)
     rest = iter(wanted)
     for commit in warehouse.commits:  # but for blocks that concern no view, and so show nothing new
-        assert any(place.items() <= commit.positions["paid"].items() for place in rest), commit.positions
+        assert any(place.items() <= commit.header.positions["paid"].items() for place in rest), commit.header.positions
     assert len(warehouse.commits) > len(wanted) / 2 > 5
     compare(topology, warehouse, past, states)
 
 
-def test_an_unknown_append_is_told_though_a_source_is_lost_first(tmp_path: Path) -> None:
-    """Which of the two matters more: what was lost would be found again, the commits might be counted twice."""
+UNKNOWN = CommitUnknown("the append may have happened")
+LOST = SourceLost("its log is gone", source="billing")
+WRONG = UserError("divided by zero")
+FENCED = Fenced("another coordinator has taken over")
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "told"),
+    [
+        (None, UNKNOWN, UNKNOWN),
+        (None, WRONG, WRONG),
+        (LOST, None, LOST),
+        (LOST, UNKNOWN, UNKNOWN),
+        (LOST, WRONG, LOST),
+        (WRONG, UNKNOWN, WRONG),
+        (FENCED, UNKNOWN, FENCED),
+    ],
+)
+def test_which_of_two_errors_a_run_ends_with(
+    tmp_path: Path, first: StrobeError | None, then: StrobeError | None, told: StrobeError
+) -> None:
+    """The first; but an append of unknown outcome counts more than a lost source, which would be found again, while the
+    commits might be counted twice. What fails while a run comes to its end is told too."""
     topology = project(tmp_path)
     positions = {n: {s: topology.sources[s].now().text for s in p.view.sources} for n, p in topology.views.items()}
-    last = Commit(1, datetime.now(timezone.utc), positions)
-    told = threading.Event()
+    last = CommitHeader(1, datetime.now(timezone.utc), positions)
+    ending = threading.Event()
 
     class Failing(MemoryWarehouse):
-        def append(self, commits: Sequence[Commit]) -> None:
-            pipeline.fail(SourceLost("its log is gone", source="billing"))
-            told.set()
+        def append(self, commits: Sequence[Commit]) -> CommitHeader:
+            if first is not None:
+                pipeline.fail(first)
+            ending.set()
             eventually(lambda: pipeline.committer._stopping)
-            raise CommitUnknown("the append may have happened")
+            if then is not None:
+                raise then
 
     warehouse = Failing(topology, last, {}, 0)
-    pipeline = Pipeline(topology, warehouse, last, through_spark=memory_live._no_spark)  # type: ignore[arg-type]  # in memory
+    pipeline = Pipeline(topology, warehouse, last, through_spark=no_spark)
     with closing(sqlite3.connect(tmp_path / "sales.db")) as connection, connection:
         connection.execute("INSERT INTO orders VALUES (50, 1, 'x')")
-    with pytest.raises(CommitUnknown):
-        pipeline.run()
-    assert told.is_set()
+    with pytest.raises(StrobeError) as error:
+        pipeline.run(lambda: first is None and ending.is_set())
+    assert error.value is told and ending.is_set()

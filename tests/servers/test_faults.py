@@ -279,7 +279,7 @@ def test_a_burst_of_ten_times_the_load(world: World, monkeypatch: pytest.MonkeyP
         for name in world.proxies:
             loads[name] = world.loaded(name)
         while any(thread.is_alive() for thread in burst):
-            sizes.append(pipeline.merge.size)
+            sizes.append(pipeline.engine.size)
             time.sleep(0.01)
 
     world.keep(pipeline, 2, fault, pause=0.03, commits=50)
@@ -302,6 +302,6 @@ def test_a_clock_that_is_moved(world: World, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(committer_module, "datetime", Moved)
     world.keep(world.pipeline(), 1)
     world.keep(world.restarted(), 0.5)
-    times = [commit.committed_at for commit in world.warehouse.commits]
+    times = [commit.header.committed_at for commit in world.warehouse.commits]
     assert times == sorted(set(times)) and times[0] > datetime.now(timezone.utc) - timedelta(days=2)
     world.judge()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pickle
 import shutil
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from patience import PATIENCE, eventually
 import strobe.sources.postgres.stream as stream_module
 from strobe.coordinator.verify import verify_source
 from strobe.errors import LostGuarantee, SourceUnavailable
+from strobe.retry import PG_SLOT_IN_USE
 
 
 def test_a_slot_that_is_dropped(world: World) -> None:
@@ -253,7 +255,7 @@ def test_a_warehouse_restored_behind_its_slot(world: World) -> None:
 def test_a_warehouse_copied_while_the_original_runs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both read one slot. The copy waits while the original reads; what the original confirms meanwhile is gone for the
     copy, which stops with the view to rebuild, at the moment when it gets the slot."""
-    monkeypatch.setattr(stream_module, "BUSY_SECONDS", 2 * PATIENCE)
+    monkeypatch.setattr(stream_module, "PG_SLOT_IN_USE", replace(PG_SLOT_IN_USE, seconds=2 * PATIENCE))
     world.keep(world.pipeline(), 0.3)
     original, copied = world.restarted(), world.last
     stopped = threading.Thread(target=world.keep, args=(original, 1.5, lambda: confirming(world)))

@@ -12,9 +12,9 @@ from strobe.algebra.bag import Bag
 from strobe.config import model as config_model
 from strobe.data.arrow import from_arrow
 from strobe.messages import Lookup, Query, Transaction
-from strobe.sources.base import answer_on_driver
-from strobe.sources.delta import source as delta
+from strobe.sources.delta import stream
 from strobe.sources.delta.source import DeltaSource
+from strobe.sources.lookups import answer_on_driver
 from strobe.spark.relation import SparkRelation
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def test_a_change_of_many_rows_is_read_by_spark(
     spark.sql(f"INSERT INTO {name} (id, amount, x) SELECT id, id / 7, id / 3 FROM range(3000)")
     spark.sql(f"INSERT OVERWRITE {name} SELECT id, NULL, NULL, id / 7, id / 3, NULL, NULL FROM range(1, 3001)")
     expected = read(open_source(spark, table))
-    monkeypatch.setattr(delta, "DRIVER_ROWS", 1000)
+    monkeypatch.setattr(stream, "DRIVER_ROWS", 1000)
     many, few = read(open_source(spark, table))
     change = many.changes["stock"]
     assert isinstance(change, SparkRelation)

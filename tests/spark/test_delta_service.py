@@ -9,9 +9,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
-from service_shop import Shop, wait_for
+from service_shop import Shop, still, wait_for
 
 from strobe.warehouse.control import requests
+from strobe.warehouse.layout import Layout
 
 pytestmark = [pytest.mark.spark, pytest.mark.live, pytest.mark.slow]
 
@@ -43,10 +44,6 @@ class DeltaShop(Shop):
         write_deltalake(str(self.folder / name), table, mode="append")
 
 
-def still(document: dict[str, Any]) -> set[str]:
-    return {name for name, view in document.get("views", {}).items() if view.get("problem")}
-
-
 def test_only_views_of_a_table_that_cannot_be_followed_stand_still(tmp_path: Path, spark: SparkSession) -> None:
     """A used column gets another type: the other table's views go on, also in a new start; a rebuild brings it back."""
     shop = DeltaShop(tmp_path, spark)
@@ -58,16 +55,18 @@ def test_only_views_of_a_table_that_cannot_be_followed_stand_still(tmp_path: Pat
         retyped = pa.table({"id": [12], "person": [1], "tags": ["text"]})
         write_deltalake(str(tmp_path / "orders"), retyped, mode="overwrite", schema_mode="overwrite")
         shop.append("people", (2, "Bob"))
-        wait_for(lambda: still(coordinator.document) == {"placed", "pairs"})
+        wait_for(lambda: set(still(coordinator.status)) == {"placed", "pairs"})
         wait_for(lambda: shop.rows("names") == [(1, "Ada"), (2, "Bob")])
         assert shop.rows("placed") == [(10, ["a", None]), (11, [])]
         assert shop.rows("pairs") == [(10, "Ada"), (11, "Ada")]
-        assert "column tags" in coordinator.document["views"]["placed"]["problem"]
+        assert "column tags" in still(coordinator.status)["placed"]
     with shop.running() as coordinator:
         shop.append("people", (3, "Cem"))
         wait_for(lambda: (3, "Cem") in shop.rows("names"))
-        assert "placed" in still(coordinator.document)
+        assert "placed" in still(coordinator.status)
         for view in ("placed", "pairs"):
-            assert "commit" in requests.request(shop.warehouse, {"kind": "rebuild", "view": view}, timeout=300)
-        wait_for(lambda: not still(coordinator.document))
+            assert "commit" in requests.request(
+                Layout(shop.warehouse).control, {"kind": "rebuild", "view": view}, timeout=300
+            )
+        wait_for(lambda: not still(coordinator.status))
         wait_for(lambda: shop.rows("placed") == [(12, "text")] and shop.rows("pairs") == [(12, "Ada")])

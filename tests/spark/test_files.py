@@ -18,8 +18,8 @@ import pytest
 from strobe.algebra.bag import Bag, Row
 from strobe.errors import LostGuarantee, UserError
 from strobe.messages import Lookup, Position, Query, Transaction
-from strobe.sources.base import answer_on_driver
 from strobe.sources.files.source import FilesSource
+from strobe.sources.lookups import answer_on_driver
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

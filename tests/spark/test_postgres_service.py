@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
 from postgres_server import PostgresServer
 from pyspark.sql import SparkSession
-from service_shop import Shop, wait_for
+from service_shop import Shop, still, wait_for
 
 from strobe.client.audit import audit
 from strobe.config.load import load_project
@@ -18,6 +17,7 @@ from strobe.errors import LostGuarantee
 from strobe.planning.topology import assemble
 from strobe.sources.postgres import definition_watch, slot
 from strobe.warehouse.control import requests
+from strobe.warehouse.layout import Layout
 
 pytestmark = [pytest.mark.spark, pytest.mark.live]
 
@@ -83,10 +83,6 @@ def shop(
     postgres.drop(made.database)
 
 
-def still(document: dict[str, Any]) -> dict[str, str]:
-    return {name: view["problem"] for name, view in document.get("views", {}).items() if view.get("problem")}
-
-
 def audited(shop: PgShop) -> None:
     """Views that stand still are not called wrong: nobody has the rows any more to compare them with."""
     verdict = audit(load_project(shop.folder), ())
@@ -109,21 +105,23 @@ def test_only_views_of_a_table_that_cannot_be_followed_stand_still(shop: PgShop)
         wait_for(lambda: (11, ["a", None]) in shop.rows("placed"))
         shop.sql("TRUNCATE orders", "INSERT INTO customers VALUES (2, 'Bob')")
         wait_for(lambda: shop.rows("people") == [(1, "Ada"), (2, "Bob")])
-        wait_for(lambda: set(still(coordinator.document)) == {"placed", "pairs"})
+        wait_for(lambda: set(still(coordinator.status)) == {"placed", "pairs"})
         assert (
-            "TRUNCATE" in still(coordinator.document)["placed"]
-            and "strobe rebuild" in still(coordinator.document)["placed"]
+            "TRUNCATE" in still(coordinator.status)["placed"]
+            and "strobe rebuild" in still(coordinator.status)["placed"]
         )
         assert shop.rows("placed") == [(10, None), (11, ["a", None])]
         assert shop.rows("pairs") == [(10, 1, "Ada"), (11, 1, "Ada")]
         audited(shop)
     with shop.running() as coordinator:
-        wait_for(lambda: set(still(coordinator.document)) == {"placed", "pairs"})
-        assert "TRUNCATE" not in still(coordinator.document)["placed"], "the server keeps no log for it"
+        wait_for(lambda: set(still(coordinator.status)) == {"placed", "pairs"})
+        assert "TRUNCATE" not in still(coordinator.status)["placed"], "the server keeps no log for it"
         shop.sql("INSERT INTO orders VALUES (12, 2, '{}')")
         for view in ("placed", "pairs"):
-            assert "commit" in requests.request(shop.warehouse, {"kind": "rebuild", "view": view}, timeout=300)
-        wait_for(lambda: not still(coordinator.document))
+            assert "commit" in requests.request(
+                Layout(shop.warehouse).control, {"kind": "rebuild", "view": view}, timeout=300
+            )
+        wait_for(lambda: not still(coordinator.status))
         shop.sql("INSERT INTO orders VALUES (13, 1, '{b}')")
         wait_for(lambda: shop.rows("placed") == [(12, []), (13, ["b"])])
         wait_for(lambda: shop.rows("pairs") == [(12, 2, "Bob"), (13, 1, "Ada")])
@@ -134,13 +132,13 @@ def test_a_dropped_table_stops_its_views_only(shop: PgShop) -> None:
     """Though the log does not tell; and when the service starts anew without the table, too."""
     with shop.running() as coordinator:
         shop.sql("DROP TABLE orders", "INSERT INTO customers VALUES (2, 'Bob')")
-        wait_for(lambda: set(still(coordinator.document)) == {"placed", "pairs"})
+        wait_for(lambda: set(still(coordinator.status)) == {"placed", "pairs"})
         wait_for(lambda: shop.rows("people") == [(1, "Ada"), (2, "Bob")])
         assert shop.rows("placed") == [(10, None)]
     with shop.running() as coordinator:
         shop.sql("INSERT INTO customers VALUES (3, 'Cem')")
         wait_for(lambda: (3, "Cem") in shop.rows("people"))
-        assert set(still(coordinator.document)) == {"placed", "pairs"}
+        assert set(still(coordinator.status)) == {"placed", "pairs"}
         audited(shop)
 
 
@@ -166,26 +164,26 @@ def test_beyond_the_limit_of_its_log_the_views_are_rebuilt(
     try:
         with psycopg.connect(postgres.dsn(shop.database), autocommit=False) as forgotten:
             with shop.running() as coordinator:
-                wait_for(lambda: coordinator.document.get("sources"))
+                wait_for(lambda: coordinator.status and coordinator.status.sources)
                 forgotten.execute("SELECT pg_current_xact_id()")
                 shop.sql(
                     "CREATE TABLE other (a text)",
                     "INSERT INTO other SELECT repeat('x', 1000) FROM generate_series(1, 5000)",
                 )
-                wait_for(lambda: set(still(coordinator.document)) == {"people", "placed", "pairs"})
-                assert "rebuilt by themselves" in still(coordinator.document)["pairs"]
+                wait_for(lambda: set(still(coordinator.status)) == {"people", "placed", "pairs"})
+                assert "rebuilt by themselves" in still(coordinator.status)["pairs"]
                 shop.write("billing", "INSERT INTO payments VALUES (77, 10, 7)")
                 wait_for(lambda: (77, 7) in shop.rows("paid"))
                 wait_for(lambda: postgres.execute("postgres", kept, shop.database) == [(0,)])
             (tmp_path / "strobe.yml").write_text(LIMITED.replace("c.id AS c, c.name FROM", "c.name FROM"))
             shop.sql("INSERT INTO orders VALUES (11, 1, '{meanwhile}')")
             with shop.running() as coordinator:
-                wait_for(lambda: set(still(coordinator.document)) == {"people", "placed", "pairs"})
+                wait_for(lambda: set(still(coordinator.status)) == {"people", "placed", "pairs"})
                 shop.write("billing", "INSERT INTO payments VALUES (78, 10, 7)")
                 wait_for(lambda: (78, 7) in shop.rows("paid"))
                 assert shop.rows("placed") == [(10, None)]
                 forgotten.rollback()
-                wait_for(lambda: not still(coordinator.document), 180)
+                wait_for(lambda: not still(coordinator.status), 180)
                 shop.sql("UPDATE customers SET name = 'Bea'")
                 wait_for(lambda: shop.rows("pairs") == [(10, 1, "Bea"), (11, 1, "Bea")])
                 assert shop.rows("placed") == [(10, None), (11, ["meanwhile"])]

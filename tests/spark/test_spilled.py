@@ -12,9 +12,10 @@ import pytest
 
 from strobe.algebra.bag import NAN, Bag
 from strobe.algebra.relation import Relation
-from strobe.data.spilled import Spilled, in_spark
+from strobe.data.spilled import Spilled
 from strobe.sources import net_changes as nets_module
-from strobe.sources.net_changes import Nets
+from strobe.sources.net_changes import NetChanges
+from strobe.spark.spilled import in_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,7 +50,7 @@ def test_spark_reads_pieces_as_the_driver_does(
     """Rows that come, go and come again in different pieces, of every kind of value, with and without old row images;
     and what is computed from them, together with rows in memory."""
     monkeypatch.setattr(nets_module, "ROWS", 40)
-    rng, nets = random.Random(5), Nets(tmp_path)
+    rng, nets = random.Random(5), NetChanges(tmp_path)
     key = ("id", "x")
 
     def row() -> tuple[Any, ...] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from service_shop import DOWN, Notes, Shop, wait_for
 from strobe.apply import load
 from strobe.coordinator import coordinator as service_module
 from strobe.errors import Fenced, LostGuarantee, NotNow, StrobeError, UserError
+from strobe.retry import APPEND
 from strobe.warehouse import inspect, reader
 
 pytestmark = [pytest.mark.spark, pytest.mark.live]
@@ -51,7 +53,7 @@ def fill(disk: Path) -> Path:
 def test_a_full_disk(tmp_path: Path, small_disk: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """Appends fail, and say why; with room again the run goes on by itself, and if there is none it ends with what to
     do. Nothing of what failed is there, and nothing is missing afterwards."""
-    monkeypatch.setattr(service_module, "ATTEMPTS", 3)
+    monkeypatch.setattr(service_module, "APPEND", replace(APPEND, attempts=3))
     shop = Shop(tmp_path, spark, DOWN + f"warehouse: {small_disk / 'warehouse'}\n")
     shop.warehouse = small_disk / "warehouse"
     shop.coordinator().run(until_idle=True)

@@ -14,8 +14,8 @@ from strobe.algebra.bag import Bag
 from strobe.algebra.schema import Column, RelationSchema
 from strobe.algebra.view import Occurrence, Output, View
 from strobe.errors import UserError
+from strobe.messages import Commit, CommitHeader
 from strobe.warehouse import claim, folding, inspect, log, retention
-from strobe.warehouse.records import Commit
 from strobe.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.spark
@@ -50,9 +50,9 @@ def test_retention_drops_what_is_old_and_keeps_the_horizon(
     warehouse.fence()
     now = datetime.now(timezone.utc)
     loaded = [warehouse.load(view, spark.range(3).selectExpr("id AS n")) for view in (BUSY, QUIET)]
-    warehouse.join(loaded, Commit(1, now - 10 * HOUR, {}))
+    warehouse.cut_over(loaded, Commit(CommitHeader(1, now - 10 * HOUR)))
     commits = [
-        Commit(number, at, {}, changes={"busy": Bag.of(("r0c0",), [(number,), (7,)])})
+        Commit(CommitHeader(number, at), {"busy": Bag.of(("r0c0",), [(number,), (7,)])})
         for number, at in ((n, now - (8 * HOUR if n < 9 else timedelta(minutes=20 - n))) for n in range(2, 11))
     ]
     for several in (commits[:2], commits[2:6]):
@@ -66,7 +66,7 @@ def test_retention_drops_what_is_old_and_keeps_the_horizon(
     warehouse.fence()
     warehouse.use([BUSY, QUIET])
     warehouse.fold()
-    warehouse.append([Commit(11, now, {}, changes={"quiet": Bag.of(("r0c0",), [(11,)])})])
+    warehouse.append([Commit(CommitHeader(11, now), {"quiet": Bag.of(("r0c0",), [(11,)])})])
 
     def state(number: int) -> dict[str, list[int]]:
         found = warehouse.snapshot(number)

@@ -13,8 +13,8 @@ from strobe.algebra.bag import Bag, Row
 from strobe.config import model as config_model
 from strobe.data.arrow import arrow_schema, from_arrow, to_arrow
 from strobe.messages import Lookup, Position, Query, Transaction
-from strobe.sources.base import answer_on_driver
 from strobe.sources.delta.source import DeltaSource
+from strobe.sources.lookups import answer_on_driver
 
 FEED = {"delta.enableChangeDataFeed": "true"}
 

@@ -24,6 +24,7 @@ from typing import Any
 import psycopg
 import pymysql
 import pytest
+from committing import no_spark
 from mariadb_server import Server
 from memory_live import MemoryWarehouse, compare, contents
 from patience import PATIENCE, Writing, eventually
@@ -33,11 +34,10 @@ from strobe.algebra.bag import Bag
 from strobe.config.load import load_project
 from strobe.coordinator.verify import verify_source
 from strobe.errors import SourceUnavailable
-from strobe.messages import Position
+from strobe.messages import CommitHeader, Position
 from strobe.pipeline.pipeline import Pipeline
 from strobe.planning.topology import Topology, assemble
 from strobe.simulator.world import Contents, evaluate
-from strobe.warehouse.records import Commit
 
 SLOT = "strobe_faults_sales"
 SALES = """
@@ -267,12 +267,12 @@ class World:
         self.initial = {"v": evaluate(view, {s: c for s, (_, c) in self.start.items()})}
         identity = {name: source.identity() for name, source in topology.sources.items()}
         positions = {"v": {name: text for name, (text, _) in self.start.items()}}
-        self.first = Commit(1, datetime.now(timezone.utc), positions, identity=identity)
+        self.first = CommitHeader(1, datetime.now(timezone.utc), positions, identity=identity)
         self.warehouse = MemoryWarehouse(topology, self.first, self.initial, 0.01)
 
     @property
-    def last(self) -> Commit:
-        return [self.first, *self.warehouse.commits][-1]
+    def last(self) -> CommitHeader:
+        return [self.first, *(commit.header for commit in self.warehouse.commits)][-1]
 
     def sql(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
         return self.postgres.execute(self.database, statement, *parameters)
@@ -335,7 +335,7 @@ class World:
             for name, source in self.topology.sources.items():
                 verify_source(source, self.last, ["v"])
                 source.focus(self.topology.columns(name))
-        return Pipeline(self.topology, self.warehouse, self.last, through_spark=None)  # type: ignore[arg-type]
+        return Pipeline(self.topology, self.warehouse, self.last, through_spark=no_spark)
 
     def keep(
         self,

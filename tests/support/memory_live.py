@@ -10,17 +10,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
+from committing import MemorySink, no_spark
 from patience import PATIENCE, STEP, Writing
 
 from strobe.algebra.bag import Bag
 from strobe.algebra.relation import Relation
 from strobe.algebra.view import View
 from strobe.config.load import load_project
-from strobe.messages import Lookup, Message, Position
+from strobe.messages import Commit, CommitHeader, Lookup, Message, Position
 from strobe.pipeline.pipeline import Pipeline
 from strobe.planning.topology import Topology, assemble
 from strobe.simulator.world import Contents, evaluate
-from strobe.warehouse.records import Commit
 
 HEAD = """
 version: 1
@@ -81,15 +81,15 @@ WRITES = {
 }
 
 
-class MemoryWarehouse:
+class MemoryWarehouse(MemorySink):
     """Keeps commits in a list, as slowly as it is told; answers from copies of relations, as of the last commit."""
 
-    def __init__(self, topology: Topology, start: Commit, views: Mapping[str, Bag], seconds: float) -> None:
-        self.commits: list[Commit] = []
+    def __init__(self, topology: Topology, start: CommitHeader, views: Mapping[str, Bag], seconds: float) -> None:
+        super().__init__()
         self._assembly, self._start, self._views = topology, start, dict(views)
         self._seconds = seconds
 
-    def copy(self, source: str, lookup: Lookup, _types: object) -> tuple[Bag, str]:
+    def copy(self, source: str, lookup: Lookup, types: Mapping[str, str]) -> tuple[Bag, str]:
         commits = list(self.commits)
         name = f"copy__{source}__{lookup.relation}"
         rows = self._views[name]
@@ -97,7 +97,7 @@ class MemoryWarehouse:
             rows = rows.add(_bag(commit.changes.get(name), rows))
         (occurrence,) = self._assembly.views[name].view.occurrences
         named = rows.rename(dict(zip(occurrence.attributes, occurrence.columns, strict=True)))
-        return named.project(lookup.columns), [self._start, *commits][-1].positions[name][source]
+        return named.project(lookup.columns), self._header(commits).positions[name][source]
 
     def shown(self, view: View, lookup: Lookup) -> tuple[Bag, str]:
         commits = list(self.commits)
@@ -108,12 +108,15 @@ class MemoryWarehouse:
             rows = rows.add(_bag(commit.changes.get(view.name), rows))
         occurrence = view.occurrences[lookup.occurrence]
         found = rows.project([occurrence.attribute(c) for c in lookup.columns])
-        position = [self._start, *commits][-1].positions[view.name][occurrence.source]
+        position = self._header(commits).positions[view.name][occurrence.source]
         return Bag(lookup.columns, {row: 1 for row, _ in found.items()}), position
 
-    def append(self, commits: Sequence[Commit]) -> None:
+    def append(self, commits: Sequence[Commit]) -> CommitHeader:
         time.sleep(self._seconds)
-        self.commits += commits
+        return super().append(commits)
+
+    def _header(self, commits: Sequence[Commit]) -> CommitHeader:
+        return commits[-1].header if commits else self._start
 
 
 def opened(folder: Path, text: str) -> Topology:
@@ -229,9 +232,9 @@ def run(
     begins = {name: later if name == ahead else start for name in views}
     initial = {name: evaluate(view, {s: c for s, (_, c) in begins[name].items()}) for name, view in views.items()}
     positions = {name: {s: begins[name][s][0] for s in view.sources} for name, view in views.items()}
-    last = Commit(1, datetime.now(timezone.utc), positions)
+    last = CommitHeader(1, datetime.now(timezone.utc), positions)
     warehouse = MemoryWarehouse(topology, last, initial, commit_seconds)
-    pipeline = Pipeline(topology, warehouse, last, through_spark=_no_spark, record=record)  # type: ignore[arg-type]  # in memory
+    pipeline = Pipeline(topology, warehouse, last, through_spark=no_spark, record=record)
     writing = Writing(seconds, lambda: enough(warehouse), step)
     writers = [threading.Thread(target=write, args=(folder, name, writing)) for name in WRITES]
     for writer in writers:
@@ -255,10 +258,6 @@ def run(
     return warehouse, Past(topology, start), initial
 
 
-def _no_spark(*_: object) -> tuple[tuple[Relation, ...], object]:
-    raise NotImplementedError
-
-
 def compare(topology: Topology, warehouse: MemoryWarehouse, past: Past, states: dict[str, Bag]) -> None:
     """Every commit against a recomputation at its positions."""
     for commit in warehouse.commits:
@@ -267,5 +266,5 @@ def compare(topology: Topology, warehouse: MemoryWarehouse, past: Past, states: 
         for name, change in commit.changes.items():
             states[name] = states[name].add(_bag(change, states[name]))
         for name, state in states.items():
-            expected = evaluate(topology.views[name].view, past.at(topology, commit.positions[name]))
-            assert state == expected, f"{name} at commit {commit.number}: {commit.positions[name]}"
+            expected = evaluate(topology.views[name].view, past.at(topology, commit.header.positions[name]))
+            assert state == expected, f"{name} at commit {commit.number}: {commit.header.positions[name]}"

@@ -15,12 +15,14 @@ from memory_live import HEAD
 from pyspark.sql import SparkSession
 from shopfloor import BILLING, PROJECT, SALES
 
-from strobe.client.audit import coordinator_at_work
+from strobe.client.local import coordinator_at_work
 from strobe.config.load import load_project
 from strobe.coordinator.coordinator import Coordinator
+from strobe.coordinator.status import StaleView, Status
 from strobe.planning.topology import assemble
 from strobe.warehouse import reader
 from strobe.warehouse.control import requests
+from strobe.warehouse.layout import Layout
 
 DOWN = (
     HEAD
@@ -36,15 +38,25 @@ class Notes:
 
     def __init__(self) -> None:
         self.said: list[str] = []
-        self.document: dict[str, Any] = {}
+        self.last_status: Status | None = None
 
     def say(self, text: str) -> None:
         self.said.append(text)
 
     def loading(self, source: str, rows: int) -> None: ...
 
-    def status(self, document: dict[str, Any]) -> None:
-        self.document = document
+    def status(self, status: Status) -> None:
+        self.last_status = status
+
+    @property
+    def document(self) -> dict[str, Any]:
+        return self.last_status.document() if self.last_status else {}
+
+
+def still(status: Status | None) -> dict[str, str]:
+    """The views that have to be rebuilt, and why."""
+    views = status.views if status else {}
+    return {name: view.problem for name, view in views.items() if isinstance(view, StaleView) and view.problem}
 
 
 class Shop:
@@ -80,7 +92,7 @@ class Shop:
         coordinator = Coordinator(load_project(self.folder), self.notes, set_aside=True)
         coordinator._spark = self.spark
         with coordinator_at_work(coordinator.project, coordinator, self.notes.say):
-            return requests.request(self.warehouse, {"kind": kind, **more}, timeout=300)
+            return requests.request(Layout(self.warehouse).control, {"kind": kind, **more}, timeout=300)
 
     @contextmanager
     def written(self, source: str, statement: Callable[[int], str]) -> Iterator[None]:

@@ -19,9 +19,9 @@ from strobe.auditor.replay import states
 from strobe.config.load import load_project
 from strobe.demo.history import Archive
 from strobe.demo.oracle import Verdict, check_every_state
+from strobe.messages import CommitHeader
 from strobe.planning.topology import assemble
 from strobe.warehouse import inspect
-from strobe.warehouse.records import Header
 
 SALES = """
     CREATE TABLE customers (id INTEGER PRIMARY KEY, name TEXT);
@@ -154,7 +154,7 @@ class Shop:
         self.archive.stop()
         ends = {name: recorder.changes[-1].seq for name, recorder in self.archive.recorders.items()}
 
-        def reached(last: Header) -> bool:
+        def reached(last: CommitHeader) -> bool:
             places = [place for vector in last.positions.values() for place in vector.items()]
             return all(int(position.split(":")[0]) == ends[name] for name, position in places)
 
@@ -163,7 +163,7 @@ class Shop:
         process.communicate()
 
     def _await(
-        self, process: subprocess.Popen[str], reached: Callable[[Header], bool], what: str, patience: float
+        self, process: subprocess.Popen[str], reached: Callable[[CommitHeader], bool], what: str, patience: float
     ) -> None:
         end, warehouse = time.monotonic() + patience, self.folder / "warehouse"
         while process.poll() is None and time.monotonic() < end:

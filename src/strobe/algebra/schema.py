@@ -58,3 +58,8 @@ def comparison_class(type_: str) -> str:
     if base in {"tinyint", "smallint", "int", "bigint", "decimal"}:
         return "exact number"
     return base
+
+
+def quoted(name: str) -> str:
+    """A name as Spark's SQL has it."""
+    return "`" + name.replace("`", "``") + "`"

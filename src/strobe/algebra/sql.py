@@ -15,7 +15,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from strobe.algebra.schema import RelationSchema, comparison_class
+from strobe.algebra.schema import RelationSchema, comparison_class, quoted
 from strobe.algebra.sql_expressions import ColumnName, Expression, Item, check_moments, read_expression, read_item
 from strobe.algebra.sql_grammar import Alias, Join, Select, Source, Table, conjuncts, read, tables
 from strobe.algebra.sql_text import Span, Text
@@ -209,7 +209,7 @@ class _Compiler:
         relation = self.relation(table)
         first, last = self.text.tokens[at], self.text.tokens[table.span.end - 1]
         alias = table.alias.name if table.alias else table.parts[-1]
-        suffix = "" if table.alias else f" AS {_quoted(alias)}"
+        suffix = "" if table.alias else f" AS {quoted(alias)}"
         self.edits[first.start] = (last.end, snapshot_name(relation) + suffix)
         index = len(self.flat.occurrences)
         self.flat.occurrences.append((alias, relation))
@@ -335,7 +335,7 @@ class _Compiler:
     def shorten(self, start: int, parts: int, alias: str) -> None:
         """`shop.orders.id` becomes `orders.id` in the text that Spark recomputes."""
         first = next(i for i, token in enumerate(self.text.tokens) if token.start == start)
-        self.edits[start] = (self.text.tokens[first + 2 * (parts - 1)].end, _quoted(alias))
+        self.edits[start] = (self.text.tokens[first + 2 * (parts - 1)].end, quoted(alias))
 
     def not_one(self, offset: int, name: str, found: Sequence[Named], scope: Scope) -> Exception:
         if found:
@@ -449,10 +449,6 @@ def _digits(type_: str) -> tuple[int, int]:
         return _DIGITS[base], 0
     numbers = [int(a) for a in arguments.split(",") if a.strip()] or [10]
     return numbers[0], numbers[1] if len(numbers) > 1 else 0
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _listed(names: Sequence[str], word: str = "and") -> str:

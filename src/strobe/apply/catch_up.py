@@ -22,23 +22,23 @@ from typing import TYPE_CHECKING
 
 from strobe.algebra.relation import Relation
 from strobe.algebra.view import View
-from strobe.apply.load import NOTHING, Snapshot, first_commit, snapshot
+from strobe.apply.load import Snapshot, first_header, snapshot
 from strobe.errors import BrokenInvariant, NotNow, SourceUnavailable, UserError
 from strobe.failpoints import reach
-from strobe.messages import Position, Query, Seen
+from strobe.messages import Commit, CommitHeader, Position, Query, Seen
 from strobe.pipeline.pipeline import Operation, Pipeline
 from strobe.planning.topology import Topology, ViewPlan, as_applied
 from strobe.sources.base import Source
 from strobe.spark import staging
 from strobe.spark.failures import SPARK, cause, reading
 from strobe.spark.session import in_background, own_session
+from strobe.spark.spilled import reads_spilled
 from strobe.warehouse import inspect, view_table
-from strobe.warehouse.records import Commit
-from strobe.warehouse.warehouse import Loaded, Warehouse
+from strobe.warehouse.records import Generation
+from strobe.warehouse.warehouse import Warehouse
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
+    from strobe.spark.session import SparkSession
     from strobe.warehouse.log import Part
 
 JOINING = "joining"
@@ -57,9 +57,9 @@ CLOSE = 60.0
 class Arrivals:
     """Views that join: loaded, with what their tables do not hold yet, at the positions of a commit of their own."""
 
-    loaded: Sequence[Loaded] = ()
+    loaded: Sequence[Generation] = ()
     carried: Mapping[str, Part] = field(default_factory=dict)
-    at: Commit = NOTHING
+    at: CommitHeader = field(default_factory=CommitHeader)
 
 
 def sweep_leftovers(folder: Path) -> None:
@@ -80,7 +80,7 @@ class CatchUp:
         self._staged: list[staging.Staged] = []
         self._ended = threading.Event()
         self._error: BaseException | None = None
-        self._loaded: list[Loaded] = []
+        self._loaded: list[Generation] = []
         self._settled = FIRST
         """The commit of the small log up to which it has been merged into the tables."""
         self._settle = threading.Event()
@@ -114,19 +114,19 @@ class CatchUp:
         self._link(warehouse)
         self._main.fold()  # what was joined last is published before its tables may change
         with snapshot(self._spark, self.topology.sources, compiled, self._folder, self.rows.__setitem__) as taken:
-            last = first_commit(self.topology.sources, compiled, taken)
+            first = Commit(first_header(self.topology.sources, compiled, taken))
             self._loaded = [self._load(view, taken) for view in compiled]
-            warehouse.join(self._loaded, last)
-        self._main.expect(self._loaded)
+            last = warehouse.cut_over(self._loaded, first)
+        self._main.prepare_log(self._loaded)
         reach("apply.loaded")
         warehouse.use(compiled, unguaranteed=[each.view.name for each in planned if each.level == "none"])
         used = frozenset(source for view in compiled for source in view.sources)
         self.pipeline = Pipeline(  # in one group: they meet the others at one vector anyhow
-            self.topology, warehouse, last, through_spark=self._answer, spark=lambda: self._spark, together=[used]
+            self.topology, warehouse, last, through_spark=self._answer, read=reads_spilled(self._spark), together=[used]
         )
         self.pipeline.run(self._turn)
 
-    def _load(self, view: View, taken: Snapshot) -> Loaded:
+    def _load(self, view: View, taken: Snapshot) -> Generation:
         if self._ended.is_set():
             raise NotNow("it was interrupted", where=f"view {view.name}", fix="Try again.")
         return self._main.load(view, taken.compute(self._spark, view))
@@ -236,7 +236,7 @@ class CatchUp:
         """The views as they stand, when they can join."""
         own, pipeline = self._own(), self._at_work()
         self.check()
-        last = self._waiting[-1] if self._waiting else pipeline.committer.last
+        last = self._waiting[-1].header if self._waiting else pipeline.committer.last
         for name, vector in last.positions.items():
             guarded = self.topology.views[name].level != "none"
             at = {s: self.topology.sources[s].position(text) for s, text in vector.items()}
@@ -244,7 +244,7 @@ class CatchUp:
                 wrong = f"it stands at {vector}, not at {self._vector}, and does not join"
                 raise NotNow(wrong, where=f"view {name}", fix="Try again.")
         tables = self._main.layout
-        loaded = [replace(each, version=inspect.version(tables.view(each.view.name))) for each in self._loaded]
+        loaded = [replace(each, table_version=inspect.version(tables.view(each.view.name))) for each in self._loaded]
         try:
             return Arrivals(loaded, own.unsettled(self._main_session, self._settled, self._waiting), last)
         except SPARK as error:

@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING
 
 from strobe.apply import plan
 from strobe.apply.catch_up import Arrivals, CatchUp
-from strobe.apply.load import next_commit
 from strobe.apply.plan import ApplyPlan
 from strobe.config.load import load_project
 from strobe.config.model import Project
@@ -25,21 +25,19 @@ from strobe.coordinator.availability import Availability
 from strobe.errors import LostGuarantee, NotNow, SourceLost, SourceUnavailable, StrobeError, UserError
 from strobe.events import Reporter
 from strobe.failpoints import reach
+from strobe.messages import Commit, CommitHeader
 from strobe.pipeline.background import aside
 from strobe.pipeline.pipeline import BRING, PAUSE, Operation, Pipeline
 from strobe.planning.topology import Topology, as_applied, assemble, open_sources, preflight
+from strobe.retry import CATCH_UP, REBUILD_WITHIN_LIMIT
 from strobe.warehouse.control import requests
-from strobe.warehouse.records import Commit, Definition
+from strobe.warehouse.control.store import Document
+from strobe.warehouse.layout import Layout
+from strobe.warehouse.records import Definition
 from strobe.warehouse.warehouse import Warehouse
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-ROUNDS = 5
-"""How often views that are about to join come to where the others are, before they join however far behind they are."""
-
-ATTEMPTS = 3
-"""To rebuild views within the limit of log that a source may keep."""
+    from strobe.spark.session import SparkSession
 
 CLOSE_BEHIND = 3.0
 """Seconds of catching up that the others can wait for."""
@@ -107,16 +105,16 @@ class Cutover:
                 self.change.topology.close()
                 self.change = None
 
-    def rebuild(self, pipeline: Pipeline, request: str, view: str) -> Operation:
+    def rebuild(self, warehouse: Warehouse, pipeline: Pipeline, request: str, view: str) -> Operation:
         """Load one view anew, as strobe.yml defines it now."""
         wanted = partial(plan.rebuilt, view=view, kept=pipeline.topology.views)
-        return self._change(pipeline, request, self._assembled, wanted)
+        return self._change(warehouse, pipeline, request, self._assembled, wanted)
 
-    def apply(self, pipeline: Pipeline, request: str, drop_tables: bool) -> Operation:
+    def apply(self, warehouse: Warehouse, pipeline: Pipeline, request: str, drop_tables: bool) -> Operation:
         """Make the views those of strobe.yml."""
-        return self._change(pipeline, request, self._assembled, plan.edit, drop_tables)
+        return self._change(warehouse, pipeline, request, self._assembled, plan.edit, drop_tables)
 
-    def rebuild_lost(self, pipeline: Pipeline, availability: Availability) -> Operation:
+    def rebuild_lost(self, warehouse: Warehouse, pipeline: Pipeline, availability: Availability) -> Operation:
         """Let go of what is left of log that views needed; load those anew, as they are, that can be."""
         sources, last = pipeline.topology.sources, pipeline.committer.last
         try:
@@ -126,11 +124,11 @@ class Cutover:
                 (yield from aside(partial(availability.unfit, sources, last, availability.ready), "verify"))
             )
             if views := availability.ready:
-                definitions = pipeline.warehouse.definitions
+                definitions = warehouse.definitions
                 edit = ApplyPlan(rebuild=tuple(views), keep=tuple(name for name in definitions if name not in views))
                 applied = {name: definitions[name].sql for name in views}
                 assembled = partial(self._as_applied, pipeline.topology.project, applied)
-                yield from self._change(pipeline, None, assembled, lambda *_: edit)
+                yield from self._change(warehouse, pipeline, None, assembled, lambda *_: edit)
         except (UserError, NotNow, SourceUnavailable) as error:
             pipeline.resume()
             self._reporter.say(f"{', '.join(availability.to_rebuild)} could not be rebuilt yet: {error}")
@@ -140,12 +138,13 @@ class Cutover:
                 availability.stand_still(error, availability.ready)
                 return
             self._lost_again += 1
-            if self._lost_again == ATTEMPTS:
+            if REBUILD_WITHIN_LIMIT.exhausted(self._lost_again):
                 fix = "Raise slot.limit: it was reached again, each time, before the views had been loaded."
                 raise LostGuarantee(error.message, where=error.where, fix=fix) from error
 
     def _change(
         self,
+        warehouse: Warehouse,
         pipeline: Pipeline,
         request: str | None,
         assembled: Callable[[], Topology],
@@ -153,7 +152,6 @@ class Cutover:
         drop_tables: bool = False,
     ) -> Operation:
         """Load views beside the others while these go on, bring all to one vector, and join them there."""
-        warehouse = pipeline.warehouse
         fresh = yield from aside(assembled, "apply")
         with _closed_if_refused(fresh):
             change = Change(request, wanted(fresh, warehouse.definitions), fresh, drop_tables)
@@ -164,7 +162,7 @@ class Cutover:
         self.change = change
         try:
             if change.edit.load:
-                yield from self._load_beside(pipeline, change)
+                yield from self._load_beside(warehouse, pipeline, change)
             else:
                 yield from self._before_they_leave(warehouse, change)
             arrivals = change.beside.arrivals() if change.beside is not None else Arrivals()
@@ -174,7 +172,7 @@ class Cutover:
             if isinstance(error, SourceUnavailable):
                 raise _refusal(error) from error
             raise
-        change.loaded = {item.view.name: item.generation for item in arrivals.loaded}
+        change.loaded = {item.view.name: item.number for item in arrivals.loaded}
         change.ready = True
         pipeline.committer.end_with(partial(self._join, warehouse, change, arrivals))
         while not change.over:
@@ -198,12 +196,12 @@ class Cutover:
             preflight(fresh)
         return fresh
 
-    def _load_beside(self, pipeline: Pipeline, change: Change) -> Operation:
+    def _load_beside(self, warehouse: Warehouse, pipeline: Pipeline, change: Change) -> Operation:
         names = ", ".join(change.edit.load)
         self._tell(change, f"loading {names}")
         for name in change.topology.sources.keys() & pipeline.topology.sources.keys():
             change.topology.sources[name].beside(pipeline.topology.sources[name])
-        own = change.beside = CatchUp(pipeline.warehouse, self._spark(), change.topology, change.edit.load)
+        own = change.beside = CatchUp(warehouse, self._spark(), change.topology, change.edit.load)
         told: dict[str, int] = {}
         while own.pipeline is None:
             own.check()
@@ -214,7 +212,7 @@ class Cutover:
         yield from self._catch_up(pipeline, own)
         yield from own.settle()
         yield from own.meet(pipeline)
-        yield from self._draw_near(pipeline.warehouse, change)
+        yield from self._draw_near(warehouse, change)
         self._tell(change, f"{names}: joining")
         yield from own.hold()
         yield from own.pause(pipeline, PAUSE)
@@ -246,7 +244,7 @@ class Cutover:
     @staticmethod
     def _catch_up(pipeline: Pipeline, own: CatchUp) -> Operation:
         before = float("inf")
-        for _ in range(ROUNDS):
+        for _ in range(CATCH_UP.attempts):
             began = time.monotonic()
             yield from own.meet(pipeline)
             took = time.monotonic() - began
@@ -265,21 +263,23 @@ class Cutover:
                 change.topology.close()
 
     def _join(
-        self, warehouse: Warehouse, change: Change, arrivals: Arrivals, last: Commit, before: Sequence[Commit]
-    ) -> Commit | None:
+        self, warehouse: Warehouse, change: Change, arrivals: Arrivals, last: CommitHeader, before: Sequence[Commit]
+    ) -> CommitHeader | None:
         """Bring views in and let others go, in one commit, at the vector to which the commits `before` it bring all."""
-        edit, stands = change.edit, arrivals.at
-        commit = next_commit(last, stands.positions, stands.identity, stands.as_of, edit.drop)
+        edit = change.edit
+        commit = Commit(last.cut_over(datetime.now(timezone.utc), arrivals.at, edit.drop))
         try:
-            warehouse.join(arrivals.loaded, commit, edit.drop, arrivals.carried, before, empty=change.drop_tables)
+            header = warehouse.cut_over(
+                arrivals.loaded, commit, edit.drop, arrivals.carried, before, empty=change.drop_tables
+            )
         except (UserError, NotNow) as error:  # nothing was committed: the others go on
             self._fail(change, error)
             return None
         else:
             self._lost_again = 0
-            self._reporter.say(f"applied at commit {commit.number}: {edit}")
-            self._answer(change, commit)
-            return commit
+            self._reporter.say(f"applied at commit {header.number}: {edit}")
+            self._answer(change, header)
+            return header
         finally:
             change.over = True
 
@@ -312,7 +312,7 @@ class Cutover:
             self._reply(change, error.document())
         change.answered = True
 
-    def _answer(self, change: Change, last: Commit) -> None:
+    def _answer(self, change: Change, last: CommitHeader) -> None:
         change.answered = True
         self._reply(change, {"commit": last.number, **change.edit.document()})
 
@@ -322,11 +322,11 @@ class Cutover:
 
     def _mail(self, change: Change, text: str) -> None:
         if change.request is not None:
-            requests.tell(self._project.warehouse, change.request, text)
+            requests.tell(Layout(self._project.warehouse).control, change.request, text)
 
-    def _reply(self, change: Change, document: requests.Document) -> None:
+    def _reply(self, change: Change, document: Document) -> None:
         if change.request is not None:
-            requests.reply(self._project.warehouse, change.request, document)
+            requests.reply(Layout(self._project.warehouse).control, change.request, document)
 
 
 @contextmanager

@@ -6,30 +6,27 @@ The same recomputation serves the first load, a rebuild and an audit.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from strobe.algebra.schema import RelationSchema
-from strobe.algebra.view import View, snapshot_name
-from strobe.errors import SourceUnavailable, UserError
-from strobe.messages import Position
+from strobe.algebra.view import View
+from strobe.errors import SourceUnavailable
+from strobe.messages import Commit, CommitHeader, Position
+from strobe.retry import LOAD_SOURCE, Retry
 from strobe.sources.base import Source
 from strobe.spark import staging
 from strobe.spark.failures import reading
-from strobe.warehouse.records import Commit, Positions, Times
+from strobe.spark.recompute import recompute
 from strobe.warehouse.warehouse import Warehouse
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-ATTEMPTS = 4
-"""How often a source is read whose connection breaks, before a load is given up."""
+    from strobe.spark.session import DataFrame, SparkSession
 
 Progress = Callable[[str, int], None]
 """Is told (source, rows read so far)."""
@@ -47,32 +44,7 @@ class Snapshot:
 
     def compute(self, spark: SparkSession, view: View) -> DataFrame:
         """The view over this snapshot, by its own SQL."""
-        from pyspark.errors import AnalysisException
-
-        for relation in view.relations:
-            rows = self.staged[relation.source].dataframe(relation)
-            _whole(rows, relation).createOrReplaceTempView(snapshot_name(relation))
-        try:
-            return spark.sql(view.recompute_sql)
-        except AnalysisException as error:
-            raise UserError(
-                f"Spark does not accept the view's SQL: {str(error).splitlines()[0]}",
-                where=f"view {view.name}",
-                fix="Change the SQL; types are Spark's, as `strobe explain` shows them.",
-            ) from error
-
-
-def _whole(rows: DataFrame, relation: RelationSchema) -> DataFrame:
-    """All columns of the relation, as the SQL may name them; those that the view makes no use of are not read: NULL."""
-    from pyspark.sql import functions as F  # noqa: N812  # the name by which Spark's users know it
-
-    there = set(rows.columns)
-    return rows.select(
-        *(
-            rows[f"`{c.name.replace('`', '``')}`"] if c.name in there else F.lit(None).cast(c.type).alias(c.name)
-            for c in relation.columns
-        )
-    )
+        return recompute(spark, view, {r.id: self.staged[r.source].dataframe(r) for r in view.relations})
 
 
 @contextmanager
@@ -102,50 +74,28 @@ def snapshot(
                     reader, folder = sources[source].reader(at_a_position=True), warehouse / "staging"
                     return staging.snapshot(spark, reader, chosen, folder, partial(progress, source))
 
-            staged[source] = _again(read)
+            staged[source] = _again(read, Retry(LOAD_SOURCE))
         yield Snapshot(staged)
     finally:
         for one in staged.values():
             one.remove()
 
 
-def _again(read: Callable[[], staging.Staged]) -> staging.Staged:
+def _again(read: Callable[[], staging.Staged], retry: Retry) -> staging.Staged:
     """If reading a source breaks off, all of it is read again, in another snapshot."""
-    for attempt in range(1, ATTEMPTS):
+    while True:
         try:
             return read()
         except SourceUnavailable:
-            time.sleep(attempt)
-    return read()
+            if not retry.again():
+                raise
 
 
-NOTHING = Commit(0, datetime.fromtimestamp(0, timezone.utc), {})
-"""Before the first commit."""
-
-
-def next_commit(
-    last: Commit,
-    positions: Positions,
-    identity: Mapping[str, str],
-    as_of: Times | None = None,
-    drop: Iterable[str] = (),
-) -> Commit:
-    """The commit after `last` with which views come in at these positions, and others leave."""
-    gone = set(drop)
-    times = {view: found for view, found in last.as_of.items() if view not in positions}
-    return Commit(
-        number=last.number + 1,
-        committed_at=max(datetime.now(timezone.utc), last.committed_at + timedelta(microseconds=1)),
-        positions={v: p for v, p in {**last.positions, **positions}.items() if v not in gone},
-        as_of={v: t for v, t in {**times, **(as_of or {})}.items() if v not in gone},
-        identity={**last.identity, **identity},
-    )
-
-
-def first_commit(sources: Mapping[str, Source], views: Iterable[View], taken: Snapshot) -> Commit:
-    """The commit that brings views in where none are."""
+def first_header(sources: Mapping[str, Source], views: Iterable[View], taken: Snapshot) -> CommitHeader:
+    """Of the commit that brings views in where none are."""
     vectors = {view.name: {s: taken.positions[s].text for s in view.sources} for view in views}
-    return next_commit(NOTHING, vectors, {s: sources[s].identity() for s in taken.positions})
+    found = CommitHeader(positions=vectors, identity={s: sources[s].identity() for s in taken.positions})
+    return CommitHeader().cut_over(datetime.now(timezone.utc), found)
 
 
 def load(
@@ -154,11 +104,11 @@ def load(
     warehouse: Warehouse,
     views: list[View],
     progress: Progress = lambda _source, _rows: None,
-) -> Commit:
+) -> CommitHeader:
     """Load the first views from one snapshot of each source, and bring them in with one commit."""
     with snapshot(spark, sources, views, warehouse.layout.root, progress) as taken:
-        commit = first_commit(sources, views, taken)
+        first = Commit(first_header(sources, views, taken))
         loaded = [warehouse.load(view, taken.compute(spark, view)) for view in views]
-        warehouse.join(loaded, commit)
+        header = warehouse.cut_over(loaded, first)
         warehouse.fold()
-        return commit
+        return header

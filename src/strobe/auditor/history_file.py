@@ -18,9 +18,9 @@ from strobe.algebra.view import View
 from strobe.auditor.history import History, HistoryState, HistoryView
 from strobe.auditor.recomputation import Recomputation
 from strobe.auditor.timeline import HistoryTransaction
-from strobe.auditor.values import Unfit, decode, encode, normal_type
+from strobe.auditor.values import decode, encode, normal_type
 from strobe.auditor.verdict import CannotEvaluate
-from strobe.errors import UserError
+from strobe.errors import Unfit, UserError
 
 FORMAT = 1
 HEADER = {"strobe": "history", "format": FORMAT}

@@ -15,16 +15,13 @@ from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import Any
 
 from strobe.algebra.bag import canonical
+from strobe.errors import Unfit
 
 _INTEGERS = {"tinyint": 1 << 7, "smallint": 1 << 15, "int": 1 << 31, "bigint": 1 << 63}
 _DECIMAL = re.compile(r"decimal\(([0-9]+),([0-9]+)\)")
 _DIGITS = re.compile(r"-?[0-9]+(\.[0-9]*)?")
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)?", re.ASCII)
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-
-
-class Unfit(Exception):
-    """The value does not fit its type; the message says why, and what would."""
 
 
 def normal_type(text: str) -> str:

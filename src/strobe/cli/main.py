@@ -14,7 +14,25 @@ from typing import Annotated, Any
 import typer
 
 from strobe import __version__
-from strobe.cli.commands import act, lab, look, pin, project, query, spectrum
+from strobe.cli.commands.algorithms import algorithms
+from strobe.cli.commands.apply import apply
+from strobe.cli.commands.audit import audit
+from strobe.cli.commands.check import check
+from strobe.cli.commands.demo import demo
+from strobe.cli.commands.explain import explain
+from strobe.cli.commands.fold import fold
+from strobe.cli.commands.history import history
+from strobe.cli.commands.init import init
+from strobe.cli.commands.pin import pin
+from strobe.cli.commands.plan import plan
+from strobe.cli.commands.prepare import prepare
+from strobe.cli.commands.rebuild import rebuild
+from strobe.cli.commands.run import run
+from strobe.cli.commands.simulate import simulate
+from strobe.cli.commands.spectrum import spectrum
+from strobe.cli.commands.sql import sql
+from strobe.cli.commands.status import status
+from strobe.cli.commands.wait import wait
 from strobe.cli.terminal import Terminal
 from strobe.errors import StrobeError, UserError
 
@@ -26,9 +44,14 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for module in (project, look, act, query, pin, lab, spectrum):
-    for command in module.COMMANDS:
-        app.command(command.__name__)(command)
+for command in (
+    *(init, demo),
+    *(check, plan, status, history, explain, algorithms),
+    *(prepare, apply, run, wait, fold, rebuild, audit),
+    *(sql, pin),
+    *(simulate, spectrum),
+):
+    app.command(command.__name__)(command)
 
 
 def _version(wanted: bool) -> None:

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from strobe.cli.terminal import Document
+from strobe.report.document import Document
 
 _STYLES = {"error": "bold red", "warning": "yellow"}
 
@@ -65,7 +65,7 @@ def _identified(view: Document) -> str:
 def status(document: Document) -> Iterable[RenderableType]:
     coordinator = document["coordinator"]
     commit = document["commit"]
-    where = f"commit {commit} of {_moment(document['committed_at'])}" if commit else "nothing committed yet"
+    where = f"commit {commit} of {moment(document['committed_at'])}" if commit else "nothing committed yet"
     yield Text(f"{document['project']}: {where}; {_coordinator(coordinator)}")
     yield sources(document)
     for name, source in document["sources"].items():
@@ -144,10 +144,10 @@ def sources(document: Document) -> Table:
             [
                 name,
                 place(s.get("position")),
-                _seconds(s.get("lag_seconds")),
+                seconds(s.get("lag_seconds")),
                 s.get("state"),
                 _megabytes(s.get("retained_bytes")),
-                _asked(s),
+                counts(s.get("asked")),
                 s.get("problem"),
             ]
             for name, s in document["sources"].items()
@@ -173,8 +173,8 @@ def views(document: Document) -> Table:
                 name,
                 v["rows"] if v["loaded"] else "not loaded",
                 "stale" if v["stale"] else v["level"],
-                _seconds(v["freshness"]),
-                _seconds(v["lag_seconds"]),
+                seconds(v["freshness"]),
+                seconds(v["lag_seconds"]),
                 v["queue"],
                 v["waits_for"],
                 v["dropped"],
@@ -186,38 +186,13 @@ def views(document: Document) -> Table:
     )
 
 
-def running(document: Document) -> Group:
-    """The live table of `strobe run`: a heartbeat's document."""
-    sources = table(
-        ["source", "position", "read up to", "state", "asked", "problem"],
-        [
-            [name, place(s.get("position")), place(s.get("read")), s.get("state"), _asked(s), s.get("problem")]
-            for name, s in document["sources"].items()
-        ],
-    )
-    views = table(
-        ["view", "level", "commit", "freshness", "queue", "waits for"],
-        [
-            [name, v.get("level"), _stands(document, v), _seconds(v.get("freshness")), v.get("queue"), v["waits_for"]]
-            for name, v in document["views"].items()
-        ],
-        right=["commit", "freshness", "queue"],
-    )
-    head = f"commit {document['commit']} of {_moment(document['committed_at'])}"
-    return Group(Text(head), sources, views)
-
-
-def _stands(document: Document, view: Document) -> str:
-    return "stands still" if view.get("stale") else str(document["commit"])
-
-
 def history(document: Document) -> Iterable[RenderableType]:
     if not document["commits"]:
         yield Text("Nothing has been committed yet.")
         return
     yield table(
         ["commit", "committed at", "changed", "positions"],
-        [[c["commit"], _moment(c["committed_at"]), c["views"], _vector(c["positions"])] for c in document["commits"]],
+        [[c["commit"], moment(c["committed_at"]), c["views"], _vector(c["positions"])] for c in document["commits"]],
         right=["commit"],
     )
 
@@ -294,16 +269,17 @@ def rows(document: Document) -> Iterable[RenderableType]:
     yield Text(f"{count} row{'' if count == 1 else 's'} at commit {document['commit']}", style="dim")
 
 
-def _asked(source: Document) -> str:
-    asked = source.get("asked")
+def counts(asked: Document | None) -> str:
+    """What a source was asked."""
     return ", ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in asked.items()) if asked else "–"
 
 
-def _seconds(value: float | None) -> str:
+def seconds(value: float | None) -> str:
+    """`1.5 s`."""
     return "–" if value is None else f"{value:g} s"
 
 
-def _moment(value: Any) -> str:
+def moment(value: Any) -> str:
     """`2026-01-05 10:11:12 UTC`, from a datetime or its ISO text."""
     text = value if isinstance(value, str) else value.isoformat()
     return f"{text[:10]} {text[11:19]} UTC"

@@ -6,18 +6,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
 from strobe.cli import render
 from strobe.cli.terminal import Terminal
-
-if TYPE_CHECKING:
-    from strobe.events import Reporter
+from strobe.coordinator.status import MaintainedView, Reporter, SourceStatus, Status, ViewStatus, WatchedSource
 
 _LOADING_EVERY = 2.0
 _STATUS_EVERY = 10.0
@@ -45,17 +43,17 @@ class LogReporter:
             self._next_loading = time.monotonic() + _LOADING_EVERY
             self.say(f"loading {source}: {rows:,} rows read")
 
-    def status(self, document: dict[str, Any]) -> None:
-        problems = {name: s["problem"] for name, s in document["sources"].items() if s.get("problem")}
+    def status(self, status: Status) -> None:
+        problems = {name: source.problem for name, source in status.sources.items() if source.problem}
         for name, problem in problems.items():
             if self._problems.get(name) != problem:
                 self.say(f"source {name}: trying again: {problem}")
         for name in self._problems.keys() - problems.keys():
             self.say(f"source {name}: answers again")
         self._problems = problems
-        if document["commit"] != self._commit and time.monotonic() >= self._next_status:
+        if status.commit != self._commit and time.monotonic() >= self._next_status:
             self._next_status = time.monotonic() + _STATUS_EVERY
-            self._commit = document["commit"]
+            self._commit = status.commit
             self.say(f"commit {self._commit}")
 
 
@@ -74,15 +72,42 @@ class LiveReporter:
         self._loaded[source] = rows
         self._draw(render.table(["loading", "rows read"], self._loaded.items(), right=["rows read"]))
 
-    def status(self, document: dict[str, Any]) -> None:
-        shown = {**document, "sources": {n: self._without_secrets(s) for n, s in document["sources"].items()}}
-        self._draw(render.running(shown))
-
-    def _without_secrets(self, source: dict[str, Any]) -> dict[str, Any]:
-        return {name: self._redact(value) if isinstance(value, str) else value for name, value in source.items()}
+    def status(self, status: Status) -> None:
+        self._draw(_running(status, self._redact))
 
     def _draw(self, shown: RenderableType) -> None:
         self._live.update(shown, refresh=True)
+
+
+def _running(status: Status, redact: Callable[[str], str]) -> Group:
+    """The live table of `strobe run`."""
+    sources = render.table(
+        ["source", "position", "read up to", "state", "asked", "problem"],
+        [
+            [name, *_source(source), source.problem and redact(source.problem)]
+            for name, source in status.sources.items()
+        ],
+    )
+    views = render.table(
+        ["view", "level", "commit", "freshness", "queue", "waits for"],
+        [[name, *_view(status, view), view.waits_for] for name, view in status.views.items()],
+        right=["commit", "freshness", "queue"],
+    )
+    head = f"commit {status.commit} of {render.moment(status.committed_at)}"
+    return Group(Text(head), sources, views)
+
+
+def _source(source: SourceStatus) -> list[str]:
+    if not isinstance(source, WatchedSource):
+        return [render.place(None), render.place(None), source.state, render.counts(None)]
+    read = [render.place(source.position), render.place(source.read)]
+    return [*read, source.state, render.counts(asdict(source.asked))]
+
+
+def _view(status: Status, view: ViewStatus) -> list[str | int | None]:
+    if not isinstance(view, MaintainedView):
+        return [None, "stands still", render.seconds(None), None]
+    return [view.level, str(status.commit), render.seconds(view.freshness), view.queue]
 
 
 @contextmanager

@@ -18,11 +18,8 @@ from rich.text import Text
 from strobe.config.load import load_project
 from strobe.config.model import Project
 from strobe.errors import StrobeError, UserError
+from strobe.report.document import FORMAT, Document
 
-FORMAT = 1
-"""Stands in every JSON document; it changes when a document changes its meaning."""
-
-Document = dict[str, Any]
 Render = Callable[[Document], Iterable[RenderableType]]
 
 _WIDE = 200

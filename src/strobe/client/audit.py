@@ -9,7 +9,6 @@ there itself.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -17,18 +16,19 @@ from typing import TYPE_CHECKING, Any
 from strobe.apply import plan
 from strobe.apply.load import Snapshot, snapshot
 from strobe.auditor.compare import differences
+from strobe.client.local import coordinator_at_work
 from strobe.config.model import Project
 from strobe.coordinator.coordinator import Coordinator
 from strobe.coordinator.requests import FREEZE
-from strobe.errors import NotNow, UserError
+from strobe.coordinator.status import Status
+from strobe.errors import UserError
 from strobe.planning.topology import Topology, as_applied
 from strobe.warehouse import reader
 from strobe.warehouse.control import requests
-from strobe.warehouse.control.lock import CoordinatorLock
 from strobe.warehouse.layout import Layout
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from strobe.spark.session import SparkSession
 
 
 class _Silent:
@@ -38,7 +38,7 @@ class _Silent:
 
     def loading(self, source: str, rows: int) -> None: ...
 
-    def status(self, document: dict[str, Any]) -> None: ...
+    def status(self, status: Status) -> None: ...
 
 
 def audit(project: Project, names: Sequence[str], say: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def audit(project: Project, names: Sequence[str], say: Callable[[str], None] = l
             say("bringing the views to the vector that was read")
             vector = {source: position.text for source, position in taken.positions.items()}
             bring = {"kind": "bring", "freeze": freeze, "positions": vector}
-            reply = requests.request(project.warehouse, bring, timeout=120)
+            reply = requests.request(Layout(project.warehouse).control, bring, timeout=120)
             say(f"comparing at commit {reply['commit']}")
             state = reader.snapshot(spark, project.warehouse, int(reply["commit"]))
             verdicts |= {n: _verdict(spark, state, topology, n, taken) for n in chosen}
@@ -115,49 +115,15 @@ def _read(spark: SparkSession, topology: Topology, names: list[str], project: Pr
 @contextmanager
 def _frozen(project: Project) -> Iterator[str]:
     """The coordinator takes nothing new in, until it has been brought to a vector or nobody renews the request."""
-    freeze = str(requests.request(project.warehouse, {"kind": "freeze"}, timeout=90)["freeze"])
+    freeze = str(requests.request(Layout(project.warehouse).control, {"kind": "freeze"}, timeout=90)["freeze"])
     over = threading.Event()
 
     def renew() -> None:
         while not over.wait(FREEZE / 4):
-            requests.post(project.warehouse, {"kind": "renew", "freeze": freeze})
+            requests.post(Layout(project.warehouse).control, {"kind": "renew", "freeze": freeze})
 
     threading.Thread(target=renew, name="renew", daemon=True).start()
     try:
         yield freeze
     finally:
         over.set()
-
-
-@contextmanager
-def coordinator_at_work(project: Project, coordinator: Coordinator, say: Callable[[str], None]) -> Iterator[None]:
-    """A coordinator at work: the one that runs already, or one in this process for as long as the audit takes."""
-    lock = CoordinatorLock(Layout(project.warehouse).control)
-    try:
-        lock.acquire()
-    except NotNow:
-        yield
-        return
-    lock.release()
-    failed: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            coordinator.run()
-        except BaseException as error:  # told to the thread that waits
-            failed.append(error)
-
-    say("no coordinator is running: keeping the views here meanwhile")
-    thread = threading.Thread(target=run, name="coordinator", daemon=True)
-    thread.start()
-    try:
-        while coordinator.pipeline is None and thread.is_alive():
-            time.sleep(0.05)
-        if failed:
-            raise failed[0]
-        yield
-    finally:
-        coordinator.stop()
-        thread.join()
-    if failed:
-        raise failed[0]

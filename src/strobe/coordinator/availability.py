@@ -19,23 +19,18 @@ from functools import partial
 from strobe.algebra.view import View
 from strobe.coordinator.verify import same_source, verify_source
 from strobe.errors import LostGuarantee, RelationLost, SourceLost, SourceUnavailable, StrobeError, UserError
+from strobe.messages import CommitHeader
 from strobe.pipeline.background import begin
 from strobe.pipeline.pipeline import Pipeline
 from strobe.planning.topology import Topology, as_applied, as_loaded, schemas_of, source_names
+from strobe.retry import PROBE, VERIFY
 from strobe.sources.base import Source
 from strobe.warehouse.control import todo
 from strobe.warehouse.layout import Layout
-from strobe.warehouse.records import Commit, Definition
+from strobe.warehouse.records import Definition
 
 DETACH = 10.0
 """Seconds for which a source may be down before the views that do not need it go on without the others."""
-
-RETRY = 2.0
-"""Seconds between looks whether it is back."""
-
-VERIFY, VERIFY_LONGEST = 60.0, 3600.0
-"""Seconds between looks whether a source that was lost is the old one again: twice as many each time that it seemed
-so, since it may have been lost by something that verifying does not find."""
 
 
 class Availability:
@@ -60,7 +55,13 @@ class Availability:
         self._down_since: dict[str, float] = {}
         self._looking: Future[tuple[set[str], set[str]]] | None = None
         self._next_look = self._next_verify = 0.0
-        self._verify_every = VERIFY
+        self._mended = 0
+        """How often a source that was lost seemed to be the old one again."""
+
+    @property
+    def verify_every(self) -> float:
+        """Seconds between looks whether a source that was lost is the old one again."""
+        return VERIFY.wait(self._mended + 1)
 
     @property
     def problems(self) -> dict[str, UserError]:
@@ -111,7 +112,7 @@ class Availability:
         self.still = {name: error for name, error in self.still.items() if name in same}
         self._noted = {}
         for source in {s for d in definitions.values() for s in source_names(d.sql)}:
-            noted = todo.read(self._layout, f"{todo.REBUILD}.{source}")
+            noted = todo.read(self._layout.control, f"{todo.REBUILD}.{source}")
             views = [n for n, d in definitions.items() if noted.get(n) == d.generation]
             for name in views:
                 self._noted.setdefault(name, set()).add(source)
@@ -119,9 +120,9 @@ class Availability:
                 let_go = SourceLost("log that it needed was let go", source=source, rebuild=True, fix=fix)
                 self.still.setdefault(name, let_go)
             if noted and not views:
-                todo.clear(self._layout, f"{todo.REBUILD}.{source}")
+                todo.clear(self._layout.control, f"{todo.REBUILD}.{source}")
 
-    def present(self, topology: Topology, last: Commit) -> Topology:
+    def present(self, topology: Topology, last: CommitHeader) -> Topology:
         """The views that can be kept from the last commit on."""
         while True:
             present = self._present(topology)
@@ -145,7 +146,7 @@ class Availability:
         views = {name: replace(planned, view=as_loaded(planned.view, views)) for name, planned in views.items()}
         return replace(topology, views=views)
 
-    def _verify(self, topology: Topology, last: Commit) -> set[str]:
+    def _verify(self, topology: Topology, last: CommitHeader) -> set[str]:
         """Rule 8: the sources are the same, and their logs still reach back to where the views stand.
 
         Returns those that cannot be reached; they are verified when they are back. A view that stood still until a log
@@ -183,10 +184,10 @@ class Availability:
         news = {n: e for n, e in lost.items() if not (e.rebuild and n in self.still and not self.still[n].rebuild)}
         for name, error in news.items():
             if error.rebuild:
-                todo.add(self._layout, f"{todo.REBUILD}.{error.source}", {name: self._applied[name].generation})
+                todo.add(self._layout.control, f"{todo.REBUILD}.{error.source}", {name: self._applied[name].generation})
                 self._noted.setdefault(name, set()).add(error.source)
         if news:
-            self._next_verify = time.monotonic() + self._verify_every
+            self._next_verify = time.monotonic() + self.verify_every
         self.still |= news
         left = self._applied.keys() - self.still.keys() - self.aside.keys()
         if lost and not (left or self._noted or self._set_aside):
@@ -213,7 +214,7 @@ class Availability:
         absent = {*self.aside, *(n for n, d in self._applied.items() if source_names(d.sql) & self.down)}
         return [name for name in self.to_rebuild if name not in absent]
 
-    def unfit(self, sources: Mapping[str, Source], last: Commit, views: list[str]) -> dict[str, SourceLost]:
+    def unfit(self, sources: Mapping[str, Source], last: CommitHeader, views: list[str]) -> dict[str, SourceLost]:
         """Those of the views that have lost more than log which was let go, so that somebody has to decide."""
         found: dict[str, SourceLost] = {}
         for name in views:
@@ -239,16 +240,15 @@ class Availability:
             self.regroup = self.detached | lost
         elif self._looking is not None and self._looking.done():
             back, mended = self._looking.result()
-            self._looking, self._next_look = None, now + RETRY
-            if mended:
-                self._verify_every = min(2 * self._verify_every, VERIFY_LONGEST)
+            self._looking, self._next_look = None, now + PROBE.wait(1)
+            self._mended += bool(mended)
             if back or mended:
                 self.still = {name: error for name, error in self.still.items() if name not in mended}
                 self.regroup = self.detached - back
         elif self._looking is None and now >= self._next_look:
             doubted: dict[str, list[str]] = {}
             if now >= self._next_verify:
-                doubted, self._next_verify = self._doubted(), now + self._verify_every
+                doubted, self._next_verify = self._doubted(), now + self.verify_every
             if self.down or doubted:
                 sources, last = pipeline.topology.sources, pipeline.committer.last
                 self._looking = begin(
@@ -305,7 +305,7 @@ def _compiled(
 
 def _look(
     sources: Mapping[str, Source],
-    last: Commit,
+    last: CommitHeader,
     detached: set[str],
     unreached: set[str],
     doubted: Mapping[str, list[str]],

@@ -13,17 +13,17 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from strobe.algebra.relation import Relation
 from strobe.apply import catch_up, plan
 from strobe.apply.cutover import Cutover
 from strobe.apply.load import load
 from strobe.config.model import Project
-from strobe.coordinator import status
 from strobe.coordinator.availability import Availability
 from strobe.coordinator.maintenance import Maintenance
 from strobe.coordinator.requests import RequestHandler
+from strobe.coordinator.status import Reporter, Status, observe
 from strobe.errors import (
     CommitUnknown,
     Fenced,
@@ -32,35 +32,29 @@ from strobe.errors import (
     SparkLost,
     UserError,
 )
-from strobe.events import Reporter
 from strobe.failpoints import reach
-from strobe.messages import Message, Query, Seen
+from strobe.messages import CommitHeader, Message, Query, Seen
 from strobe.pipeline.answerer import SparkAnswer
 from strobe.pipeline.pipeline import Pipeline
 from strobe.planning.topology import Topology, assemble, open_sources, preflight
+from strobe.retry import APPEND, START_SPARK
 from strobe.sources.base import Source
 from strobe.spark import staging
 from strobe.spark.failures import SPARK, cause, reading
+from strobe.spark.spilled import reads_spilled
 from strobe.warehouse import inspect, tables
 from strobe.warehouse.control import requests
-from strobe.warehouse.control.lock import CoordinatorLock, read_heartbeat, write_heartbeat
+from strobe.warehouse.control.heartbeat import read_heartbeat, write_heartbeat
+from strobe.warehouse.control.lock import CoordinatorLock
 from strobe.warehouse.layout import Layout
-from strobe.warehouse.records import Commit, Header
 from strobe.warehouse.warehouse import Warehouse
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from strobe.spark.session import SparkSession
 
 
 BEAT = 0.5
 """Seconds between heartbeats."""
-
-ATTEMPTS = 5
-"""Appends that may fail one after another, without a commit in between, before the run ends."""
-
-
-SPARK_STARTS = 3
-"""Times that Spark may end, without a commit in between, before the run does."""
 
 
 class Coordinator:
@@ -90,8 +84,8 @@ class Coordinator:
         self._cutover = Cutover(project, self.spark, reporter)
         self._ended = threading.Event()
         self._epoch = 0
-        self._document: dict[str, Any] = {"state": "starting"}
-        self._next_document = 0.0
+        self._status: Status | None = None
+        self._next_status = 0.0
         self._failures: list[int] = []
         """The commits after which an append failed in an unknown way."""
         self._without_spark: list[int] = []
@@ -105,9 +99,9 @@ class Coordinator:
             pipeline.stop_requested.set()
 
     @property
-    def document(self) -> dict[str, Any]:
-        """What the loop last said of itself; it has sources once the views are kept."""
-        return self._document
+    def status(self) -> Status | None:
+        """What the loop last said of itself; None before the views are kept."""
+        return self._status
 
     # Starting.
 
@@ -124,7 +118,7 @@ class Coordinator:
         try:
             tables.check_before_use(self._layout, self.project.name)
             self._lock.acquire(take_over)
-            requests.clear(self.project.warehouse)
+            requests.clear(self._layout.control)
             heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
             heart.start()
             try:
@@ -157,8 +151,8 @@ class Coordinator:
             lost = self._spark_lost(patience=2.0)
             if lost is None:
                 raise
-            self._without_spark.append(self.last_number())
-            if self._stop.is_set() or self._without_spark[-SPARK_STARTS:].count(self.last_number()) == SPARK_STARTS:
+            self._without_spark.append(number := self.last_number())
+            if self._stop.is_set() or START_SPARK.exhausted(self._without_spark.count(number)):
                 raise lost from error
             self._reporter.say(f"{lost.message}: it is started again")
             self._spark, self._epoch, self._staged = None, 0, []
@@ -203,7 +197,7 @@ class Coordinator:
             self._spark = start(self.project.spark)
         return self._spark
 
-    def _open(self, topology: Topology, take_over: bool) -> tuple[Warehouse, Commit]:
+    def _open(self, topology: Topology, take_over: bool) -> tuple[Warehouse, CommitHeader]:
         """Claim the warehouse, read where it stands; the first time, load all views."""
         self._reporter.say("starting Spark")
         warehouse = Warehouse.create_or_open(
@@ -215,7 +209,7 @@ class Coordinator:
         staging.sweep_leftovers(self._staging)
         catch_up.sweep_leftovers(self._staging)
         if header is not None:
-            return warehouse, _commit_of(header)
+            return warehouse, header
         self._reporter.say(f"loading {', '.join(topology.views)}")
         views = [planned.view for planned in topology.views.values()]
         last = load(self.spark(), topology.sources, warehouse, views, self._reporter.loading)
@@ -223,7 +217,7 @@ class Coordinator:
         return warehouse, last
 
     def _serve(
-        self, topology: Topology, warehouse: Warehouse, last: Commit, until_idle: bool, seconds: float | None
+        self, topology: Topology, warehouse: Warehouse, last: CommitHeader, until_idle: bool, seconds: float | None
     ) -> None:
         if seconds is not None and self._deadline is None:
             self._deadline = time.monotonic() + seconds
@@ -250,29 +244,30 @@ class Coordinator:
             elif stopped:
                 return
 
-    def _recover(self, warehouse: Warehouse, last: Commit, error: CommitUnknown) -> Commit:
+    def _recover(self, warehouse: Warehouse, last: CommitHeader, error: CommitUnknown) -> CommitHeader:
         """An append with an unknown outcome counts as a crash: fence, read the last header, go on from there."""
         self._reporter.say(str(error))
         self._failures.append(last.number)
-        in_a_row = self._failures[-ATTEMPTS:].count(last.number)
-        if in_a_row == ATTEMPTS or self._spark_lost(patience=1.0) or self._stop.wait(in_a_row):
+        in_a_row = self._failures.count(last.number)
+        given_up = APPEND.exhausted(in_a_row) or self._spark_lost(patience=1.0)
+        if given_up or self._stop.wait(APPEND.wait(in_a_row)):
             raise error
         try:
             header = warehouse.fence(take_over=not self._lock.held)
         except CommitUnknown as again:
             return self._recover(warehouse, last, again)
         self._epoch = warehouse.epoch
-        return _commit_of(header) if header is not None else last
+        return header if header is not None else last
 
     # Keeping.
 
-    def _keep(self, topology: Topology, warehouse: Warehouse, last: Commit, until_idle: bool) -> Commit:
+    def _keep(self, topology: Topology, warehouse: Warehouse, last: CommitHeader, until_idle: bool) -> CommitHeader:
         pipeline = Pipeline(
             topology,
             warehouse,
             last,
             through_spark=self._answer_through_spark(topology),
-            spark=self.spark,
+            read=reads_spilled(self.spark()),
             record=self._record,
             together=self._availability.together,
         )
@@ -283,12 +278,10 @@ class Coordinator:
         maintenance.still, maintenance.given_up = set(self._availability.still), self._availability.given_up
         if warehouse.unpublished:
             maintenance.fold_soon()
-        handler = RequestHandler(self.project.warehouse, self._cutover, pipeline)
+        handler = RequestHandler(warehouse, self._cutover, pipeline)
         quiet = _Quiet(pipeline)
-        self._document, self._next_document = (
-            status.document(pipeline, self._availability.down, self._availability.problems),
-            0.0,
-        )
+        self._status = observe(pipeline, self._availability.down, self._availability.problems)
+        self._next_status = 0.0
         self._heartbeat()
 
         def done() -> bool:
@@ -296,9 +289,9 @@ class Coordinator:
                 return True
             handler.look()
             self._unstage(pipeline)
-            if time.monotonic() >= self._next_document:
-                self._document = status.document(pipeline, self._availability.down, self._availability.problems)
-                self._next_document = time.monotonic() + BEAT
+            if time.monotonic() >= self._next_status:
+                self._status = observe(pipeline, self._availability.down, self._availability.problems)
+                self._next_status = time.monotonic() + BEAT
                 self._availability.mind(pipeline)
             if self._stop.is_set() or (self._deadline is not None and time.monotonic() >= self._deadline):
                 return True
@@ -332,7 +325,7 @@ class Coordinator:
             handler.abandon()
             self._cutover.abandon()
             self.pipeline = None
-            self._document = status.document(pipeline, self._availability.down, self._availability.problems)
+            self._status = observe(pipeline, self._availability.down, self._availability.problems)
         return pipeline.committer.last
 
     def _beat(self) -> None:
@@ -358,12 +351,13 @@ class Coordinator:
             if self.pipeline is not None and (lost := self._spark_lost()) is not None:
                 self.pipeline.fail(lost)
             self._heartbeat()
-            if "sources" in self._document:
-                self._reporter.status(self._document)
+            if self._status is not None:
+                self._reporter.status(self._status)
 
     def _heartbeat(self, stopped: bool = False) -> None:
         with suppress(OSError):  # a full disk: the coordinator works on, and tries again
-            write_heartbeat(self._layout.control, {**self._document, "epoch": self._epoch, "stopped": stopped})
+            said = self._status.document() if self._status else {"state": "starting"}
+            write_heartbeat(self._layout.control, {**said, "epoch": self._epoch, "stopped": stopped})
 
     def _answer_through_spark(self, topology: Topology) -> SparkAnswer:
         def answer(source: Source, query: Query) -> tuple[tuple[Relation, ...], Seen]:
@@ -403,7 +397,3 @@ class _Quiet:
             return False
         self._since = self._since or now
         return now - self._since >= 0.3
-
-
-def _commit_of(header: Header) -> Commit:
-    return Commit(header.number, header.committed_at, header.positions, header.as_of, header.identity)

@@ -1,31 +1,28 @@
 """Prometheus metrics of a running coordinator, on a loopback port.
 
-They are made of the document that the coordinator writes with every heartbeat (`status`), when somebody reads them: so
-they cost nothing in between, and say what `strobe status` says. Counters begin anew whenever the coordinator does.
+They are made of the status that the coordinator reports with every heartbeat, when somebody reads them: so they cost
+nothing in between, and say what `strobe status` says. Counters begin anew whenever the coordinator does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime
-from typing import Any
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from strobe.coordinator.status import MaintainedView, SourceStatus, StaleView, Status, ViewStatus, WatchedSource
 from strobe.errors import UserError
 
 LOOPBACK = "127.0.0.1"
 
-Document = Mapping[str, Any]
-
 
 class StatusCollector(Collector):
-    """Reads the document anew for every scrape."""
+    """Reads the status for every scrape."""
 
-    def __init__(self, project: str, read: Callable[[], Document]) -> None:
+    def __init__(self, project: str, read: Callable[[], Status | None]) -> None:
         self._project = project
         self._read = read
 
@@ -34,34 +31,35 @@ class StatusCollector(Collector):
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        document = self._read()
-        kept = "sources" in document
-        yield self._one(GaugeMetricFamily, "strobe_coordinator_up", "1 while views are kept, 0 before.", int(kept))
-        if kept:
-            yield from self._whole(document)
-            yield from self._sources(document["sources"])
-            yield from self._views(document["views"])
+        status = self._read()
+        kept = int(status is not None)
+        yield self._one(GaugeMetricFamily, "strobe_coordinator_up", "1 while views are kept, 0 before.", kept)
+        if status is not None:
+            yield from self._whole(status)
+            yield from self._sources(status.sources)
+            yield from self._views(status.views)
 
-    def _whole(self, document: Document) -> Iterator[Metric]:
-        waiting, appends = document["waiting"], document["appends"]
+    def _whole(self, status: Status) -> Iterator[Metric]:
+        waiting, appends = status.waiting, status.appends
         for kind, name, help_, value in (
-            (CounterMetricFamily, "strobe_commits", "The number of the last commit.", document["commit"]),
-            (CounterMetricFamily, "strobe_appends", "Appends to the log.", appends["number"]),
-            (CounterMetricFamily, "strobe_append_seconds", "Seconds that appends took.", appends["milliseconds"] / 1e3),
-            (GaugeMetricFamily, "strobe_view_update_table_rows", "Rows of the view-update table.", waiting["rows"]),
+            (CounterMetricFamily, "strobe_commits", "The number of the last commit.", status.commit),
+            (CounterMetricFamily, "strobe_appends", "Appends to the log.", appends.number),
+            (CounterMetricFamily, "strobe_append_seconds", "Seconds that appends took.", appends.milliseconds / 1e3),
+            (GaugeMetricFamily, "strobe_view_update_table_rows", "Rows of the view-update table.", waiting.rows),
             (
                 GaugeMetricFamily,
                 "strobe_waiting_transactions",
                 "Warehouse transactions that wait for an append.",
-                waiting["commits"],
+                waiting.commits,
             ),
         ):
             yield self._one(kind, name, help_, value)
 
-    def _sources(self, sources: Mapping[str, Document]) -> Iterator[Metric]:
-        up = {(name,): int(said.get("state") == "watched") for name, said in sources.items()}
+    def _sources(self, sources: Mapping[str, SourceStatus]) -> Iterator[Metric]:
+        up = {(name,): int(said.state == "watched") for name, said in sources.items()}
         yield self._many(GaugeMetricFamily, "strobe_source_up", "1 while a source is read.", ["source"], up.items())
-        for name, help_, what, unit in (
+        asked = {name: said.asked for name, said in sources.items() if isinstance(said, WatchedSource)}
+        for metric, help_, what, unit in (
             ("strobe_source_queries", "Queries asked.", "queries", 1),
             ("strobe_source_snapshots", "Snapshots in which they were answered.", "snapshots", 1),
             ("strobe_source_keys", "Keys asked for.", "keys", 1),
@@ -70,30 +68,28 @@ class StatusCollector(Collector):
             ("strobe_source_seconds", "Seconds that answers took.", "milliseconds", 1000),
             ("strobe_source_spark_queries", "Queries that Spark answered.", "through_spark", 1),
         ):
-            found = {(s,): said["asked"][what] / unit for s, said in sources.items() if said.get("asked")}
-            yield self._many(CounterMetricFamily, name, help_, ["source"], found.items())
+            found = {(name,): getattr(counts, what) / unit for name, counts in asked.items()}
+            yield self._many(CounterMetricFamily, metric, help_, ["source"], found.items())
 
-    def _views(self, views: Mapping[str, Document]) -> Iterator[Metric]:
-        stale = {(name,): int(said["stale"]) for name, said in views.items()}
+    def _views(self, views: Mapping[str, ViewStatus]) -> Iterator[Metric]:
+        stale = {(name,): int(isinstance(said, StaleView)) for name, said in views.items()}
         yield self._many(
             GaugeMetricFamily, "strobe_view_stale", "1 while a source of it is down.", ["view"], stale.items()
         )
-        kept = {name: said for name, said in views.items() if not said["stale"]}
+        kept = {name: said for name, said in views.items() if isinstance(said, MaintainedView)}
         for kind, name, help_, what in (
             (GaugeMetricFamily, "strobe_view_waiting_updates", "Updates that wait for this view.", "queue"),
             (CounterMetricFamily, "strobe_view_dropped", "Transactions found irrelevant.", "dropped"),
             (CounterMetricFamily, "strobe_view_compensations", "Answers put right.", "compensations"),
         ):
-            yield self._many(kind, name, help_, ["view"], [((view,), said[what]) for view, said in kept.items()])
+            yield self._many(
+                kind, name, help_, ["view"], [((view,), getattr(said, what)) for view, said in kept.items()]
+            )
         pairs = ["view", "source"]
-        behind = {(view, source): n for view, said in kept.items() for source, n in said["behind"].items()}
+        behind = {(view, source): n for view, said in kept.items() for source, n in said.behind.items()}
         help_ = "0 when all that was read of a source is shown; else the age of the newest thing shown."
         yield self._many(GaugeMetricFamily, "strobe_view_behind_seconds", help_, pairs, behind.items())
-        as_of = {
-            (view, source): datetime.fromisoformat(time).timestamp()
-            for view, said in kept.items()
-            for source, time in said["as_of"].items()
-        }
+        as_of = {(view, source): time.timestamp() for view, said in kept.items() for source, time in said.as_of.items()}
         help_ = "The source's own commit time of the newest transaction shown."
         yield self._many(GaugeMetricFamily, "strobe_view_as_of_timestamp_seconds", help_, pairs, as_of.items())
 
@@ -115,7 +111,7 @@ class StatusCollector(Collector):
 
 
 @contextmanager
-def serving(port: int, project: str, read: Callable[[], Document]) -> Iterator[int]:
+def serving(port: int, project: str, read: Callable[[], Status | None]) -> Iterator[int]:
     """Serve `/metrics` on this port of the loopback interface (0 takes a free one); the port."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(StatusCollector(project, read))

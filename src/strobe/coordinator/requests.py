@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
 from strobe.apply.cutover import Cutover
@@ -11,11 +10,11 @@ from strobe.coordinator.availability import Availability
 from strobe.errors import NotNow, SourceUnavailable, UserError
 from strobe.pipeline.background import aside
 from strobe.pipeline.pipeline import BRING, PAUSE, Operation, Pipeline
+from strobe.retry import REBUILD
 from strobe.warehouse.control import requests
+from strobe.warehouse.warehouse import Warehouse
 
 EDITS = ("rebuild", "apply")
-REBUILD_EVERY = 30.0
-"""Seconds between two attempts to rebuild views unasked."""
 FREEZE = 60.0
 """Seconds for which a coordinator stands still for an auditor that has gone silent."""
 
@@ -23,8 +22,9 @@ FREEZE = 60.0
 class RequestHandler:
     """Takes up requests from the mailbox, one at a time, and answers every one of them."""
 
-    def __init__(self, warehouse: Path, cutover: Cutover, pipeline: Pipeline) -> None:
+    def __init__(self, warehouse: Warehouse, cutover: Cutover, pipeline: Pipeline) -> None:
         self._warehouse = warehouse
+        self._mailbox = warehouse.layout.control
         self._cutover, self._coordinator = cutover, pipeline
         self._next_look = self._next_rebuild = 0.0
         self._open: str | None = None
@@ -37,7 +37,7 @@ class RequestHandler:
         if now < self._next_look:
             return
         self._next_look = now + 0.1
-        for number, document in requests.requests(self._warehouse):
+        for number, document in requests.requests(self._mailbox):
             self._take(number, document)
 
     def rebuild(self, availability: Availability) -> None:
@@ -46,13 +46,13 @@ class RequestHandler:
             self._coordinator.start_operation(self._rebuild(availability))
 
     def _rebuild(self, availability: Availability) -> Operation:
-        yield from self._cutover.rebuild_lost(self._coordinator, availability)
-        self._next_rebuild = time.monotonic() + REBUILD_EVERY
+        yield from self._cutover.rebuild_lost(self._warehouse, self._coordinator, availability)
+        self._next_rebuild = time.monotonic() + REBUILD.wait(1)
 
     def put_back(self) -> None:
         """The coordinator starts anew without some views: an edit that was under way is begun anew with it."""
         if self._open is not None and self._document.get("kind") in EDITS and not self._cutover.ready:
-            requests.put_back(self._warehouse, self._open, self._document)
+            requests.put_back(self._mailbox, self._open, self._document)
             self._open = None
 
     def _take(self, number: str, document: dict[str, Any]) -> None:
@@ -75,8 +75,8 @@ class RequestHandler:
 
     def _edit(self, number: str, document: dict[str, Any]) -> Operation:
         if document["kind"] == "rebuild":
-            return self._cutover.rebuild(self._coordinator, number, str(document["view"]))
-        return self._cutover.apply(self._coordinator, number, bool(document.get("drop_tables")))
+            return self._cutover.rebuild(self._warehouse, self._coordinator, number, str(document["view"]))
+        return self._cutover.apply(self._warehouse, self._coordinator, number, bool(document.get("drop_tables")))
 
     def _start(self, number: str, document: dict[str, Any], operation: Operation) -> None:
         self._open, self._document, self._brought = number, document, None
@@ -88,7 +88,7 @@ class RequestHandler:
             yield from operation
         except (UserError, NotNow, SourceUnavailable) as error:
             self._coordinator.resume()
-            requests.reply(self._warehouse, (self._brought or {}).get("request", number), error.document())
+            requests.reply(self._mailbox, (self._brought or {}).get("request", number), error.document())
         self._open = None
 
     def abandon(self) -> None:
@@ -98,17 +98,17 @@ class RequestHandler:
             self._refuse((self._brought or {}).get("request", self._open), "the coordinator was interrupted")
 
     def _refuse(self, number: str, why: str) -> None:
-        requests.reply(self._warehouse, number, NotNow(why, fix="Try again.").document())
+        requests.reply(self._mailbox, number, NotNow(why, fix="Try again.").document())
 
     def _fold(self, request: str) -> Operation:
         """Bring the view tables up to the last commit."""
-        yield from aside(self._coordinator.warehouse.fold, "fold")
-        requests.reply(self._warehouse, request, {"commit": self._coordinator.committer.last.number})
+        yield from aside(self._warehouse.fold, "fold")
+        requests.reply(self._mailbox, request, {"commit": self._coordinator.committer.last.number})
 
     def _audit(self, request: str) -> Operation:
         """Stand still until the auditor has read the sources, commit exactly the vector that it read, and go on."""
         yield from self._coordinator.pause(PAUSE)
-        requests.reply(self._warehouse, request, {"freeze": request})
+        requests.reply(self._mailbox, request, {"freeze": request})
         self._frozen_until = time.monotonic() + FREEZE
         while self._brought is None:
             if time.monotonic() > self._frozen_until:
@@ -121,4 +121,4 @@ class RequestHandler:
         yield from self._coordinator.bring_to(vector, BRING)
         commit = self._coordinator.committer.last.number
         self._coordinator.resume()
-        requests.reply(self._warehouse, self._brought["request"], {"commit": commit})
+        requests.reply(self._mailbox, self._brought["request"], {"commit": commit})

@@ -1,83 +1,197 @@
-"""What a running coordinator says of itself: written with every heartbeat, shown by `strobe status`."""
+"""What a running coordinator says of itself: read off the pipeline, written with every heartbeat, shown by `strobe run`
+and `strobe status`, and served as metrics."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import asdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, Protocol
 
 from strobe.errors import StrobeError
+from strobe.events import Reporter as EventReporter
+from strobe.pipeline.answerer import QueryCounts
 from strobe.pipeline.pipeline import Pipeline
 
 
-def document(
+@dataclass(frozen=True)
+class WatchedSource:
+    """A source that the run reads."""
+
+    position: str
+    """Up to where readers see it."""
+    read: str
+    state: str
+    """watched, paused or retrying"""
+    problem: str | None
+    asked: QueryCounts
+
+
+@dataclass(frozen=True)
+class DetachedSource:
+    """A source that is down, while the views that do not use it are kept."""
+
+    state: str = field(default="down", init=False)
+    problem: str
+
+
+SourceStatus = WatchedSource | DetachedSource
+
+
+@dataclass(frozen=True)
+class MaintainedView:
+    level: str
+    algorithm: str
+    freshness: float
+    queue: int
+    """Updates that wait for it."""
+    waits_for: Sequence[str]
+    dropped: int
+    """Transactions found irrelevant."""
+    compensations: int
+    as_of: Mapping[str, datetime]
+    """By source, its own commit time of the newest transaction shown."""
+    behind: Mapping[str, float]
+    """By source, 0 when all that was read of it is shown; else the age in seconds of the newest thing shown."""
+
+
+@dataclass(frozen=True)
+class StaleView:
+    """A view at the last right state that it had."""
+
+    waits_for: Sequence[str] = ()
+    problem: str | None = None
+    """Why it has to be rebuilt; None where it only waits for sources."""
+
+
+ViewStatus = MaintainedView | StaleView
+
+
+@dataclass(frozen=True)
+class OldestRow:
+    """The first row of the view-update table."""
+
+    update: int
+    waits_for: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Backlog:
+    """What has been read and is not committed."""
+
+    rows: int
+    """Those of the view-update table."""
+    oldest: OldestRow | None
+    parts: Mapping[str, Sequence[str]]
+    """By global transaction, the sources whose part is missing."""
+    commits: int
+    """Warehouse transactions that wait for an append."""
+
+
+@dataclass(frozen=True)
+class Appends:
+    number: int
+    milliseconds: int
+
+
+@dataclass(frozen=True)
+class Status:
+    at: datetime
+    commit: int
+    committed_at: datetime
+    sources: Mapping[str, SourceStatus]
+    views: Mapping[str, ViewStatus]
+    waiting: Backlog
+    appends: Appends
+
+    def document(self) -> dict[str, Any]:
+        """The JSON document of a heartbeat."""
+        return {
+            "at": self.at.isoformat(),
+            "commit": self.commit,
+            "committed_at": self.committed_at.isoformat(),
+            "sources": {name: asdict(source) for name, source in self.sources.items()},
+            "views": {name: _view_document(view) for name, view in self.views.items()},
+            "waiting": asdict(self.waiting),
+            "appends": asdict(self.appends),
+        }
+
+
+def _view_document(view: ViewStatus) -> dict[str, Any]:
+    if isinstance(view, MaintainedView):
+        times = {source: time.isoformat() for source, time in view.as_of.items()}
+        return {"stale": False, **asdict(view), "as_of": times}
+    problem = {} if view.problem is None else {"problem": view.problem}
+    return {"stale": True, "waits_for": list(view.waits_for), **problem}
+
+
+class Reporter(EventReporter, Protocol):
+    """Who tells a person what a coordinator does."""
+
+    def status(self, status: Status) -> None: ...
+
+
+def observe(
     pipeline: Pipeline, detached: Collection[str] = (), still: Mapping[str, StrobeError] | None = None
-) -> dict[str, Any]:
+) -> Status:
     """`detached` are sources that are down, without whose views the others go on; views in `still` have to be
     rebuilt."""
     last = pipeline.committer.last
-    oldest = pipeline.merge.oldest()
-    return {
-        "at": datetime.now(timezone.utc).isoformat(),
-        "commit": last.number,
-        "committed_at": last.committed_at.isoformat(),
-        "sources": {
-            **{name: {"state": "down", "problem": "it cannot be reached; tried again"} for name in detached},
+    oldest = pipeline.engine.oldest()
+    return Status(
+        at=datetime.now(timezone.utc),
+        commit=last.number,
+        committed_at=last.committed_at,
+        sources={
+            **{name: DetachedSource("it cannot be reached; tried again") for name in detached},
             **{name: _source(pipeline, name) for name in pipeline.vector},
         },
-        "views": {
-            **{name: {"stale": True, "waits_for": sorted(detached)} for name in last.positions},
-            **{name: {"stale": True, "waits_for": [], "problem": str(why)} for name, why in (still or {}).items()},
+        views={
+            **{name: StaleView(sorted(detached)) for name in last.positions},
+            **{name: StaleView(problem=str(why)) for name, why in (still or {}).items()},
             **{name: _view(pipeline, name) for name in pipeline.topology.views},
         },
-        "waiting": {
-            "rows": pipeline.merge.size,
-            "oldest": None if oldest is None else {"update": oldest[0], "waits_for": list(oldest[1])},
-            "parts": {name: sorted(missing) for name, missing in pipeline.merge.missing_parts().items()},
-            "commits": pipeline.committer.waiting,
-        },
-        "appends": {
-            "number": pipeline.committer.appends,
-            "milliseconds": round(pipeline.committer.append_seconds * 1000),
-        },
-    }
+        waiting=Backlog(
+            rows=pipeline.engine.size,
+            oldest=None if oldest is None else OldestRow(oldest[0], list(oldest[1])),
+            parts={name: sorted(missing) for name, missing in pipeline.engine.missing_parts().items()},
+            commits=pipeline.committer.waiting,
+        ),
+        appends=Appends(pipeline.committer.appends, round(pipeline.committer.append_seconds * 1000)),
+    )
 
 
-def _source(pipeline: Pipeline, name: str) -> dict[str, Any]:
+def _source(pipeline: Pipeline, name: str) -> WatchedSource:
     monitor = pipeline.monitors[name]
     problem = pipeline.problem(name)
-    return {
-        "position": pipeline.visible(name).text,
-        "read": monitor.position.text,
-        "state": "retrying" if problem else "paused" if monitor.paused else "watched",
-        "problem": str(problem) if problem else None,
-        "asked": {what: round(n) for what, n in asdict(pipeline.answerer.asked[name]).items()},
-    }
+    return WatchedSource(
+        position=pipeline.visible(name).text,
+        read=monitor.position.text,
+        state="retrying" if problem else "paused" if monitor.paused else "watched",
+        problem=str(problem) if problem else None,
+        asked=QueryCounts(**{what: round(n) for what, n in asdict(pipeline.answerer.asked[name]).items()}),
+    )
 
 
-def _view(pipeline: Pipeline, name: str) -> dict[str, Any]:
+def _view(pipeline: Pipeline, name: str) -> MaintainedView:
     planned = pipeline.topology.views[name]
     worker = pipeline.workers[name]
     down = [s for s in planned.view.sources if pipeline.problem(s)]
-    as_of = pipeline.committer.last.as_of.get(name, {})
-    return {
-        "stale": False,
-        "level": planned.level,
-        "algorithm": planned.algorithm.name,
-        "freshness": planned.freshness,
-        "queue": pipeline.merge.waiting_for(name),
-        "waits_for": down or list(worker.waits_for),
-        "dropped": pipeline.integrator.dropped[name],
-        "compensations": worker.compensations,
-        "as_of": {source: time.isoformat() for source, time in as_of.items()},
-        "behind": {source: _behind(pipeline, name, source) for source in planned.view.sources},
-    }
+    return MaintainedView(
+        level=planned.level,
+        algorithm=planned.algorithm.name,
+        freshness=planned.freshness,
+        queue=pipeline.engine.waiting_for(name),
+        waits_for=down or list(worker.waits_for),
+        dropped=pipeline.engine.dropped[name],
+        compensations=worker.compensations,
+        as_of=dict(pipeline.committer.last.as_of.get(name, {})),
+        behind={source: _behind(pipeline, name, source) for source in planned.view.sources},
+    )
 
 
 def _behind(pipeline: Pipeline, view: str, source: str) -> float:
-    """0 when the view shows all that was read of a source which can be read; else how old the newest thing is that it
-    shows, by the source's own commit time where it tells one."""
+    """By the source's own commit time, where it tells one."""
     monitor, last = pipeline.monitors[source], pipeline.committer.last
     if not pipeline.problem(source) and monitor.position <= pipeline.visible(source):
         return 0.0

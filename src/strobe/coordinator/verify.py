@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from strobe.errors import RelationLost, SourceLost, UserError
+from strobe.messages import CommitHeader
 from strobe.sources.base import Source
-from strobe.warehouse.records import Commit
 
 
-def verify_source(source: Source, last: Commit, users: list[str]) -> dict[str, SourceLost]:
+def verify_source(source: Source, last: CommitHeader, users: list[str]) -> dict[str, SourceLost]:
     """Returns the views that the source's log does not reach back to any more, and why; raises what all have lost."""
     same_source(source, last, users)
     stand: dict[str, list[str]] = {}
@@ -26,7 +26,7 @@ def verify_source(source: Source, last: Commit, users: list[str]) -> dict[str, S
     return lost
 
 
-def same_source(source: Source, last: Commit, users: list[str]) -> None:
+def same_source(source: Source, last: CommitHeader, users: list[str]) -> None:
     """Raise `SourceLost` if it is another one than when the views were loaded, or cannot tell."""
     known = last.identity.get(source.name)
     try:

@@ -8,8 +8,8 @@ in itself. A handle stands for the sum of them. Two kinds of files:
   (`_before`), and the row that is there after it, if one is (`_count` 1). The first piece that touched a key says what
   was there before the transaction, the last one what is there after it.
 
-Nothing is computed with a handle. The pipeline reads it into Spark (`in_spark`), where rows of any number are summed
-and joined; where there is no Spark, into memory (`collect`).
+Nothing is computed with a handle. The pipeline reads it into Spark (`spark.spilled`), where rows of any number are
+summed and joined; where there is no Spark, into memory (`collect`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 
@@ -26,11 +25,6 @@ from strobe.algebra.bag import Bag, Row
 from strobe.algebra.relation import Relation
 from strobe.data.arrow import from_arrow
 from strobe.errors import BrokenInvariant
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from strobe.spark.relation import SparkRelation
 
 FOLDER = "spilled"
 """Under `staging`. Everything in it is temporary."""
@@ -130,23 +124,3 @@ def file_columns(columns: Mapping[str, str], key: Sequence[str]) -> dict[str, st
     if key:
         found |= {PIECE: "int", BEFORE: "boolean"} | {f"k{i}": columns[name] for i, name in enumerate(key)}
     return found
-
-
-def in_spark(spark: SparkSession, spilled: Spilled, types: Mapping[str, str]) -> SparkRelation:
-    """The rows as data in Spark; `types` are those of the attributes that they may be joined with."""
-    from pyspark.sql import functions as F  # noqa: N812  # the name by which Spark's users know it
-
-    from strobe.spark.relation import SparkRelation
-
-    schema = ", ".join(f"{name} {ddl}" for name, ddl in spilled.schema().items())
-    frame = spark.read.schema(schema).parquet(str(spilled.folder / spilled.name))
-    names = [*(f"c{i}" for i in range(len(spilled.columns))), COUNT]
-    if not spilled.key:
-        return SparkRelation(frame.select(*names), spilled.attributes, types, net=spilled.pieces == 1)
-    by_key = frame.groupBy(*(f"k{i}" for i in range(len(spilled.key))))
-    if spilled.gone:
-        first = by_key.agg(F.min_by(BEFORE, PIECE).alias(BEFORE)).where(BEFORE)
-        keys = [F.col(f"k{i}").alias(f"c{i}") for i in range(len(spilled.key))]
-        return SparkRelation(first.select(*keys, F.lit(1).cast("bigint").alias(COUNT)), spilled.key, types, net=True)
-    last = by_key.agg(F.max_by(F.struct(*names), PIECE).alias("last")).select("last.*")
-    return SparkRelation(last.where(F.col(COUNT) == 1), spilled.attributes, types, net=True)

@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from strobe.auditor.compare import Difference
+from strobe.coordinator.status import MaintainedView, Status, WatchedSource
 from strobe.demo import shop
 from strobe.demo.history import Archive
 from strobe.demo.oracle import Verdict, Wrong
@@ -35,7 +36,7 @@ class Screen:
     def __init__(self, console: Console, seconds: float) -> None:
         self._console = console
         self._seconds = seconds
-        self._status: dict[str, Any] | None = None
+        self._status: Status | None = None
         self._began = time.monotonic()
 
     # What the coordinator says.
@@ -45,8 +46,8 @@ class Screen:
 
     def loading(self, source: str, rows: int) -> None: ...
 
-    def status(self, document: dict[str, Any]) -> None:
-        self._status = document
+    def status(self, status: Status) -> None:
+        self._status = status
 
     # Before.
 
@@ -94,12 +95,14 @@ class Screen:
             if self._status is not None:
                 self.step(self._summary(archive, self._status))
 
-    def _summary(self, archive: Archive, status: dict[str, Any]) -> str:
+    def _summary(self, archive: Archive, status: Status) -> str:
         changes = sum(recorder.changed for recorder in archive.recorders.values())
-        asked = sum(source["asked"]["queries"] for source in status["sources"].values())
-        behind = max(_behind(archive, status, source) for source in archive.recorders)
+        watched = _watched(status)
+        asked = sum(source.asked.queries for source in watched.values())
+        ages = (recorder.age(watched[name].position) for name, recorder in archive.recorders.items() if name in watched)
+        behind = max(ages, default=0.0)
         return (
-            f"{changes:,} rows changed in the databases, commit {status['commit']:,}, {asked:,} questions asked; "
+            f"{changes:,} rows changed in the databases, commit {status.commit:,}, {asked:,} questions asked; "
             f"readers are {behind:.1f} s behind"
         )
 
@@ -160,31 +163,33 @@ class Screen:
             self._console.print(text, width=min(self._console.width, WIDEST) if isinstance(text, Text) else None)
 
 
-def _behind(archive: Archive, status: Mapping[str, Any], source: str) -> float:
-    return archive.recorders[source].age(status["sources"][source]["position"])
+def _watched(status: Status) -> dict[str, WatchedSource]:
+    return {name: source for name, source in status.sources.items() if isinstance(source, WatchedSource)}
 
 
-def _sources(archive: Archive, status: Mapping[str, Any]) -> Table:
+def _sources(archive: Archive, status: Status) -> Table:
     table = Table("source", box=None, pad_edge=False, padding=(0, 3, 0, 0))
     for title in ("rows changed", "visible", "behind"):
         table.add_column(title, justify="right")
+    watched = _watched(status)
     for name, recorder in archive.recorders.items():
-        visible = recorder.passed(status["sources"][name]["position"])
-        behind = f"{_behind(archive, status, name):.1f} s"
-        table.add_row(f"{name} ({recorder.kind})", f"{recorder.changed:,}", f"{visible:,}", behind)
+        if source := watched.get(name):
+            visible, behind = recorder.passed(source.position), f"{recorder.age(source.position):.1f} s"
+            table.add_row(f"{name} ({recorder.kind})", f"{recorder.changed:,}", f"{visible:,}", behind)
     for name in archive.drops:
-        read, visible = (archive.order(name, status["sources"][name][what]) - 1 for what in ("read", "position"))
-        table.add_row(f"{name} (CSV)", f"{read} drops", f"{visible} drops", "")
+        if source := watched.get(name):
+            read, visible = (archive.order(name, position) - 1 for position in (source.read, source.position))
+            table.add_row(f"{name} (CSV)", f"{read} drops", f"{visible} drops", "")
     return table
 
 
-def _views(status: Mapping[str, Any]) -> Table:
+def _views(status: Status) -> Table:
     table = Table("view", "Strobe", "naive maintainer", box=None, pad_edge=False, padding=(0, 3, 0, 0))
     for view in shop.VIEWS:
-        strobe, naive = status["views"][view], status["views"][f"{view}_naive"]
-        table.add_row(
-            view, f"{strobe['level']}, {strobe['queue']} in flight", f"believes answers, {naive['queue']} in flight"
-        )
+        strobe, naive = status.views[view], status.views[f"{view}_naive"]
+        if isinstance(strobe, MaintainedView) and isinstance(naive, MaintainedView):
+            kept = f"{strobe.level}, {strobe.queue} in flight"
+            table.add_row(view, kept, f"believes answers, {naive.queue} in flight")
     return table
 
 

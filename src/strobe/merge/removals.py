@@ -17,31 +17,7 @@ from strobe.algebra.bag import Bag, Row
 from strobe.algebra.relation import Relation
 from strobe.algebra.view import View
 from strobe.errors import BrokenInvariant
-from strobe.messages import ActionList, KeyDelete
-
-
-@dataclass(frozen=True)
-class Removal:
-    """What a commit takes out of a view, before it adds anything."""
-
-    deletes: tuple[KeyDelete, ...] = ()
-    everything: bool = False
-
-    @property
-    def empty(self) -> bool:
-        return not self.deletes and not self.everything
-
-    def rest(self, rows: Relation) -> Relation:
-        """What it leaves of these rows."""
-        if self.everything:
-            return Bag(rows.attributes)
-        for delete in self.deletes:
-            rows = rows.key_delete(delete.keys, [(a, a) for a in delete.keys.attributes])
-        return rows
-
-    def then(self, other: Removal) -> Removal:
-        """Both, one after the other."""
-        return other if other.everything else Removal(self.deletes + other.deletes, self.everything)
+from strobe.messages import ActionList, KeyDelete, Removal
 
 
 def combined(actions: Iterable[ActionList]) -> tuple[dict[str, Removal], dict[str, Relation]]:

@@ -23,8 +23,9 @@ from strobe.algebra.relation import Relation
 from strobe.errors import LostGuarantee, StrobeError
 from strobe.failpoints import reach
 from strobe.messages import Answer, Lookup, Query, Seen
-from strobe.retry import Backoff
-from strobe.sources.base import Reader, Source, TooLarge, answer_within, read_bag
+from strobe.retry import ASK_SOURCE, Retry
+from strobe.sources.base import Reader, Source, TooLarge
+from strobe.sources.lookups import answer_within, read_bag
 
 DRIVER_ROWS = 100_000
 """Answers with more rows than this are read and joined by Spark."""
@@ -40,7 +41,7 @@ SAMPLE = 50
 
 
 @dataclass
-class Asked:
+class QueryCounts:
     """What a source was asked so far."""
 
     queries: int = 0
@@ -88,7 +89,7 @@ class Answerer:
         }
         self._waiting: dict[str, deque[Query]] = {name: deque() for name in self._sources}
         self._at_home = ThreadPoolExecutor(1, thread_name_prefix="answer-copies")
-        self.asked = {name: Asked() for name in self._sources}
+        self.asked = {name: QueryCounts() for name in self._sources}
         self.problems: dict[str, StrobeError] = {}
 
     def ask(self, query: Query) -> None:
@@ -123,7 +124,7 @@ class Answerer:
     def _answer(self, queries: list[Query], answers: Answers) -> None:
         """Until all have been answered. What one of them meets must not hold up the others: after a failure they wait
         in line again, and the first is tried alone."""
-        backoff = Backoff(self._stop)
+        retry = Retry(ASK_SOURCE, self._stop.wait)
         while queries and not self._stop.is_set():
             source = queries[0].source
             try:
@@ -136,7 +137,7 @@ class Answerer:
                 self.problems[source] = error
                 self._wait_in_line(queries[1:])
                 del queries[1:]
-                if not backoff.pause():
+                if not retry.again():
                     return
             except BaseException as error:  # nobody waits for this future: hand the failure to the coordinator
                 self._fail(error)

@@ -12,21 +12,20 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta, timezone
+from dataclasses import dataclass
+from datetime import datetime, timezone
 
 from strobe.algebra.view import View
-from strobe.merge.removals import combined
-from strobe.messages import Position, WarehouseTransaction
+from strobe.engine.commits import Commits, absorbed
+from strobe.messages import Commit, CommitHeader, Position, WarehouseTransaction
 from strobe.pipeline.batching import Batching
-from strobe.warehouse.records import Commit
-from strobe.warehouse.warehouse import Warehouse
+from strobe.pipeline.sink import Sink
 
 QUIET = 30.0
 """Seconds after which positions that moved without rows are made durable."""
 
 
-Final = Callable[[Commit, Sequence[Commit]], Commit | None]
+Final = Callable[[CommitHeader, Sequence[Commit]], CommitHeader | None]
 """A last commit: given the one before it, and the commits up to there that it has to append with itself; none of them,
 if it returns nothing."""
 
@@ -42,8 +41,8 @@ class Waiting:
 class Committer(threading.Thread):
     def __init__(
         self,
-        warehouse: Warehouse,
-        last: Commit,
+        sink: Sink,
+        last: CommitHeader,
         views: Mapping[str, View],
         floors: Mapping[str, Mapping[str, Position]],
         *,
@@ -55,11 +54,9 @@ class Committer(threading.Thread):
         Views in `unguaranteed` keep no step with the others: they are where their own action lists say.
         """
         super().__init__(name="committer", daemon=True)
-        self._warehouse = warehouse
-        self._views = dict(views)
-        self._floors = floors
-        self._unguaranteed = frozenset(unguaranteed)
-        self._last = self._durable = last
+        self._sink = sink
+        self._commits = Commits(last, views, floors, unguaranteed)
+        self._durable = last
         self._fail = fail
         self._queue: deque[Waiting] = deque()
         self._moved: WarehouseTransaction | None = None
@@ -88,7 +85,7 @@ class Committer(threading.Thread):
             return len(self._queue)
 
     @property
-    def last(self) -> Commit:
+    def last(self) -> CommitHeader:
         """The last commit that is durable."""
         return self._durable
 
@@ -102,7 +99,7 @@ class Committer(threading.Thread):
                 self._queue.append(Waiting(transaction, time.monotonic() + QUIET, False))
             else:
                 self._moved_at = self._moved_at if self._moved else time.monotonic()
-                self._moved = _after(self._moved, transaction)
+                self._moved = absorbed(self._moved, transaction)
                 if not self._working:
                     self.visible = {**self.visible, **transaction.positions}
 
@@ -131,11 +128,9 @@ class Committer(threading.Thread):
     def hand_over(self) -> list[Commit]:
         """All that is waiting, as commits that somebody else appends; while this is held, and not working."""
         with self._changed:
-            commits = []
+            commits: list[Commit] = []
             while self._queue or self._moved is not None:
-                for transaction in self._take():
-                    self._last = self._numbered(transaction)
-                    commits.append(self._last)
+                commits += [self._numbered(transaction) for transaction in self._take()]
             self._working = False
             return commits
 
@@ -168,7 +163,7 @@ class Committer(threading.Thread):
             commits = self.hand_over() if final else []
             self._working = final is not None
         if final is not None:
-            self._durable = final(self._last, commits) or self._durable
+            self._durable = final(self._commits.last, commits) or self._durable
         with self._changed:
             self._working = False
 
@@ -204,7 +199,7 @@ class Committer(threading.Thread):
         while self._queue and len(batch) < most:
             waiting = self._queue.popleft()
             empty = all(action.empty for action in waiting.transaction.actions)
-            moved = _after(moved, waiting.transaction)
+            moved = absorbed(moved, waiting.transaction)
             if not empty or waiting.keep:
                 batch.append(moved)
                 moved = None
@@ -215,66 +210,17 @@ class Committer(threading.Thread):
         return batch
 
     def _commit(self, batch: list[WarehouseTransaction]) -> None:
-        commits = []
-        for transaction in batch:
-            self._last = self._numbered(transaction)
-            commits.append(self._last)
+        commits = [self._numbered(transaction) for transaction in batch]
         started = time.perf_counter()
-        self._warehouse.append(commits)
+        durable = self._sink.append(commits)
         seconds = time.perf_counter() - started
         self.batching.took(len(batch), seconds)
         self.appends += 1
         self.append_seconds += seconds
-        self._durable = self._last
+        self._durable = durable
         with self._changed:
             for transaction in (*batch, *([self._moved] if self._moved else [])):
                 self.visible = {**self.visible, **transaction.positions}
 
     def _numbered(self, transaction: WarehouseTransaction) -> Commit:
-        """The next commit. Times never go back, even if the clock does."""
-        removals, changes = combined(transaction.actions)
-        return Commit(
-            number=self._last.number + 1,
-            committed_at=max(datetime.now(timezone.utc), self._last.committed_at + timedelta(microseconds=1)),
-            positions={**self._last.positions, **self._vectors(transaction)},
-            as_of={
-                **self._last.as_of,
-                **{
-                    v: {**self._last.as_of.get(v, {}), **self._times(v, view, transaction)}
-                    for v, view in self._views.items()
-                    if view.sources[0] in transaction.positions
-                },
-            },
-            identity=self._last.identity,
-            changes=changes,
-            removals=removals,
-        )
-
-    def _times(self, name: str, view: View, transaction: WarehouseTransaction) -> dict[str, datetime]:
-        """The sources' own commit times; not of transactions that a view which is ahead has reflected long ago."""
-        positions, floors = transaction.positions, self._floors[name]
-        return {s: t for s, t in transaction.as_of.items() if s in view.sources and floors[s] <= positions[s]}
-
-    def _vectors(self, transaction: WarehouseTransaction) -> dict[str, dict[str, str]]:
-        """Where the views stand whose sources took part; other groups' stay where they are."""
-        found = {}
-        for name, view in self._views.items():
-            ahead, floors = transaction.ahead.get(name, {}), self._floors[name]
-            if name in self._unguaranteed:
-                found[name] = {**self._last.positions[name], **{s: p.text for s, p in ahead.items()}}
-            elif view.sources[0] in transaction.positions:
-                places = {s: (transaction.positions[s], floors[s], ahead.get(s, floors[s])) for s in view.sources}
-                found[name] = {s: max(of, key=lambda p: p.order).text for s, of in places.items()}
-        return found
-
-
-def _after(before: WarehouseTransaction | None, transaction: WarehouseTransaction) -> WarehouseTransaction:
-    """A transaction that also moves what an earlier one without rows moved."""
-    if before is None:
-        return transaction
-    return replace(
-        transaction,
-        positions={**before.positions, **transaction.positions},
-        as_of={**before.as_of, **transaction.as_of},
-        ahead={**before.ahead, **transaction.ahead},
-    )
+        return self._commits.next(transaction, datetime.now(timezone.utc))

@@ -1,7 +1,7 @@
 """What transactions hold on to while they are on their way: rows in memory, and files.
 
 Rows in memory are counted, so that sources are left alone while there are too many of them. Rows in files (see
-`data.spilled`) are read into Spark for each view, in the types of its attributes, before a manager gets them.
+`data.spilled`) are read for each view, as a rule into Spark, before a manager gets them.
 
 Files are removed in time, but not too early: the plan of one transaction's commit may read another's rows, which an
 answer had seen or missed. Managers let go of a transaction's rows no later than with its action list. So when a
@@ -13,26 +13,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from strobe.algebra.bag import Bag
 from strobe.algebra.relation import Relation
 from strobe.algebra.view import View
-from strobe.data.spilled import Spilled, in_spark
+from strobe.data.spilled import Spilled
 from strobe.messages import Position, Transaction, Update
 from strobe.sources.net_changes import remove_files
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+Read = Callable[[Relation, Mapping[str, str]], Relation]
+"""Makes of a relation that is not in memory one that can be computed with, in the types of a view's attributes."""
 
-Session = Callable[[], "SparkSession"]
+
+def into_memory(relation: Relation, _types: Mapping[str, str]) -> Relation:
+    return relation.collect()
 
 
 class InFlight:
-    def __init__(self, spark: Session | None, *, keep_files: bool = False) -> None:
-        """Without Spark rows in files are read into memory. Files are kept to the end where a view may be behind what
-        has been committed."""
-        self._spark, self._keep_files = spark, keep_files
+    def __init__(self, read: Read = into_memory, *, keep_files: bool = False) -> None:
+        """Files are kept to the end where a view may be behind what has been committed."""
+        self._read_rows, self._keep_files = read, keep_files
         self.rows = 0
         """Those in memory, of transactions that have not been committed."""
         self._held: list[tuple[str, Position, int]] = []
@@ -85,12 +85,4 @@ class InFlight:
         return replace(update, transaction=replace(transaction, changes=changes, gone=gone))
 
     def _read(self, relation: Relation, view: View) -> Relation:
-        if isinstance(relation, Bag):
-            return relation
-        if isinstance(relation, Spilled) and self._spark is None:
-            return relation.collect()
-        if isinstance(relation, Spilled) and self._spark is not None:
-            return in_spark(self._spark(), relation, view.attribute_types())
-        from strobe.spark.relation import SparkRelation
-
-        return relation.typed(view.attribute_types()) if isinstance(relation, SparkRelation) else relation
+        return relation if isinstance(relation, Bag) else self._read_rows(relation, view.attribute_types())

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from strobe.errors import LostGuarantee, StrobeError
 from strobe.messages import Position, Transaction
-from strobe.retry import Backoff
+from strobe.retry import READ_SOURCE, Retry
 from strobe.sources.base import Source
 from strobe.sources.net_changes import remove_files
 
@@ -42,7 +42,7 @@ class Monitor(threading.Thread):
         self._hold: Position | None = None
 
     def run(self) -> None:
-        backoff = Backoff(self._ended)
+        retry = Retry(READ_SOURCE, self._ended.wait)
         while not self._ended.is_set():
             if self._resting():
                 self._at_rest.set()
@@ -50,19 +50,19 @@ class Monitor(threading.Thread):
                 continue
             self._at_rest.clear()
             try:
-                self._read(backoff)
+                self._read(retry)
                 self.problem = None
             except LostGuarantee as error:
                 self._fail(error)
                 return
             except StrobeError as error:
                 self.problem = error
-                backoff.pause()
+                retry.again()
             except BaseException as error:  # a broken source must not die silently in its thread
                 self._fail(error)
                 return
 
-    def _read(self, backoff: Backoff) -> None:
+    def _read(self, retry: Retry) -> None:
         stops = [*self._stops, *([self._hold] if self._hold else [])]
         for transaction in self.source.transactions(self.position, stops, self._interrupted):
             while not self._room(self.position) and not self._interrupted():
@@ -73,7 +73,7 @@ class Monitor(threading.Thread):
             self._deliver(transaction)
             self.position = transaction.position
             self.problem = None
-            backoff.reset()
+            retry.reset()
             if self._resting():
                 return
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import NoReturn
 
+from strobe.algebra.copies import COPIES, copy_of, copy_sql
 from strobe.algebra.schema import RelationSchema
 from strobe.algebra.sql import compile_view, referenced_relations
 from strobe.algebra.view import View
@@ -15,13 +16,9 @@ from strobe.data.spilled import FOLDER
 from strobe.errors import SourceUnavailable, UserError
 from strobe.managers.base import ViewManager
 from strobe.managers.choice import choose
-from strobe.managers.registry import LEVELS, Algorithm, Setting, asking_itself, copied, keys
-from strobe.sources.base import Source
+from strobe.managers.registry import ALGORITHMS, LEVELS, Algorithm, Setting, asking_itself, copied, keys
+from strobe.sources.base import Source, SparkStarter
 from strobe.sources.registry import open_source
-from strobe.warehouse.layout import COPIES, copy_of, quoted
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True)
@@ -76,11 +73,11 @@ class Topology:
             source.close()
 
 
-def no_spark() -> SparkSession:
+def no_spark() -> NoReturn:
     raise UserError("this needs Spark, which this command does not start", fix="Run `strobe prepare` or `strobe run`.")
 
 
-def open_sources(project: Project, spark: Callable[[], SparkSession] = no_spark) -> dict[str, Source]:
+def open_sources(project: Project, spark: SparkStarter = no_spark) -> dict[str, Source]:
     sources = {
         name: open_source(name, config, project.warehouse, spark, project.name)
         for name, config in project.sources.items()
@@ -121,6 +118,12 @@ def plan_view(name: str, sql: str, config: ViewConfig, relations: Mapping[str, R
     return ViewPlan(view, choice.algorithm, level, choice.because, freshness, choice.higher, config.every)
 
 
+def unguaranteed(project: Project) -> list[str]:
+    """The views that ask for an algorithm without guarantees."""
+    without = {name for name, algorithm in ALGORITHMS.items() if algorithm.level == "none"}
+    return [name for name, view in project.views.items() if view.algorithm in without]
+
+
 def with_copies(view: View, algorithm: Algorithm, cache: Sequence[str]) -> View:
     """The view with the relations marked that are answered from copies at the warehouse."""
     where = f"view {view.name}"
@@ -157,8 +160,7 @@ def copies(views: Mapping[str, ViewPlan]) -> dict[str, ViewPlan]:
     for planned in views.values():
         for relation in (o.relation for o in planned.view.occurrences if o.copied):
             name = copy_of(relation.source, relation.name)
-            columns = ", ".join(quoted(column.name) for column in relation.columns)
-            sql = f"SELECT {columns} FROM {quoted(relation.source)}.{quoted(relation.name)}"
+            sql = copy_sql(relation)
             copy = plan_view(name, sql, ViewConfig(sql=sql), {relation.id: relation}, f"copy of {relation.id}")
             because = f"a copy of {relation.id} for {planned.view.name}"
             found[name] = replace(copy, because=because, freshness=planned.freshness)
@@ -191,7 +193,7 @@ def raise_levels(views: Mapping[str, ViewPlan]) -> dict[str, ViewPlan]:
     return raised
 
 
-def assemble(project: Project, spark: Callable[[], SparkSession] = no_spark) -> Topology:
+def assemble(project: Project, spark: SparkStarter = no_spark) -> Topology:
     """Open the sources and compile the views as strobe.yml has them now."""
     sources = open_sources(project, spark)
     used = {s for config in project.views.values() for s in source_names(config.sql)}

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 from strobe.algebra.schema import RelationSchema
-from strobe.cli.terminal import Document
 from strobe.config.model import Project
 from strobe.errors import StrobeError
 from strobe.planning.topology import ViewPlan, open_sources, plan_view, source_names
-from strobe.report.explain import Asked, asked
+from strobe.report.document import Document
+from strobe.report.explain import LookupStep, asked
 from strobe.sources.base import Finding, Source
 from strobe.warehouse import inspect, tables
 from strobe.warehouse.layout import Layout
@@ -90,7 +90,7 @@ def _costs(project: Project, planned: ViewPlan) -> Iterator[Finding]:
             yield Finding("warning", f"view {planned.view.name}", _slow(each), _remedy(each, kind))
 
 
-def _slow(each: Asked) -> str:
+def _slow(each: LookupStep) -> str:
     relation, changed = each.occurrence.relation, each.changed.relation
     if not each.columns:
         return f"nothing leads from a change of {changed.id} to {relation.id}: every change fetches all its rows"
@@ -98,7 +98,7 @@ def _slow(each: Asked) -> str:
     return f"{relation.id} has no index on the joined column {columns}: a change of {changed.id} makes it scan"
 
 
-def _remedy(each: Asked, kind: str) -> str:
+def _remedy(each: LookupStep, kind: str) -> str:
     if not each.columns:
         return "Join it by equality of plain columns of one type, or keep that relation small."
     columns = ", ".join(each.columns)

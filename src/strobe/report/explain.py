@@ -1,4 +1,5 @@
-"""What a change will cost: for each occurrence that changes, the fragments in the order in which they are asked."""
+"""What `strobe explain` reports: a view's plan, and what a change will cost: for each occurrence that changes, the
+fragments in the order in which they are asked. No JVM."""
 
 from __future__ import annotations
 
@@ -6,18 +7,21 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from strobe.algebra.connected import connected
 from strobe.algebra.substitution import Step, next_fragment
 from strobe.algebra.view import Occurrence, View
-from strobe.cli.terminal import Document
+from strobe.config.model import Project
+from strobe.errors import UserError
 from strobe.managers.registry import keys, one_source
-from strobe.planning.topology import ViewPlan
+from strobe.planning.topology import ViewPlan, open_sources, plan_view, schemas, source_names
+from strobe.report.document import Document
 
 FOUND = ("key", "index", "scan", "all rows")
 """How a look-up finds its rows, by `Step.cost`."""
 
 
 @dataclass(frozen=True)
-class Asked:
+class LookupStep:
     """A look-up that a change of one occurrence leads to."""
 
     changed: Occurrence
@@ -42,16 +46,31 @@ def fragments(view: View, changed: Occurrence, *, whole: bool = False) -> Iterat
         term += [step.occurrence for step in steps]
 
 
-def asked(view: View) -> Iterator[Asked]:
+def asked(view: View) -> Iterator[LookupStep]:
     """Every look-up that any change leads to."""
     for changed in view.occurrences:
         for steps in fragments(view, changed):
             for step in steps:
-                yield Asked(changed, step, view.occurrences[step.occurrence])
+                yield LookupStep(changed, step, view.occurrences[step.occurrence])
 
 
-def explain(planned: ViewPlan) -> Document:
-    """The plan of a view, as data."""
+def explain(project: Project, name: str) -> Document:
+    """The public document: the view's plan, and the views that it shares commits with."""
+    if name not in project.views:
+        raise UserError(f"there is no view {name!r}", fix=f"There are {', '.join(project.views)}.")
+    config = project.views[name]
+    sources = open_sources(project)
+    try:
+        relations = schemas(sources, source_names(config.sql))
+        planned = plan_view(name, config.sql, config, relations, f"{config.origin}: view {name}")
+    finally:
+        for source in sources.values():
+            source.close()
+    groups = connected({other: source_names(view.sql) for other, view in project.views.items()})
+    return {**_plan(planned), "group": sorted(next(group for group in groups if name in group))}
+
+
+def _plan(planned: ViewPlan) -> Document:
     view = planned.view
     return {
         "view": view.name,

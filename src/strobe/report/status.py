@@ -10,16 +10,16 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from strobe.apply import plan
-from strobe.cli.terminal import Document
-from strobe.client.wait import Heard, hear, last_header
+from strobe.client.wait import hear, last_header
 from strobe.config.model import Project
 from strobe.errors import StrobeError
-from strobe.messages import Position
+from strobe.messages import CommitHeader, Position
 from strobe.planning.topology import open_sources
+from strobe.report.document import Document
 from strobe.sources.base import Source
 from strobe.warehouse import inspect
+from strobe.warehouse.control.heartbeat import Heard
 from strobe.warehouse.layout import Layout
-from strobe.warehouse.records import Header
 
 
 def status(project: Project) -> Document:
@@ -49,7 +49,7 @@ def status(project: Project) -> Document:
     }
 
 
-def _sources(project: Project, heard: Heard, header: Header | None) -> Document:
+def _sources(project: Project, heard: Heard, header: CommitHeader | None) -> Document:
     opened = open_sources(project)
     try:
         return {name: _source(source, heard, header) for name, source in opened.items()}
@@ -58,7 +58,7 @@ def _sources(project: Project, heard: Heard, header: Header | None) -> Document:
             source.close()
 
 
-def _source(source: Source, heard: Heard, header: Header | None) -> Document:
+def _source(source: Source, heard: Heard, header: CommitHeader | None) -> Document:
     said = heard.document.get("sources", {}).get(source.name, {}) if heard.alive else {}
     found: Document = {
         "position": said.get("position"),
@@ -82,13 +82,13 @@ def _source(source: Source, heard: Heard, header: Header | None) -> Document:
     return found
 
 
-def _reflected(source: Source, header: Header | None) -> list[Position]:
+def _reflected(source: Source, header: CommitHeader | None) -> list[Position]:
     """The positions of a source at which views stand in the last commit."""
     vectors = header.positions.values() if header else ()
     return [source.position(vector[source.name]) for vector in vectors if source.name in vector]
 
 
-def _lag(source: Source, seen: Position, header: Header | None) -> float | None:
+def _lag(source: Source, seen: Position, header: CommitHeader | None) -> float | None:
     """0 when readers see everything; else how old the newest thing is that they see; None where nobody knows."""
     if source.now() <= seen:
         return 0.0
@@ -101,7 +101,7 @@ def _view(
     project: Project,
     name: str,
     heard: Heard,
-    header: Header | None,
+    header: CommitHeader | None,
     rows: dict[str, int],
     sources: Document,
 ) -> Document:
@@ -126,7 +126,7 @@ def _view(
     }
 
 
-def _rows(layout: Layout, header: Header) -> dict[str, int]:
+def _rows(layout: Layout, header: CommitHeader) -> dict[str, int]:
     """How many rows each view has at the last commit: those in its table, and what the log adds after the last fold."""
     log = inspect.open_log(layout)
     start = {d.view: d.from_commit for d in inspect.definitions(layout.root) if _in_force(d, header)}
@@ -138,7 +138,7 @@ def _rows(layout: Layout, header: Header) -> dict[str, int]:
     return {view: int(table.count()) + added.get(view, 0) for view, table in tables.items()}
 
 
-def _in_force(definition: Any, header: Header) -> bool:
+def _in_force(definition: Any, header: CommitHeader) -> bool:
     return bool(header.generations.get(definition.view) == definition.generation)
 
 

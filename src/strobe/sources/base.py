@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from strobe.algebra.bag import Bag, Row
+from strobe.algebra.bag import Row
 from strobe.algebra.schema import RelationSchema
-from strobe.messages import Lookup, Position, Query, Seen, Transaction
+from strobe.messages import Lookup, Position, Seen, Transaction
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,21 @@ class Shared:
     """In how many portions each relation is read."""
 
 
+SparkStarter = Callable[[], Any]
+"""Returns the Spark session, which is started when it is first needed."""
+
+
+@dataclass(frozen=True)
+class SourceContext:
+    """What a source may need of its project, besides its own configuration."""
+
+    project: str
+    """What is put into a database carries this name."""
+    warehouse: Path
+    spark: SparkStarter | None
+    """None where Spark must not be started."""
+
+
 class Source(ABC):
     """One database. All methods may raise `SourceUnavailable` (try again) or `UserError` (mend something first)."""
 
@@ -107,6 +122,11 @@ class Source(ABC):
     spill: Path | None = None
     """Where the rows of large transactions may go, in files that belong to whoever gets the transaction; None if they
     are to be held in memory."""
+
+    @classmethod
+    @abstractmethod
+    def from_config(cls, name: str, config: Any, context: SourceContext) -> Source:
+        """The source that `strobe.yml` describes under this name."""
 
     @abstractmethod
     def schemas(self) -> tuple[RelationSchema, ...]:
@@ -195,44 +215,3 @@ class Source(ABC):
 
     def close(self) -> None:  # noqa: B027  # optional: most sources hold nothing open between calls
         """Release what is held."""
-
-
-def answer_on_driver(reader: Reader, query: Query, limit: int) -> tuple[tuple[Bag, ...], Seen]:
-    """Answer a query in one snapshot with bags in memory; `TooLarge` if it would hold more than `limit` rows."""
-    seen = reader.open()
-    try:
-        return answer_within(query, limit, lambda lookup, keys, left: read_bag(reader, lookup, keys, left)), seen
-    finally:
-        reader.close()
-
-
-ReadBag = Callable[[Lookup, "list[Row] | None", int], Bag]
-
-
-def answer_within(query: Query, limit: int, read: ReadBag) -> tuple[Bag, ...]:
-    """The same in a snapshot that is open, of which `read` gives what a look-up finds."""
-    found: list[Bag] = []
-    for lookup in query.lookups:
-        found.append(read(lookup, _keys(lookup, found), limit - sum(map(len, found))))
-    return tuple(found)
-
-
-def read_bag(reader: Reader, lookup: Lookup, keys: list[Row] | None, limit: int) -> Bag:
-    """What a look-up finds; `TooLarge` if these are more rows than `limit`."""
-    rows: list[tuple[Any, ...]] = []
-    for row in reader.lookup(lookup, keys):
-        rows.append(row)
-        if len(rows) > limit:
-            raise TooLarge
-    return Bag.of(lookup.columns, rows)
-
-
-def _keys(lookup: Lookup, found: Sequence[Bag]) -> list[Row] | None:
-    if lookup.keys_from is not None:
-        index, columns = lookup.keys_from
-        return [row for row, _ in found[index].keys(columns).items()]
-    if lookup.keys is not None:
-        if not isinstance(lookup.keys, Bag):
-            raise TooLarge
-        return [row for row, _ in lookup.keys.items()]
-    return None

@@ -34,10 +34,10 @@ FEW = 10
 """A relation with less than a tenth of the rows that are held stays in memory."""
 
 Changes = Mapping[str, Relation]
-Saved = Mapping[str, "Net"]
+Saved = Mapping[str, "NetChange"]
 
 
-class Net:
+class NetChange:
     """What a transaction did to one relation."""
 
     key: tuple[str, ...] = ()
@@ -75,7 +75,7 @@ class Net:
     def forget(self) -> None:
         self._counts = {}
 
-    def copy(self) -> Net:
+    def copy(self) -> NetChange:
         same = copy.copy(self)
         for name, value in vars(self).items():
             if isinstance(value, dict):
@@ -83,7 +83,7 @@ class Net:
         return same
 
 
-class KeyedNet(Net):
+class KeyedNetChange(NetChange):
     """The same, where old rows are known by their keys: which of them were there before, and what is there after."""
 
     def __init__(self, columns: Mapping[str, str], key: tuple[str, ...], folder: str = "") -> None:
@@ -122,22 +122,22 @@ class KeyedNet(Net):
         self._before, self._after = {}, {}
 
 
-class Nets:
+class NetChanges:
     """All relations of one transaction after another."""
 
     def __init__(self, folder: Path | None = None) -> None:
         """Pieces go into a folder of their own in `folder`; without one everything is held in memory."""
         self.folder = folder
         self._own: Path | None = None
-        self._nets: dict[str, Net] = {}
+        self._nets: dict[str, NetChange] = {}
         self._changes = self._bytes = 0
 
-    def of(self, relation: str, columns: Mapping[str, str], key: tuple[str, ...] = ()) -> Net:
+    def of(self, relation: str, columns: Mapping[str, str], key: tuple[str, ...] = ()) -> NetChange:
         """The net of one relation; with a key, old rows are known by it."""
         found = self._nets.get(relation)
         if found is None:
             folder = str(len(self._nets))  # a table may have any name
-            found = self._nets[relation] = KeyedNet(columns, key, folder) if key else Net(columns, folder)
+            found = self._nets[relation] = KeyedNetChange(columns, key, folder) if key else NetChange(columns, folder)
         return found
 
     def grew(self, size: int) -> None:
@@ -198,7 +198,7 @@ class Nets:
                 self._spill(self._own, net)
         self._changes, self._bytes = sum(map(len, self._nets.values())), 0
 
-    def _spill(self, own: Path, net: Net) -> None:
+    def _spill(self, own: Path, net: NetChange) -> None:
         if not len(net):
             return
         try:
@@ -211,7 +211,7 @@ class Nets:
         net.forget()
 
 
-def _write(file: Path, net: Net) -> None:
+def _write(file: Path, net: NetChange) -> None:
     schema = file_columns(net.columns, net.key)
     names, types = list(schema), list(schema.values())
     rows = net.piece()

@@ -2,54 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from strobe.errors import UserError
+from strobe.sources.base import Source, SourceContext, SparkStarter
 
-if TYPE_CHECKING:
-    from strobe.sources.base import Source
+KINDS = {
+    "sqlite": "strobe.sources.sqlite.source:SqliteSource",
+    "files": "strobe.sources.files.source:FilesSource",
+    "postgres": "strobe.sources.postgres.source:PostgresSource",
+    "mariadb": "strobe.sources.mariadb.source:MariadbSource",
+    "delta": "strobe.sources.delta.source:DeltaSource",
+}
+"""By type, the module and the class. Imported when it is needed: each brings its driver."""
 
 
-def open_source(
-    name: str, config: Any, warehouse: Path, spark: Callable[[], Any] | None, project: str = "strobe"
-) -> Source:
-    """The source that `strobe.yml` describes under this name. Only sources that read through Spark call `spark`.
-
-    What is put into a database carries the name of the project."""
-    if config.type == "sqlite":
-        from strobe.sources.sqlite.source import SqliteSource
-
-        return SqliteSource(name, config.path)
-    if config.type == "files":
-        from strobe.sources.files.source import FilesSource
-
-        return FilesSource(name, config, warehouse, spark)
-    if config.type == "postgres":
-        from strobe.sources.postgres.connection import Keep, Place, object_name
-        from strobe.sources.postgres.source import PostgresSource
-
-        place = Place(
-            name,
-            config.dsn,
-            config.schema_name,
-            object_name(project, name),
-            config.limits.connections,
-            config.limits.statement_timeout.total_seconds(),
-            Keep(config.slot.warn, config.slot.limit, config.slot.beyond == "rebuild"),
+def open_source(name: str, config: Any, warehouse: Path, spark: SparkStarter | None, project: str = "strobe") -> Source:
+    """The source that `strobe.yml` describes under this name."""
+    if config.type not in KINDS:
+        raise UserError(
+            f"there is no source type {config.type}", where=f"source {name}", fix=f"Known types: {', '.join(KINDS)}."
         )
-        return PostgresSource(place)
-    if config.type == "mariadb":
-        from strobe.sources.mariadb.source import MariadbSource
-
-        return MariadbSource(name, config)
-    if config.type == "delta":
-        from strobe.sources.delta.source import DeltaSource
-
-        return DeltaSource(name, config, spark)
-    raise UserError(
-        f"there is no source type {config.type}",
-        where=f"source {name}",
-        fix="Known types: sqlite, files, postgres, mariadb, delta.",
-    )
+    module, _, class_name = KINDS[config.type].partition(":")
+    kind: type[Source] = getattr(import_module(module), class_name)
+    return kind.from_config(name, config, SourceContext(project, warehouse, spark))

@@ -29,7 +29,8 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 from pyspark.logger import PySparkLogger
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame as DataFrame  # both names are for others to annotate with
+from pyspark.sql import SparkSession as SparkSession
 
 from strobe.errors import SparkLost, UserError
 from strobe.spark.java import find_java_home

@@ -29,7 +29,7 @@ from pyspark.sql import functions as F  # noqa: N812  # the name by which Spark'
 
 from strobe.algebra.bag import Bag, Row, canonical
 from strobe.algebra.relation import Relation
-from strobe.algebra.schema import RelationSchema
+from strobe.algebra.schema import RelationSchema, quoted
 from strobe.algebra.view import View
 from strobe.data.arrow import arrow_schema, canonical_ddl, from_arrow, to_arrow
 from strobe.data.spilled import FOLDER
@@ -149,7 +149,7 @@ def _whole(
     relations = []
     for lookup in query.lookups:
         frame = staged.dataframe(view.occurrences[lookup.occurrence].relation)
-        chosen = frame.select(*(F.col("`" + c.replace("`", "``") + "`") for c in lookup.columns))
+        chosen = frame.select(*(F.col(quoted(c)) for c in lookup.columns))
         relations.append(SparkRelation.of_rows(chosen, view.attribute_types()))
     return tuple(relations), staged
 

@@ -23,12 +23,12 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from strobe.errors import Fenced, NotNow
+from strobe.retry import FENCE
 from strobe.warehouse import inspect
 from strobe.warehouse.layout import Layout, sql_path
 
 SLACK = 8
 """Commits that a busy appender may still add before the first fence stops it."""
-_TRIES = 50
 _PROPERTY = re.compile(r"delta\.constraints\.(fence_(\d+)(_slack)?)")
 _BOUND = re.compile(r"commit\s*<=\s*(\d+)")
 
@@ -92,7 +92,7 @@ def drop_implied(spark: SparkSession, layout: Layout, oldest: int = 0) -> None:
 def _insist(spark: SparkSession, layout: Layout, epoch: int) -> None:
     """Fence off a busy appender: with slack first, more each time that it is overtaken, then exactly."""
     for name, slack in ((f"fence_{epoch}_slack", SLACK), (f"fence_{epoch}", 0)):
-        for attempt in range(_TRIES):
+        for attempt in range(FENCE.attempts):
             last = inspect.last_header_of(inspect.open_log(layout))
             if _add(spark, layout, name, epoch, (last.number if last else 0) + slack * 2**attempt):
                 break

@@ -19,6 +19,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from strobe.errors import UserError
+from strobe.messages import CommitHeader
 from strobe.warehouse.layout import (
     FORMAT,
     FORMAT_PROPERTY,
@@ -30,7 +31,7 @@ from strobe.warehouse.layout import (
     fold_app,
     load_app,
 )
-from strobe.warehouse.records import Definition, Header, Past, Published
+from strobe.warehouse.records import Definition, Past, Published
 
 _ROUNDING = timedelta(milliseconds=2)
 """Delta keeps the statistics of timestamps in milliseconds."""
@@ -109,12 +110,12 @@ def small_files(path: Path, size: int) -> int:
     return sum(found < size for found in data_files(open_table(path)).values())
 
 
-def last_header(path: Path) -> Header | None:
+def last_header(path: Path) -> CommitHeader | None:
     """The header of the last commit."""
     return last_header_of(open_log(Layout(path)))
 
 
-def last_header_of(log: DeltaTable) -> Header | None:
+def last_header_of(log: DeltaTable) -> CommitHeader | None:
     files = log_files(log)
     if not files:
         return None
@@ -123,7 +124,7 @@ def last_header_of(log: DeltaTable) -> Header | None:
     return max(found, key=lambda header: header.number)
 
 
-def header_of(log: DeltaTable, commit: int) -> Header | None:
+def header_of(log: DeltaTable, commit: int) -> CommitHeader | None:
     """The header of one commit."""
     around = [file for file in log_files(log) if file.first <= commit <= file.last]
     return next((header for header in headers(around) if header.number == commit), None)
@@ -139,10 +140,10 @@ def oldest_readable(layout: Layout, log: DeltaTable) -> int:
     return max(oldest_commit(log) or 0, int(kept))
 
 
-def header_at(log: DeltaTable, time: datetime) -> Header | None:
+def header_at(log: DeltaTable, time: datetime) -> CommitHeader | None:
     """The newest commit that was there at a time."""
     files = [file for file in log_files(log) if file.since is not None and file.since - _ROUNDING <= time]
-    best: Header | None = None
+    best: CommitHeader | None = None
     for file in sorted(files, key=lambda file: file.last, reverse=True):
         if best is not None and file.last < best.number:
             break
@@ -237,8 +238,8 @@ def _damaged(message: str, path: Path) -> UserError:
     return UserError(message, where=str(path), fix=fix)
 
 
-def headers(files: Iterable[LogFile]) -> list[Header]:
-    found: list[Header] = []
+def headers(files: Iterable[LogFile]) -> list[CommitHeader]:
+    found: list[CommitHeader] = []
     for file in files:
         table = _read(file, [*HEADER_COLUMNS, "view"])
         is_header = pc.is_null(table.column("view"))
@@ -256,8 +257,8 @@ def _changes(files: Iterable[LogFile], after: int, through: int) -> Iterator[tup
         yield from zip(*(counted[name].to_pylist() for name in ("commit", "view", "count_all")), strict=True)
 
 
-def _header(row: dict[str, Any]) -> Header:
-    return Header(
+def _header(row: dict[str, Any]) -> CommitHeader:
+    return CommitHeader(
         number=row["commit"],
         committed_at=_utc(row["committed_at"]),
         epoch=row["epoch"],

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+
+from strobe.algebra.schema import quoted
+from strobe.warehouse.control.store import ControlStore
 
 FORMAT = 1
 """Stands in the properties of the log; a warehouse with a newer one is refused."""
@@ -25,8 +27,6 @@ RANGE = 10_000
 """Commits per partition of the log: whole ranges are dropped when they have become too old."""
 
 COPY = "_copy"
-COPIES = "copy__"
-"""How the names of views begin that are copies of relations; users' views may not."""
 
 HEADER_COLUMNS = ("commit", "committed_at", "epoch", "positions", "as_of", "identity", "generations")
 
@@ -64,27 +64,17 @@ class Layout:
         return self.root / "definitions"
 
     @property
-    def control(self) -> Path:
-        """Lock, heartbeat and requests: files, no tables."""
-        return self.root / "_strobe"
+    def control(self) -> ControlStore:
+        """Lock, heartbeat, requests and notes: what is no table."""
+        return ControlStore(self.root / "_strobe")
 
     def view(self, name: str) -> Path:
         return self.root / "views" / name
 
 
-def copy_of(source: str, relation: str) -> str:
-    """The view that holds a copy of a relation."""
-    plain = relation if re.fullmatch(r"[a-z0-9_]+", relation) else "x" + relation.encode().hex()
-    return f"{COPIES}{source}__{plain}"
-
-
 def sql_path(path: Path) -> str:
     """A table in SQL by its path."""
     return f"delta.{quoted(str(path))}"
-
-
-def quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def text(value: str) -> str:

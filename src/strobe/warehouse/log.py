@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
@@ -22,14 +22,16 @@ from pyspark.sql import functions as F  # noqa: N812  # the name by which Spark'
 
 from strobe.algebra.bag import Bag
 from strobe.algebra.relation import Relation
+from strobe.algebra.schema import quoted
 from strobe.algebra.view import View
 from strobe.data.arrow import canonical_ddl, to_arrow
 from strobe.errors import BrokenInvariant, UserError
-from strobe.merge.removals import Removal, Resolved, resolve
+from strobe.merge.removals import Resolved, resolve
+from strobe.messages import Commit, CommitHeader, Removal
 from strobe.spark.relation import SparkRelation, local_data
-from strobe.warehouse.layout import RANGE, Layout, quoted
+from strobe.warehouse.layout import RANGE, Layout
 from strobe.warehouse.layout import field as column
-from strobe.warehouse.records import Commit
+from strobe.warehouse.records import Generation
 from strobe.warehouse.removal_plan import leaving
 
 TOGETHER = 16 * 2**20
@@ -60,22 +62,18 @@ _HEADER = pa.schema(
 
 
 @dataclass(frozen=True)
-class Member:
-    """A view that takes part in commits, under its present definition."""
-
-    view: View
-    generation: int
-
-
-@dataclass(frozen=True)
 class Batch:
     """Commits with the same views in force. The last of them also brings what is `carried`: net changes of views'
     columns, with `_count`."""
 
     commits: Sequence[Commit]
-    members: Mapping[str, Member]
+    members: Mapping[str, Generation]
     generations: Mapping[str, int]
     carried: Mapping[str, Part] = field(default_factory=dict)
+
+    def headers(self, epoch: int) -> list[CommitHeader]:
+        """As they stand in the log, appended under an epoch."""
+        return [replace(c.header, epoch=epoch, generations=dict(self.generations)) for c in self.commits]
 
 
 def append(spark: SparkSession, layout: Layout, epoch: int, batches: Sequence[Batch], stored: Stored) -> None:
@@ -85,9 +83,9 @@ def append(spark: SparkSession, layout: Layout, epoch: int, batches: Sequence[Ba
         parts = changed_rows(spark, batch.members, batch.commits, stored)
         last = F.lit(batch.commits[-1].number).cast("bigint")
         parts |= {name: (frame.withColumn(COMMIT, last), small) for name, (frame, small) in batch.carried.items()}
-        frames.append(_headers(spark, epoch, batch.commits, batch.generations))
+        frames.append(_headers(spark, batch.headers(epoch)))
         frames += [_data(frame, batch.members[name], epoch) for name, (frame, _) in parts.items()]
-        fields += [column(name, batch.members[name].generation) for name in parts]
+        fields += [column(name, batch.members[name].number) for name in parts]
         all_small = all_small and all(small for _, small in parts.values())
     whole = _union(frames, list(dict.fromkeys(fields)))
     if all_small:
@@ -97,7 +95,7 @@ def append(spark: SparkSession, layout: Layout, epoch: int, batches: Sequence[Ba
 
 
 def changed_rows(
-    spark: SparkSession, members: Mapping[str, Member], commits: Sequence[Commit], stored: Stored
+    spark: SparkSession, members: Mapping[str, Generation], commits: Sequence[Commit], stored: Stored
 ) -> dict[str, Part]:
     """For each changed view its net output rows by commit."""
     changes: dict[str, dict[int, Relation]] = {}
@@ -224,29 +222,29 @@ def _net(view: View, rows: DataFrame) -> DataFrame:
     return netted.where(F.col(_COUNT) != 0)
 
 
-def _data(frame: DataFrame, member: Member, epoch: int) -> DataFrame:
+def _data(frame: DataFrame, member: Generation, epoch: int) -> DataFrame:
     columns = [F.col(quoted(output.name)) for output in member.view.outputs]
     return frame.select(
         F.col(COMMIT).alias("commit"),
         F.lit(epoch).cast("bigint").alias("epoch"),
         F.lit(member.view.name).alias("view"),
         F.col(_COUNT).alias("count"),
-        F.struct(*columns).alias(column(member.view.name, member.generation)),
+        F.struct(*columns).alias(column(member.view.name, member.number)),
     )
 
 
-def _headers(spark: SparkSession, epoch: int, commits: Sequence[Commit], generations: Mapping[str, int]) -> DataFrame:
+def _headers(spark: SparkSession, headers: Sequence[CommitHeader]) -> DataFrame:
     rows = [
         {
-            "commit": commit.number,
-            "committed_at": commit.committed_at,
-            "epoch": epoch,
-            "positions": [(view, list(sources.items())) for view, sources in commit.positions.items()],
-            "as_of": [(view, list(sources.items())) for view, sources in commit.as_of.items()],
-            "identity": list(commit.identity.items()),
-            "generations": list(generations.items()),
+            "commit": header.number,
+            "committed_at": header.committed_at,
+            "epoch": header.epoch,
+            "positions": [(view, list(sources.items())) for view, sources in header.positions.items()],
+            "as_of": [(view, list(sources.items())) for view, sources in header.as_of.items()],
+            "identity": list(header.identity.items()),
+            "generations": list(header.generations.items()),
         }
-        for commit in commits
+        for header in headers
     ]
     return spark.createDataFrame(pa.Table.from_pylist(rows, schema=_HEADER)).coalesce(1)
 

@@ -15,13 +15,13 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable, QueryBuilder
 
 from strobe.algebra.bag import Bag, Row
+from strobe.algebra.copies import copy_of
 from strobe.algebra.view import View
 from strobe.data.arrow import from_arrow
 from strobe.errors import BrokenInvariant
-from strobe.messages import Lookup
+from strobe.messages import CommitHeader, Lookup
 from strobe.warehouse import inspect
-from strobe.warehouse.layout import Layout, copy_of, field
-from strobe.warehouse.records import Header
+from strobe.warehouse.layout import Layout, field
 
 MOST_KEYS = 1000
 """Beyond so many keys a copy is read whole."""
@@ -51,7 +51,7 @@ def shown(path: Path, view: View, lookup: Lookup, keys: Iterable[Row]) -> tuple[
 
 def _rows(
     path: Path, name: str, columns: tuple[str, ...], on: tuple[str, ...], keys: list[Row] | None
-) -> tuple[Bag, Header]:
+) -> tuple[Bag, CommitHeader]:
     """The rows of a view at the last commit in which a column has one of these values, and maybe some more."""
     layout = Layout(path)
     log = inspect.open_log(layout)
@@ -66,7 +66,7 @@ def _rows(
     return rows, header
 
 
-def _base(path: Path, name: str, header: Header) -> tuple[int, int]:
+def _base(path: Path, name: str, header: CommitHeader) -> tuple[int, int]:
     """The newest commit that the copy's table holds, and the table's version."""
     generation = header.generations[name]
     definition = next(d for d in inspect.definitions(path) if (d.view, d.generation) == (name, generation))
@@ -99,7 +99,7 @@ def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _logged(file: Path, name: str, header: Header, base: int, columns: tuple[str, ...]) -> Bag:
+def _logged(file: Path, name: str, header: CommitHeader, base: int, columns: tuple[str, ...]) -> Bag:
     """What a file of the log says of the copy after a commit."""
     rows = field(name, header.generations[name])
     parquet = pq.ParquetFile(file)

@@ -15,9 +15,11 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 
+from strobe.algebra.copies import COPIES
+from strobe.algebra.schema import quoted
 from strobe.errors import UserError
 from strobe.warehouse import inspect
-from strobe.warehouse.layout import COPIES, COPY, Layout, quoted, sql_path
+from strobe.warehouse.layout import COPY, Layout, sql_path
 from strobe.warehouse.records import Published
 
 

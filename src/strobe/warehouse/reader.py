@@ -18,10 +18,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name by which Spark's users know it
 
 from strobe.errors import BrokenInvariant, UserError
+from strobe.messages import CommitHeader
 from strobe.spark.relation import COUNT
 from strobe.warehouse import inspect, view_table
 from strobe.warehouse.layout import COPY, Layout
-from strobe.warehouse.records import Definition, Header, Published
+from strobe.warehouse.records import Definition, Published
 
 _SMALL = 100_000
 """Up to so many changed rows are sent to every executor instead of shuffling the table."""
@@ -30,7 +31,7 @@ _SMALL = 100_000
 class Snapshot:
     """All views at one commit. Cheap to make; reads nothing but metadata until a view is asked for."""
 
-    def __init__(self, spark: SparkSession, layout: Layout, log: DeltaTable, header: Header) -> None:
+    def __init__(self, spark: SparkSession, layout: Layout, log: DeltaTable, header: CommitHeader) -> None:
         self._spark = spark
         self._layout = layout
         self._log = log

@@ -1,53 +1,21 @@
-"""A commit as it enters the log, the header that it leaves there, and what else the small tables say."""
+"""What the log and the small tables say, row by row."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 
-from strobe.algebra.relation import Relation
-from strobe.merge.removals import Removal
-
-Positions = Mapping[str, Mapping[str, str]]
-Times = Mapping[str, Mapping[str, datetime]]
-
-
-@dataclass(frozen=True)
-class Commit:
-    """One atomic step of all views: where they stand afterwards, and how their rows change.
-
-    First `removals` go from the views as the commit before left them; then `changes` are added. A view's change is over
-    its raw attributes. Spark finds what goes, and selects, projects and nets what comes, in the plan of the append.
-    """
-
-    number: int
-    committed_at: datetime
-    positions: Positions
-    as_of: Times = field(default_factory=dict)
-    identity: Mapping[str, str] = field(default_factory=dict)
-    changes: Mapping[str, Relation] = field(default_factory=dict)
-    removals: Mapping[str, Removal] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Header:
-    """What the log says about a commit. `generations` names the definition of each view that is in force."""
-
-    number: int
-    committed_at: datetime
-    epoch: int
-    positions: Positions
-    as_of: Times
-    identity: Mapping[str, str]
-    generations: Mapping[str, int]
+from strobe.algebra.view import View
+from strobe.errors import BrokenInvariant
+from strobe.messages import CommitHeader
 
 
 @dataclass(frozen=True)
 class Past:
     """A commit as `history` tells it."""
 
-    header: Header
+    header: CommitHeader
     changed: tuple[str, ...]
 
 
@@ -74,7 +42,29 @@ class Definition:
     to_commit: int | None
     version: int
 
+    @classmethod
+    def of(cls, generation: Generation, from_commit: int) -> Definition:
+        """The row that says since when a generation is in force."""
+        view, version = generation.view, generation.table_version
+        return cls(view.name, generation.number, view.sql, generation.schema, view.key, from_commit, None, version)
+
     @property
     def base(self) -> int:
         """The last commit whose rows `version` needs no more."""
         return self.from_commit - 1
+
+    def compiled(self, view: View) -> Generation:
+        """The generation of which this row is, with its view as it was compiled from this very SQL."""
+        if view.name != self.view or view.sql != self.sql:
+            raise BrokenInvariant("this definition was never loaded", where=f"view {view.name}")
+        return Generation(view, self.generation, self.schema, self.version)
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A view under one of its definitions: its columns, and the version of its table to which changes are added."""
+
+    view: View
+    number: int
+    schema: str
+    table_version: int

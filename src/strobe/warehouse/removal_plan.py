@@ -12,11 +12,12 @@ from functools import reduce
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name by which Spark's users know it
 
+from strobe.algebra.schema import quoted
 from strobe.data.arrow import canonical_ddl, to_arrow
 from strobe.errors import BrokenInvariant
 from strobe.merge.removals import First
 from strobe.spark.relation import COUNT, SparkRelation, local_data
-from strobe.warehouse.layout import quoted, text
+from strobe.warehouse.layout import text
 
 COMMIT = "_commit"
 """No column of a view has a name that begins like this."""

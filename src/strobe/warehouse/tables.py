@@ -14,6 +14,7 @@ from deltalake import write_deltalake
 from deltalake.exceptions import DeltaError
 
 from strobe.errors import UserError
+from strobe.messages import CommitHeader
 from strobe.warehouse import inspect
 from strobe.warehouse.layout import (
     DEFINITIONS_SCHEMA,
@@ -29,7 +30,7 @@ from strobe.warehouse.layout import (
     retention_properties,
     sql_path,
 )
-from strobe.warehouse.records import Definition, Header, Published
+from strobe.warehouse.records import Definition, Published
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -85,7 +86,7 @@ def check_before_use(layout: Layout, project: str) -> None:
         refuse_foreign(layout)
 
 
-def check_end(layout: Layout, last: Header | None) -> None:
+def check_end(layout: Layout, last: CommitHeader | None) -> None:
     """`UserError` if commits were published that the log does not have any more: it lost its end."""
     newest = max((published.commit for published in inspect.published(layout.root)), default=0)
     if newest > (last.number if last else 0):

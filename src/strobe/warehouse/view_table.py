@@ -17,6 +17,7 @@ from deltalake import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name by which Spark's users know it
 
+from strobe.algebra.schema import quoted
 from strobe.algebra.view import View
 from strobe.errors import UserError
 from strobe.warehouse import inspect
@@ -30,7 +31,6 @@ from strobe.warehouse.layout import (
     fold_app,
     load_app,
     properties_sql,
-    quoted,
     sql_path,
     struct,
     text,

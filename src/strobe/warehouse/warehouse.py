@@ -13,7 +13,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial, reduce
 from pathlib import Path
@@ -23,10 +23,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from strobe.algebra.bag import Bag
+from strobe.algebra.copies import copy_of
 from strobe.algebra.relation import Relation
+from strobe.algebra.schema import quoted
 from strobe.algebra.view import View
 from strobe.errors import BrokenInvariant, CommitUnknown, Fenced, NotNow, UserError
-from strobe.messages import Lookup
+from strobe.messages import Commit, CommitHeader, Lookup
 from strobe.spark.failures import FAILURES, cause, remedy
 from strobe.spark.relation import SparkRelation
 from strobe.spark.session import in_background, own_session
@@ -34,32 +36,12 @@ from strobe.warehouse import claim, folding, inspect, log, lookups, reader, rete
 from strobe.warehouse.control import todo
 from strobe.warehouse.control.lock import CoordinatorLock
 from strobe.warehouse.folding import Hook
-from strobe.warehouse.layout import (
-    FILE_RETENTION,
-    ID_PROPERTY,
-    Layout,
-    copy_of,
-    field,
-    quoted,
-    retention_properties,
-    sql_path,
-    struct,
-)
-from strobe.warehouse.log import Batch, Member, Part
-from strobe.warehouse.records import Commit, Definition, Header, Published
+from strobe.warehouse.layout import FILE_RETENTION, ID_PROPERTY, Layout, field, retention_properties, sql_path, struct
+from strobe.warehouse.log import Batch, Part
+from strobe.warehouse.records import Definition, Generation, Published
 
 APPENDS = "strobe appends"
 """The group of Spark jobs under which appends run: one job each, if all goes well."""
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """A view whose table was loaded, and which can join."""
-
-    view: View
-    generation: int
-    schema: str
-    version: int
 
 
 def _nothing(name: str) -> None:
@@ -78,9 +60,9 @@ class Warehouse:
         self._retention = retention
         self._at = at
         self._epoch = 0
-        self._last: Header | None = None
+        self._last: CommitHeader | None = None
         self._definitions: list[Definition] = []
-        self._members: dict[str, Member] = {}
+        self._members: dict[str, Generation] = {}
         self._unguaranteed: frozenset[str] = frozenset()
         self._appending = threading.RLock()
         self._folding = threading.RLock()
@@ -96,7 +78,7 @@ class Warehouse:
 
     # -- coordinating -------------------------------------------------------------------------------------------------
 
-    def fence(self, take_over: bool = False) -> Header | None:
+    def fence(self, take_over: bool = False) -> CommitHeader | None:
         """Become the only coordinator; returns the last header, which nobody else can change any more.
 
         Afterwards `use` says which compiled views take part.
@@ -116,7 +98,7 @@ class Warehouse:
         return self._epoch
 
     @property
-    def last(self) -> Header | None:
+    def last(self) -> CommitHeader | None:
         """The last header, as this coordinator knows it."""
         return self._last
 
@@ -134,25 +116,25 @@ class Warehouse:
         self._unguaranteed = frozenset(unguaranteed)
         for view in compiled:
             definition = self.definitions.get(view.name)
-            if definition is None or definition.sql != view.sql:
-                raise BrokenInvariant("this definition was never loaded", where=f"view {view.name}")
-            self._members[view.name] = Member(view, definition.generation)
+            if definition is None:
+                raise BrokenInvariant("this view was never loaded", where=f"view {view.name}")
+            self._members[view.name] = definition.compiled(view)
 
     def close(self) -> None:
         self.lock.release()
 
-    def append(self, commits: Sequence[Commit]) -> None:
-        """Append commits, all or none, in one Spark job.
+    def append(self, commits: Sequence[Commit]) -> CommitHeader:
+        """Append commits, all or none, in one Spark job; returns the last header, as it is in the log.
 
         `UserError` if a view's expression fails on a row, and nothing was committed; `Fenced`; or `CommitUnknown`,
         after which this warehouse must be fenced again before anything else.
         """
-        self._append([self._batch(commits)])
+        return self._append([self._batch(commits)])
 
     def _batch(self, commits: Sequence[Commit]) -> Batch:
         return Batch(commits, self._members, {name: d.generation for name, d in self.definitions.items()})
 
-    def _append(self, batches: Sequence[Batch]) -> None:
+    def _append(self, batches: Sequence[Batch]) -> CommitHeader:
         commits = [commit for batch in batches for commit in batch.commits]
         with self._appending:
             self._check_numbers(commits)
@@ -165,8 +147,9 @@ class Warehouse:
                 raise self._diagnosis(batches, error) from error
             except OSError as error:
                 raise self._unknown_append(error) from error
-            self._last = _header(commits[-1], self._epoch, batches[-1].generations)
+            self._last = batches[-1].headers(self._epoch)[-1]
             self._at("append.after")
+            return self._last
 
     def _stored(self, view: str, spark: SparkSession | None = None) -> tuple[DataFrame, int]:
         """A view's rows at the last commit, for whoever looks for a few of them."""
@@ -215,8 +198,8 @@ class Warehouse:
 
     # -- bringing views in --------------------------------------------------------------------------------------------
 
-    def load(self, view: View, frame: DataFrame) -> Loaded:
-        """Write a view's table from freshly computed rows; nobody sees them before `join`."""
+    def load(self, view: View, frame: DataFrame) -> Generation:
+        """Write a view's table from freshly computed rows; nobody sees them before `cut_over`."""
         view_table.check_names(view)
         types = log.output_types(self._spark, view)
         view_table.check_types(view, types)
@@ -230,7 +213,7 @@ class Warehouse:
             version = self._load(view, frame, generation, properties)
             self._at("load.table")
         schema = ", ".join(f"{quoted(name)} {type_}" for name, type_ in types.items())
-        return Loaded(view, generation, schema, version)
+        return Generation(view, generation, schema, version)
 
     def _load(self, view: View, frame: DataFrame, generation: int, properties: dict[str, str]) -> int:
         try:
@@ -240,22 +223,22 @@ class Warehouse:
                 raise log.evaluation_error(view.name, error) from error
             raise self._unknown(f"view {view.name} could not be loaded", error) from error
 
-    def expect(self, loaded: Sequence[Loaded]) -> None:
-        """Make room in the log for views that will join: then their join takes less time."""
+    def prepare_log(self, loaded: Sequence[Generation]) -> None:
+        """Make room in the log for views that will come in: then their cutover takes less time."""
         with self._appending:
             claim.ensure_ours(self.layout, self._epoch)
             self._add_fields(loaded)
 
-    def join(
+    def cut_over(
         self,
-        loaded: Sequence[Loaded],
+        loaded: Sequence[Generation],
         commit: Commit,
         dropped: Sequence[str] = (),
         carried: Mapping[str, Part] | None = None,
         before: Sequence[Commit] = (),
         *,
         empty: bool = False,
-    ) -> None:
+    ) -> CommitHeader:
         """Let loaded views take part from this commit on, and others no more; the next fold publishes it.
 
         The commit carries what changed of the views and their tables do not hold (see `unsettled`). Commits `before` it
@@ -270,30 +253,31 @@ class Warehouse:
                 replace(d, to_commit=commit.number - 1) if d.view in ending and d.to_commit is None else d
                 for d in self._definitions
             ]
-            rows += [_definition(item, commit.number) for item in loaded]
+            rows += [Definition.of(item, commit.number) for item in loaded]
             tables.write_definitions(self.layout, rows)
             if empty:
                 leaving = {n: d.generation for n, d in self.definitions.items() if n in dropped}
-                todo.add(self.layout, todo.EMPTY, leaving)
+                todo.add(self.layout.control, todo.EMPTY, leaving)
             self._add_fields(loaded)
             self._at("load.definitions")
             generations = {n: d.generation for n, d in self.definitions.items() if n not in dropped}
-            generations |= {item.view.name: item.generation for item in loaded}
+            generations |= {item.view.name: item.number for item in loaded}
             members = {n: m for n, m in self._members.items() if n not in dropped}
-            members |= {item.view.name: Member(item.view, item.generation) for item in loaded}
+            members |= {item.view.name: item for item in loaded}
             earlier = [self._batch(before)] if before else []
             try:
-                self._append([*earlier, Batch([commit], members, generations, carried or {})])
+                last = self._append([*earlier, Batch([commit], members, generations, carried or {})])
             except UserError:  # nothing was committed, and commits go on from here
                 tables.write_definitions(self.layout, self._definitions)
                 raise
             self._members, self._definitions = members, rows
             self._at("load.joined")
+            return last
 
-    def _check_loads(self, loaded: Sequence[Loaded]) -> None:
+    def _check_loads(self, loaded: Sequence[Generation]) -> None:
         for item in loaded:
             name = item.view.name
-            if inspect.loaded_generation(inspect.open_table(self.layout.view(name)), name) != item.generation:
+            if inspect.loaded_generation(inspect.open_table(self.layout.view(name)), name) != item.number:
                 raise NotNow("its table was taken back meanwhile", where=f"view {name}", fix="Try again.")
 
     def take_back(self) -> None:
@@ -321,7 +305,7 @@ class Warehouse:
 
         The tables stay, and with them the versions that past commits name; their files go when nothing needs them.
         """
-        if not todo.read(self.layout, todo.EMPTY):
+        if not todo.read(self.layout.control, todo.EMPTY):
             return
         with (
             self._folding,
@@ -329,12 +313,12 @@ class Warehouse:
             self._guarded("tables of views that have left could not be emptied"),
         ):
             claim.ensure_ours(self.layout, self._epoch)
-            wanted = todo.read(self.layout, todo.EMPTY)
+            wanted = todo.read(self.layout.control, todo.EMPTY)
             gone = [d for d in self._definitions if d.to_commit is not None and wanted.get(d.view) == d.generation]
             folding.settle(self._background, self.layout, gone, self._at)
             for definition in gone:
                 view_table.empty(self._background, self.layout, definition)
-            todo.clear(self.layout, todo.EMPTY)
+            todo.clear(self.layout.control, todo.EMPTY)
 
     def _next_generation(self, view: str) -> int:
         defined = [d.generation for d in self._definitions if d.view == view]
@@ -342,11 +326,11 @@ class Warehouse:
         loaded = inspect.last_load(inspect.open_table(path), view) if inspect.exists(path) else 0
         return 1 + max([loaded, *defined])
 
-    def _add_fields(self, loaded: Sequence[Loaded]) -> None:
+    def _add_fields(self, loaded: Sequence[Generation]) -> None:
         """Give the log a struct for the rows of each new generation."""
         schema = self._spark.read.format("delta").load(str(self.layout.log)).schema
         there = set(schema["rows"].dataType.fieldNames()) if "rows" in schema.names else set()  # type: ignore[attr-defined]
-        fields = {field(item.view.name, item.generation): item.schema for item in loaded}
+        fields = {field(item.view.name, item.number): item.schema for item in loaded}
         new = {name: struct(ddl) for name, ddl in fields.items() if name not in there}
         if not new:
             return
@@ -475,14 +459,3 @@ def _guarded(layout: Layout, what: str) -> Iterator[None]:
 def _summed(parts: Sequence[Part]) -> Part:
     whole, small = reduce(DataFrame.unionByName, (rows for rows, _ in parts)), all(few for _, few in parts)
     return view_table.summed(whole.coalesce(1) if small else whole), small
-
-
-def _definition(item: Loaded, commit: int) -> Definition:
-    view = item.view
-    return Definition(view.name, item.generation, view.sql, item.schema, view.key, commit, None, item.version)
-
-
-def _header(commit: Commit, epoch: int, generations: Mapping[str, int]) -> Header:
-    return Header(
-        commit.number, commit.committed_at, epoch, commit.positions, commit.as_of, commit.identity, dict(generations)
-    )

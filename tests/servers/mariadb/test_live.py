@@ -20,16 +20,17 @@ from typing import TYPE_CHECKING
 
 import pymysql
 import pytest
+from committing import no_spark
 from memory_live import MemoryWarehouse, compare, contents
 from patience import PATIENCE, Writing
 
 from strobe.algebra.bag import Bag
 from strobe.config.load import load_project
 from strobe.managers.registry import ALGORITHMS
+from strobe.messages import CommitHeader
 from strobe.pipeline.pipeline import Pipeline
 from strobe.planning.topology import Topology, assemble
 from strobe.simulator.world import Contents, evaluate
-from strobe.warehouse.records import Commit
 
 if TYPE_CHECKING:
     from mariadb_server import Server
@@ -167,9 +168,9 @@ def kept(folder: Path, settings: Mapping[str, str], algorithm: str, level: str) 
     topology = assemble(load_project(folder))
     start = {name: contents(topology, name) for name in topology.sources}
     initial = {"v": evaluate(topology.views["v"].view, {s: c for s, (_, c) in start.items()})}
-    last = Commit(1, datetime.now(timezone.utc), {"v": {s: start[s][0] for s in start}})
+    last = CommitHeader(1, datetime.now(timezone.utc), {"v": {s: start[s][0] for s in start}})
     warehouse = MemoryWarehouse(topology, last, initial, 0.02)
-    pipeline = Pipeline(topology, warehouse, last, through_spark=None)  # type: ignore[arg-type]  # in memory
+    pipeline = Pipeline(topology, warehouse, last, through_spark=no_spark)
     return Kept(topology, start, initial, warehouse, pipeline)
 
 
@@ -256,7 +257,7 @@ def test_every_commit_has_all_of_a_global_transaction_or_nothing(
             reached.append(transaction.position)
     assert len(places["sales"]) == 30 and places["sales"].keys() == places["billing"].keys()
     for commit in made.warehouse.commits:
-        shown = {s: made.topology.sources[s].position(text).order for s, text in commit.positions["v"].items()}
+        shown = {s: made.topology.sources[s].position(text).order for s, text in commit.header.positions["v"].items()}
         has = [{n for n, at in places[s].items() if at <= end} for s, end in shown.items()]
         assert has[0] == has[1], f"commit {commit.number} tears a global transaction"
     made.judge()

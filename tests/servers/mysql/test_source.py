@@ -9,6 +9,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow
@@ -19,6 +20,7 @@ from strobe.algebra.bag import Bag
 from strobe.config.model import MariadbSource as Config
 from strobe.errors import LostGuarantee, SourceUnavailable
 from strobe.messages import Position, Transaction
+from strobe.retry import MYSQL_SETTLE
 from strobe.sources.mariadb import snapshot as mysql_snapshot
 from strobe.sources.mariadb.binlog.events import payload
 from strobe.sources.mariadb.binlog.protocol import Event
@@ -109,7 +111,7 @@ def test_commits_that_are_on_their_way_are_waited_for(shop: Shop) -> None:
     shop.run("CREATE TABLE t (id INT PRIMARY KEY)")
     source = shop.source()
     with shop.session() as do, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mysql_snapshot, "SETTLE_SECONDS", 0.2)
+        patch.setattr(mysql_snapshot, "MYSQL_SETTLE", replace(MYSQL_SETTLE, seconds=0.2))
         ((server,),) = shop.server.rows("SELECT UUID()")
         do(f"SET gtid_next = '{server}:1'")
         do("BEGIN")

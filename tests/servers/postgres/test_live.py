@@ -9,12 +9,13 @@ import random
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
 import psycopg
 import pytest
+from committing import no_spark
 from memory_live import Audits, MemoryWarehouse, audit, compare, contents
 from patience import PATIENCE, Writing
 from postgres_server import PostgresServer
@@ -23,12 +24,11 @@ from strobe.algebra.bag import Bag
 from strobe.config.load import load_project
 from strobe.coordinator import status
 from strobe.managers.registry import ALGORITHMS
-from strobe.messages import Transaction
+from strobe.messages import CommitHeader, Transaction
 from strobe.pipeline.pipeline import Pipeline
 from strobe.planning.topology import Topology, assemble
 from strobe.simulator.world import Contents, evaluate
 from strobe.sources.base import Source
-from strobe.warehouse.records import Commit
 
 TABLES = {
     "sales": """
@@ -166,7 +166,7 @@ class Shop:
         views = {name: planned.view for name, planned in topology.views.items()}
         initial = {name: evaluate(v, {s: c for s, (_, c) in start.items()}) for name, v in views.items()}
         positions = {name: {s: start[s][0] for s in view.sources} for name, view in views.items()}
-        last = Commit(1, datetime.now(timezone.utc), positions)
+        last = CommitHeader(1, datetime.now(timezone.utc), positions)
         warehouse = MemoryWarehouse(topology, last, initial, 0.02)
         tied: set[frozenset[str]] = set()
         pipeline = self._coordinator(warehouse, last, tied)
@@ -181,7 +181,7 @@ class Shop:
 
         def done() -> bool:
             if time.monotonic() > deadline:
-                raise TimeoutError(f"the coordinator did not come to rest: {pipeline.merge.oldest()}")
+                raise TimeoutError(f"the coordinator did not come to rest: {pipeline.engine.oldest()}")
             if pipeline.tied:
                 return True
             may_end = middle(pipeline)
@@ -200,17 +200,13 @@ class Shop:
         self.tied = tied
         return warehouse, Past(topology, start), initial
 
-    def _coordinator(self, warehouse: MemoryWarehouse, last: Commit, tied: set[frozenset[str]]) -> Pipeline:
-        return Pipeline(self.topology, warehouse, last, through_spark=_no_spark, together=tied)  # type: ignore[arg-type]
+    def _coordinator(self, warehouse: MemoryWarehouse, last: CommitHeader, tied: set[frozenset[str]]) -> Pipeline:
+        return Pipeline(self.topology, warehouse, last, through_spark=no_spark, together=tied)
 
     def remove(self) -> None:
         self.topology.close()
         for database in self.databases.values():
             self.server.drop(database)
-
-
-def _no_spark(*_: object) -> None:
-    raise NotImplementedError
 
 
 @pytest.fixture
@@ -322,7 +318,7 @@ def test_every_commit_has_all_of_a_global_transaction_or_nothing(shop: Shop, alg
     sales, billing = past.parts["sales"], past.parts["billing"]
     assert len(warehouse.commits) > 2 and len(sales) > 10 and set(sales) == set(billing)
     for commit in warehouse.commits:
-        for vector in commit.positions.values():
+        for vector in commit.header.positions.values():
             shown = {source: topology.sources[source].position(text).order[0] for source, text in vector.items()}
             has = {source: {n for n, at in past.parts[source].items() if at <= end} for source, end in shown.items()}
             assert len(set(map(frozenset, has.values()))) == 1, f"commit {commit.number} tears {has}"
@@ -338,7 +334,9 @@ def test_sources_are_tied_together_by_the_first_transaction_that_spans_them(shop
     sales, billing = past.parts["sales"], past.parts["billing"]
     assert len(sales) > 10 and set(sales) == set(billing)
     for commit in warehouse.commits:
-        shown = {s: topology.sources[s].position(t).order[0] for v in commit.positions.values() for s, t in v.items()}
+        shown = {
+            s: topology.sources[s].position(t).order[0] for v in commit.header.positions.values() for s, t in v.items()
+        }
         has = {source: {n for n, at in past.parts[source].items() if at <= end} for source, end in shown.items()}
         assert has["sales"] == has["billing"], f"commit {commit.number} tears {has}"
     compare(topology, warehouse, past, states)  # type: ignore[arg-type]  # another way to know the past
@@ -349,10 +347,10 @@ def test_a_part_that_does_not_come_is_waited_for(shop: Shop) -> None:
     shop.opened(view("v", "sweep", TWO_SOURCES), True)
     part = "UPDATE customers SET name = 'T' WHERE id = 1; " + NAMED.replace("%s", "'T'")
     other = """SELECT pg_logical_emit_message(true, 'strobe', '{"id": "T", "sources": ["sales", "billing"]}')"""
-    waits: list[dict[str, list[str]]] = []
+    waits: list[Mapping[str, Sequence[str]]] = []
 
     def middle(pipeline: Pipeline) -> bool:
-        missing = status.document(pipeline)["waiting"]["parts"]
+        missing = status.observe(pipeline).waiting.parts
         if not waits:
             shop.server.execute(shop.databases["sales"], part)
             waits.append(missing)

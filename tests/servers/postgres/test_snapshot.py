@@ -88,7 +88,7 @@ def test_portions_are_one_state_under_writers(made: Database) -> None:
     with busy(made):
         for _ in range(4):
             with made.source.reader(at_a_position=True).shared(NAMES, 3) as shared:
-                assert shared is not None and shared.workers == 3
+                assert shared is not None and shared.tasks == 3
                 assert shared.portions["plain"] == shared.portions["parted"] == 3 and shared.portions["empty"] == 1
                 found = {name: portions(shared, name) for name in NAMES}
                 loads.append((shared.seen.through, found))
@@ -141,7 +141,7 @@ def test_nobody_writes_a_table_anew_meanwhile(made: Database) -> None:
 def test_connections_are_few(made: Database) -> None:
     """One snapshot is shared at a time, by as many as the limit says; with a single connection none is."""
     with made.source.reader().shared(NAMES, 100) as shared, made.source.reader().shared(NAMES, 100) as second:
-        assert shared is not None and shared.workers == 3 and second is None
+        assert shared is not None and shared.tasks == 3 and second is None
     with made.source.reader().shared(NAMES, 1) as alone:
         assert alone is None
     with made.source.reader().shared(NAMES, 100) as again:

@@ -11,7 +11,7 @@ from postgres_database import Database, read
 from strobe.algebra.bag import Bag
 from strobe.errors import UserError
 from strobe.messages import Lookup, Query
-from strobe.sources.base import answer_on_driver
+from strobe.sources.lookups import answer_on_driver
 
 
 def test_types_that_are_read_as_text(db: Database) -> None:

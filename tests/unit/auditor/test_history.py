@@ -21,9 +21,9 @@ from strobe.algebra.schema import Column, RelationSchema
 from strobe.auditor.history import History, HistoryState, HistoryView
 from strobe.auditor.history_file import read, write
 from strobe.auditor.levels import HistoryTransaction
-from strobe.auditor.values import Unfit, decode, encode, normal_type
+from strobe.auditor.values import decode, encode, normal_type
 from strobe.cli.main import main
-from strobe.errors import UserError
+from strobe.errors import Unfit, UserError
 
 DOCS = ROOT / "docs" / "histories.md"
 

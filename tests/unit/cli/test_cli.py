@@ -34,10 +34,13 @@ from strobe.cli.signals import serve
 from strobe.cli.terminal import Terminal
 from strobe.client import wait
 from strobe.config.load import load_project
+from strobe.coordinator.status import Appends, Backlog, MaintainedView, StaleView, Status, WatchedSource
 from strobe.errors import Fenced, NotNow, StrobeError, UserError
+from strobe.messages import CommitHeader
+from strobe.pipeline.answerer import QueryCounts
 from strobe.planning.topology import open_sources
-from strobe.warehouse.control.lock import write_heartbeat
-from strobe.warehouse.records import Header
+from strobe.warehouse.control.heartbeat import write_heartbeat
+from strobe.warehouse.layout import Layout
 
 
 @pytest.fixture
@@ -159,7 +162,7 @@ def test_status_before_the_first_run(shop: Path, capsys: pytest.CaptureFixture[s
 
 def test_status_tells_the_dead_from_the_living(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A fresh heartbeat of a living process counts; that of a dead one, a stopped one or an old one does not."""
-    control = shop / "warehouse" / "_strobe"
+    control = Layout(shop / "warehouse").control
     heartbeat = {"epoch": 3, "sources": {}, "views": {"paid_orders": {"queue": 7, "waits_for": ["shop"]}}}
     write_heartbeat(control, heartbeat)
     found = document(capsys, "status")
@@ -171,7 +174,7 @@ def test_status_tells_the_dead_from_the_living(shop: Path, capsys: pytest.Captur
         write_heartbeat(control, {**heartbeat, **gone})
         assert document(capsys, "status")["coordinator"]["alive"] is False
     write_heartbeat(control, heartbeat)
-    os.utime(control / "heartbeat.json", (1, 1))
+    os.utime(control.folder / "heartbeat.json", (1, 1))
     assert not wait.hear(shop / "warehouse").alive
     assert "last heard" in run(capsys, "status")[1]
 
@@ -211,10 +214,10 @@ def test_a_wait_believes_only_views_that_are_kept(
         connection.commit()
     now = {name: source.now().text for name, source in sources.items()}
     identity = {name: source.identity() for name, source in sources.items()}
-    header = Header(1, datetime.now(timezone.utc), 1, {"paid_orders": before}, {}, identity, {"paid_orders": 1})
+    header = CommitHeader(1, datetime.now(timezone.utc), {"paid_orders": before}, {}, identity, {"paid_orders": 1}, 1)
     monkeypatch.setattr(wait, "last_header", lambda _: header)
     said = {"sources": {name: {"position": text} for name, text in now.items()}}
-    control = shop / "warehouse" / "_strobe"
+    control = Layout(shop / "warehouse").control
     write_heartbeat(control, {**said, "views": {"paid_orders": {"stale": True}}})
     with pytest.raises(NotNow, match=r"source shop is at 2:.* a coordinator is running"):
         wait.wait(project, timeout=0.1)
@@ -356,22 +359,20 @@ def test_moments_as_people_write_them() -> None:
 
 # Running.
 
-HEARTBEAT: dict[str, Any] = {
-    "commit": 7,
-    "committed_at": "2026-01-05T10:11:12+00:00",
-    "sources": {
-        "shop": {
-            "position": "5:1",
-            "read": "6:1",
-            "state": "retrying",
-            "problem": "no [bold]s3cret[/bold]",
-            "asked": None,
-        }
+NOON = datetime(2026, 1, 5, 12, tzinfo=timezone.utc)
+RETRYING = WatchedSource("5:1", "6:1", "retrying", "no [bold]s3cret[/bold]", QueryCounts())
+STATUS = Status(
+    at=NOON,
+    commit=7,
+    committed_at=NOON,
+    sources={"shop": RETRYING},
+    views={
+        "paid_orders": MaintainedView("strong", "sweep", 1.0, 3, ["shop"], 0, 0, {}, {"shop": 2.5}),
+        "order_lines": StaleView(["catalog"]),
     },
-    "views": {
-        "paid_orders": {"level": "strong", "algorithm": "sweep", "freshness": 1.0, "queue": 3, "waits_for": ["shop"]}
-    },
-}
+    waiting=Backlog(0, None, {}, 0),
+    appends=Appends(0, 0),
+)
 
 
 def _hide(text: str) -> str:
@@ -383,8 +384,8 @@ def test_log_lines_say_each_thing_once() -> None:
     file = io.StringIO()
     told = LogReporter(_hide, Console(file=file, width=200))
     for _ in range(3):
-        told.status(HEARTBEAT)
-    told.status({**HEARTBEAT, "sources": {"shop": {**HEARTBEAT["sources"]["shop"], "problem": None}}})
+        told.status(STATUS)
+    told.status(replace(STATUS, sources={"shop": replace(RETRYING, problem=None)}))
     lines = file.getvalue().splitlines()
     assert [line.split(" ", 1)[1] for line in lines] == [
         "source shop: trying again: no [bold]***[/bold]",
@@ -401,9 +402,18 @@ def test_the_live_table_shows_everything_but_secrets() -> None:
         told = LiveReporter(_hide, live)
         told.say("loading paid_orders")
         told.loading("shop", 12_345)
-        told.status(HEARTBEAT)
+        told.status(STATUS)
     shown = file.getvalue()
-    for part in ("loading paid_orders", "12,345", "paid_orders", "5:1", "6:1", "no [bold]***[/bold]", "commit 7"):
+    for part in (
+        "loading paid_orders",
+        "12,345",
+        "paid_orders",
+        "5:1",
+        "6:1",
+        "no [bold]***[/bold]",
+        "commit 7",
+        "stands still",
+    ):
         assert part in shown
 
 

@@ -19,10 +19,21 @@ from strobe.apply.cutover import Cutover
 from strobe.apply.plan import ApplyPlan
 from strobe.coordinator import availability as module
 from strobe.coordinator.availability import Availability
-from strobe.errors import LostGuarantee, NotNow, RelationLost, SourceLost, SourceUnavailable, StrobeError
+from strobe.errors import (
+    AccessRefused,
+    LostGuarantee,
+    NotNow,
+    RelationLost,
+    SourceLost,
+    SourceUnavailable,
+    StrobeError,
+    UserError,
+)
+from strobe.messages import CommitHeader
 from strobe.planning.topology import Topology
+from strobe.retry import VERIFY, Policy
 from strobe.warehouse.layout import Layout
-from strobe.warehouse.records import Commit, Definition
+from strobe.warehouse.records import Definition
 
 PROJECT = (
     HEAD
@@ -49,8 +60,8 @@ class World:
         self.definitions = {n: Definition(n, 1, view.sql, "", view.key, 1, None, 0) for n, view in views.items()}
 
     @property
-    def last(self) -> Commit:
-        return Commit(1, datetime.now(timezone.utc), self.positions, {}, self.identity)
+    def last(self) -> CommitHeader:
+        return CommitHeader(1, datetime.now(timezone.utc), self.positions, {}, self.identity)
 
     @property
     def unasked(self) -> Topology:
@@ -78,10 +89,10 @@ class World:
             connection.execute("CREATE TABLE payments (id INTEGER PRIMARY KEY, order_id INTEGER, cents INTEGER)")
         connection.close()
 
-    def mind(self, absences: Availability) -> set[str] | None:
+    def mind(self, absences: Availability, pipeline: Any = None) -> set[str] | None:
         """What a running loop would be told, when it has been looked once."""
         absences.regroup = None
-        pipeline: Any = SimpleNamespace(
+        pipeline = pipeline or SimpleNamespace(
             monitors={}, topology=replace(self.topology, views={}), committer=SimpleNamespace(last=self.last)
         )
         absences.mind(pipeline)
@@ -96,7 +107,9 @@ class World:
         """What is loaded anew unasked, three times; loading `people` ends with this error."""
         plan, renewed = list[ApplyPlan](), list[str]()
 
-        def change(_self: object, _coordinator: object, _request: object, _assembled: object, wanted: Any) -> Any:
+        def change(
+            _self: object, _warehouse: object, _coordinator: object, _request: object, _assembled: object, wanted: Any
+        ) -> Any:
             plan.append(wanted())
             if error is not None and "people" in plan[-1].rebuild:
                 raise error
@@ -110,11 +123,11 @@ class World:
             topology=self.topology,
             committer=SimpleNamespace(last=self.last),
             vector={"billing": None},
-            warehouse=SimpleNamespace(definitions=self.definitions),
             resume=lambda: None,
         )
+        warehouse: Any = SimpleNamespace(definitions=self.definitions)
         for _ in range(3):
-            for _ in cutover.rebuild_lost(pipeline, absences):
+            for _ in cutover.rebuild_lost(warehouse, pipeline, absences):
                 pass
         assert set(renewed) == {"sales"}, "what is read for others is left alone"
         return plan
@@ -185,7 +198,7 @@ def test_a_source_that_was_lost_by_mistake_is_found_again(world: World) -> None:
     world.identity["billing"] = known
     absences._next_look = absences._next_verify = 0.0
     assert world.mind(absences) == set() and not absences.still
-    assert absences._verify_every == 2 * module.VERIFY, "it will be believed less soon"
+    assert absences.verify_every == 2 * VERIFY.wait(1), "it will be believed less soon"
     assert world.begin(absences) == set(world.definitions)
 
 
@@ -292,6 +305,37 @@ def test_a_source_that_is_down_at_the_start_is_waited_for(world: World) -> None:
     assert world.begin(absences, world.unasked) == set(world.definitions) and not absences.down
 
 
+@pytest.mark.parametrize("error", [SourceUnavailable("it is down"), AccessRefused("not this one")])
+def test_how_long_a_source_may_be_down(world: World, monkeypatch: pytest.MonkeyPatch, error: SourceUnavailable) -> None:
+    """Ten seconds on end, whatever is wrong with it; then the views that can go on without it do. One that all views
+    need is waited for, and so is one that answers in between."""
+    now, problems = [100.0], {"billing": error}
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    absences = world.absences()
+    pipeline: Any = SimpleNamespace(
+        monitors={"sales": None, "billing": None},
+        topology=world.present(absences),
+        committer=SimpleNamespace(last=world.last),
+        problem=problems.get,
+    )
+
+    def after(seconds: float) -> set[str] | None:
+        now[0] += seconds
+        return world.mind(absences, pipeline)
+
+    assert after(0.0) is None and after(10.0) is None
+    problems.clear()
+    assert after(0.5) is None
+    problems["billing"] = error
+    assert after(0.5) is None and after(9.9) is None
+    assert after(0.2) == {"billing"}
+    problems["sales"] = error
+    assert after(0.0) == {"billing"}
+    assert after(10.1) is None, "nothing would be left"
+    problems.update(sales=UserError("bad data"))  # type: ignore[dict-item]  # which nobody waits for
+    assert after(20.0) == {"billing"}
+
+
 def test_a_source_that_does_not_say_what_it_offers(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Though it answers otherwise: it is asked once, not for every view, and again later."""
     asked = list[str]()
@@ -304,7 +348,7 @@ def test_a_source_that_does_not_say_what_it_offers(world: World, monkeypatch: py
     absences = world.absences()
     assert world.begin(absences, world.unasked) == {"orders", "people"} and absences.down == {"billing"}
     assert len(asked) == 1
-    monkeypatch.setattr(module, "RETRY", 0.0)
+    monkeypatch.setattr(module, "PROBE", Policy((0.0,)))
     assert world.mind(absences) is None
 
 

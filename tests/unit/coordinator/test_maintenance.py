@@ -12,8 +12,7 @@ import pytest
 from strobe.coordinator import maintenance as module
 from strobe.coordinator.maintenance import Maintenance
 from strobe.errors import SourceLost, SourceUnavailable, UserError
-from strobe.messages import Position, Seen
-from strobe.warehouse.records import Commit
+from strobe.messages import CommitHeader, Position, Seen
 
 POSITIONS = {
     "a": {"read": "5", "waiting": "2"},
@@ -63,7 +62,7 @@ class FakeSource:
 
 
 def made(sources: dict[str, FakeSource], failed: list[BaseException]) -> Maintenance:
-    last = Commit(1, datetime.now(timezone.utc), POSITIONS)
+    last = CommitHeader(1, datetime.now(timezone.utc), POSITIONS)
     pipeline: Any = SimpleNamespace(
         committer=SimpleNamespace(last=last),
         topology=SimpleNamespace(sources=sources),

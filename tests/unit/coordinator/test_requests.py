@@ -8,6 +8,12 @@ from typing import Any
 
 from strobe.coordinator.requests import RequestHandler
 from strobe.warehouse.control import requests
+from strobe.warehouse.layout import Layout
+
+
+def at(folder: Path) -> Any:
+    """A warehouse that nobody asks for more than where it is."""
+    return SimpleNamespace(layout=Layout(folder))
 
 
 def test_an_edit_survives_a_coordinator_that_starts_anew(tmp_path: Path) -> None:
@@ -15,15 +21,15 @@ def test_an_edit_survives_a_coordinator_that_starts_anew(tmp_path: Path) -> None
     there, under its number, and whoever asked for it does not hear of it."""
     taken: list[Any] = []
 
-    def rebuild(_: object, number: str, view: str) -> Any:
+    def rebuild(_warehouse: object, _pipeline: object, number: str, view: str) -> Any:
         taken.append((number, view))
         yield
 
     def handler() -> RequestHandler:
         pipeline = SimpleNamespace(operation_open=False, start_operation=next)
-        return RequestHandler(tmp_path, SimpleNamespace(rebuild=rebuild, ready=False, asked_by=None), pipeline)  # type: ignore[arg-type]
+        return RequestHandler(at(tmp_path), SimpleNamespace(rebuild=rebuild, ready=False, asked_by=None), pipeline)  # type: ignore[arg-type]
 
-    asked = requests.post(tmp_path, {"kind": "rebuild", "view": "v"})
+    asked = requests.post(Layout(tmp_path).control, {"kind": "rebuild", "view": "v"})
     for _ in range(2):
         first = handler()
         first.look()
@@ -38,8 +44,8 @@ def test_whoever_asks_while_views_join_is_answered(tmp_path: Path) -> None:
     """The loop ends because of somebody else's views: the request that was taken up last is refused, not forgotten."""
     pipeline = SimpleNamespace(operation_open=False, start_operation=lambda _: None)
     cutover = SimpleNamespace(ready=True, asked_by="somebody else")
-    handler = RequestHandler(tmp_path, cutover, pipeline)  # type: ignore[arg-type]
-    requests.post(tmp_path, {"kind": "fold"})
+    handler = RequestHandler(at(tmp_path), cutover, pipeline)  # type: ignore[arg-type]
+    requests.post(Layout(tmp_path).control, {"kind": "fold"})
     handler.look()
     handler.abandon()
     (reply,) = tmp_path.rglob("*.reply.json")
@@ -51,7 +57,7 @@ def test_rebuilding_unasked_leaves_room_for_others(tmp_path: Path) -> None:
     handler = list[Any]()
     pipeline = SimpleNamespace(operation_open=False, start_operation=handler.append)
     cutover = SimpleNamespace(rebuild_lost=lambda *_: iter(()))
-    taken = RequestHandler(tmp_path, cutover, pipeline)  # type: ignore[arg-type]
+    taken = RequestHandler(at(tmp_path), cutover, pipeline)  # type: ignore[arg-type]
     absent: Any = SimpleNamespace(to_rebuild=["v"])
     taken.rebuild(SimpleNamespace(to_rebuild=[]))  # type: ignore[arg-type]
     assert not handler

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 
 import pytest
-from committing import KEYS, Kept, V
+from committing import KEYS, MemorySink, V
 from hypothesis import given
 from hypothesis import strategies as st
 from patience import PATIENCE
@@ -14,10 +14,9 @@ from patience import PATIENCE
 from strobe.algebra.bag import Bag, Row
 from strobe.algebra.relation import Relation
 from strobe.errors import BrokenInvariant
-from strobe.merge.removals import First, Removal, Resolved, combined, resolve
-from strobe.messages import ActionList, KeyDelete, Position, WarehouseTransaction
+from strobe.merge.removals import First, Resolved, combined, resolve
+from strobe.messages import ActionList, CommitHeader, KeyDelete, Position, Removal, WarehouseTransaction
 from strobe.pipeline.committer import Committer
-from strobe.warehouse.records import Commit
 
 
 class Far:
@@ -176,11 +175,11 @@ def test_a_key_that_the_view_does_not_show_is_refused() -> None:
 
 def test_a_removal_alone_is_a_commit() -> None:
     """Lists that delete or replace change the view, also where they bring no row; lists that do nothing do not."""
-    kept, start = Kept(), Position("0", (0,))
-    begin = Commit(1, datetime.now(timezone.utc), {"v": {"x": "0"}})
+    kept, start = MemorySink(), Position("0", (0,))
+    begin = CommitHeader(1, datetime.now(timezone.utc), {"v": {"x": "0"}})
     failed: list[BaseException] = []
     committer = Committer(
-        kept,  # type: ignore[arg-type]  # in memory
+        kept,
         begin,
         {"v": V},
         {"v": {"x": start}},
@@ -202,7 +201,7 @@ def test_a_removal_alone_is_a_commit() -> None:
     committer.start()
     committer.join(PATIENCE)
     assert not failed
-    assert [commit.positions["v"]["x"] for commit in kept.commits] == ["1", "3", "4"]
+    assert [commit.header.positions["v"]["x"] for commit in kept.commits] == ["1", "3", "4"]
     by_key = {"v": Removal((delete,))}
     assert [commit.removals for commit in kept.commits] == [by_key, by_key, {"v": Removal((), True)}]
     assert [commit.changes for commit in kept.commits] == [{}, {"v": Bag(V.attributes, {(2, 1, 1, 1, 1): 1})}, {}]

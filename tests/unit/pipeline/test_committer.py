@@ -5,28 +5,25 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from datetime import datetime, timezone
-from typing import Any
 
 import pytest
-from committing import Kept, V
+from committing import MemorySink, V
 from patience import PATIENCE
 
 from strobe.algebra.bag import Bag
-from strobe.messages import ActionList, Position, WarehouseTransaction
+from strobe.messages import ActionList, Commit, CommitHeader, Position, WarehouseTransaction
 from strobe.pipeline.committer import Committer
-from strobe.warehouse.records import Commit
 
-BEGIN = Commit(1, datetime.now(timezone.utc), {"v": {"x": "0"}})
+BEGIN = CommitHeader(1, datetime.now(timezone.utc), {"v": {"x": "0"}})
 
 
 class Desk:
     """A committer over memory."""
 
     def __init__(self) -> None:
-        self.kept, self.failed = Kept(), list[BaseException]()
-        warehouse: Any = self.kept
+        self.kept, self.failed = MemorySink(), list[BaseException]()
         self.committer = Committer(
-            warehouse, BEGIN, {"v": V}, {"v": {"x": Position("0", (0,))}}, fail=self.failed.append
+            self.kept, BEGIN, {"v": V}, {"v": {"x": Position("0", (0,))}}, fail=self.failed.append
         )
 
     def submit(self, number: int, *, rows: bool = True) -> None:
@@ -42,7 +39,11 @@ class Desk:
 
 
 def places(commits: Sequence[Commit]) -> list[tuple[int, str]]:
-    return [(commit.number, commit.positions["v"]["x"]) for commit in commits]
+    return [place(commit.header) for commit in commits]
+
+
+def place(header: CommitHeader) -> tuple[int, str]:
+    return header.number, header.positions["v"]["x"]
 
 
 @pytest.mark.parametrize("moved", [False, True])
@@ -50,9 +51,9 @@ def test_what_is_waiting_is_appended_by_a_last_commit(moved: bool) -> None:
     """A commit that is not an ordinary one takes along what is waiting, also what only moves positions."""
     desk, given = Desk(), list[Sequence[Commit]]()
 
-    def final(last: Commit, before: Sequence[Commit]) -> Commit:
+    def final(last: CommitHeader, before: Sequence[Commit]) -> CommitHeader:
         given.append(before)
-        return Commit(last.number + 1, last.committed_at, last.positions)
+        return CommitHeader(last.number + 1, last.committed_at, last.positions)
 
     desk.committer.hold()
     desk.committer.start()
@@ -67,7 +68,7 @@ def test_what_is_waiting_is_appended_by_a_last_commit(moved: bool) -> None:
     assert not desk.kept.commits
     waiting = [(2, "1"), (3, "3"), *([(4, "4")] if moved else [])]
     assert [places(commits) for commits in given] == [waiting]
-    assert places([desk.committer.last]) == [(waiting[-1][0] + 1, waiting[-1][1])]
+    assert place(desk.committer.last) == (waiting[-1][0] + 1, waiting[-1][1])
 
 
 def test_a_last_commit_that_could_not_be_made_leaves_all_as_it_was() -> None:

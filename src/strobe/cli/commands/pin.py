@@ -11,8 +11,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from strobe.cli.options import HERE, AsJson, ProjectFolder
-from strobe.cli.terminal import Document, Terminal
-from strobe.errors import UserError
+from strobe.cli.terminal import Terminal
+from strobe.report.document import Document
 
 
 class Engine(str, Enum):
@@ -36,25 +36,11 @@ def pin(
 ) -> None:
     """Print the statements that pin the published tables of one commit in another engine."""
     from strobe.api import parse_at
-    from strobe.warehouse import inspect, pinning
-    from strobe.warehouse.layout import Layout
+    from strobe.report.pin import pin
 
     terminal = Terminal.of(context)
     loaded = terminal.open(project, as_json)
-    moment = parse_at(at)
-    if not inspect.exists(Layout(loaded.warehouse).log):
-        where = str(loaded.warehouse)
-        raise UserError("nothing has been committed yet", where=where, fix="Start `strobe run` first.")
-    found = pinning.pinned(loaded.warehouse, moment)
-    written = pinning.ENGINES[engine.value](found, loaded.name)
-    document = {
-        "commit": found.commit,
-        "engine": engine.value,
-        "statements": list(written.statements),
-        "once": list(written.once),
-        "tables": {view: {"path": str(t.path), "version": t.version} for view, t in found.tables.items()},
-    }
-    terminal.show(document, _render)
+    terminal.show(pin(loaded, engine.value, parse_at(at)), _render)
 
 
 def _render(document: Document) -> Iterable[RenderableType]:
@@ -71,6 +57,3 @@ def _render(document: Document) -> Iterable[RenderableType]:
 
 def _line(text: str) -> Text:
     return Text(text, no_wrap=True, overflow="ignore")
-
-
-COMMANDS = (pin,)

@@ -12,8 +12,9 @@ from rich.text import Text
 
 from strobe.cli.options import AsJson
 from strobe.cli.render import table
-from strobe.cli.terminal import Document, Terminal
+from strobe.cli.terminal import Terminal
 from strobe.errors import UserError
+from strobe.report.document import Document
 
 if TYPE_CHECKING:
     from strobe.simulator.spectrum import Cell
@@ -100,6 +101,3 @@ def _render(document: Document) -> Iterable[RenderableType]:
 
 def _shown(cell: Document) -> str:
     return SHORT[cell["level"]] + ("" if cell["level"] == cell["expected"] else "!")
-
-
-COMMANDS = (spectrum,)

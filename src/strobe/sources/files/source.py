@@ -34,11 +34,11 @@ from strobe.algebra.schema import Column, RelationSchema
 from strobe.data.arrow import arrow_schema, canonical_ddl, ddl_type, fitting, from_arrow
 from strobe.errors import BrokenInvariant, SourceLost, SourceUnavailable, UserError
 from strobe.messages import Lookup, Position, Seen, Transaction
-from strobe.sources.base import Finding, Reader, Source
+from strobe.sources.base import Finding, Reader, Source, SourceContext
 from strobe.sources.files.drops import Drop, columns_of, copy_whole
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from strobe.spark.session import DataFrame, SparkSession
 
 DRIVER_ROWS = 100_000
 """A difference of more rows than this stays in Spark."""
@@ -173,6 +173,10 @@ class FilesSource(Source):
         self._answered_at: int | None = None
 
     # What it is
+
+    @classmethod
+    def from_config(cls, name: str, config: Config, context: SourceContext) -> FilesSource:
+        return cls(name, config, context.warehouse, context.spark)
 
     def schemas(self) -> tuple[RelationSchema, ...]:
         columns = tuple(Column(name, ddl, ddl not in UNSEARCHABLE) for name, ddl in self._columns().items())

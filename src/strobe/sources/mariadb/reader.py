@@ -7,8 +7,6 @@ snapshot is always a prefix of it. For MySQL see `mysql_snapshot`.
 
 from __future__ import annotations
 
-import random
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
@@ -16,8 +14,9 @@ from typing import Any
 import pymysql
 
 from strobe.algebra.bag import Row
-from strobe.errors import SourceUnavailable, UserError
+from strobe.errors import SourceUnavailable, Unfit, UserError
 from strobe.messages import Lookup, Position, Seen
+from strobe.retry import MYSQL_PLACE, Retry
 from strobe.sources.base import Reader
 from strobe.sources.mariadb import snapshot as mysql_snapshot
 from strobe.sources.mariadb.binlog import protocol as binlog
@@ -25,13 +24,10 @@ from strobe.sources.mariadb.catalog import Catalog, Table
 from strobe.sources.mariadb.connection import Connections, Place, is_mysql, quote, rows, streamed
 from strobe.sources.mariadb.position import Log
 from strobe.sources.mariadb.stream import Stream, charsets
-from strobe.sources.mariadb.values import Kind, Unfit, decoder, encoder, selected
+from strobe.sources.mariadb.values import Kind, decoder, encoder, selected
 
 KEYS = 500
 """So many keys are asked for at once; from 1,000 on the server would turn the list into a temporary table."""
-PLACE_SECONDS = 10.0
-"""So long another snapshot is taken where it cannot be told what one has seen."""
-PLACE_PAUSE = 0.01
 PLACE_BYTES = 2**24
 """Where more than this was logged meanwhile, another snapshot is cheaper than reading it."""
 FOREVER_MS = 2**32 - 1
@@ -105,16 +101,16 @@ class MariadbReader(Reader):
             raise
 
     def _mysql_snapshot(self) -> Position:
-        place, until = self._shared.place, time.monotonic() + PLACE_SECONDS
-        while time.monotonic() < until:
+        place, retry = self._shared.place, Retry(MYSQL_PLACE)
+        while True:
             low, high = mysql_snapshot.begin(self._connection, place)
             start = self._shared.position(*low)
             found = start if low == high else self._placed(start, high) if high[1] - low[1] < PLACE_BYTES else None
             if found is not None:
                 return found
             rows(self._connection, "COMMIT")
-            time.sleep(random.uniform(0, PLACE_PAUSE))
-        raise SourceUnavailable("it changes too fast to say what a snapshot has seen", where=place.where)
+            if not retry.again():
+                raise SourceUnavailable("it changes too fast to say what a snapshot has seen", where=place.where)
 
     def _placed(self, low: Position, high: tuple[str, int]) -> Position | None:
         """By the rows that the transactions between its two bounds touched."""

@@ -16,7 +16,6 @@ or should a table be touched whose rows cannot be told apart by a key, another s
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,12 +23,11 @@ from typing import Any
 from strobe.algebra.bag import Bag, Row
 from strobe.errors import SourceUnavailable
 from strobe.messages import Position, Transaction
+from strobe.retry import MYSQL_SETTLE, Retry
 from strobe.sources.mariadb.connection import Place, rows, several
 
 BEGIN = "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"
 OWNED = "SELECT @@GLOBAL.gtid_owned"
-SETTLE_SECONDS = 5.0
-"""A commit takes no longer than this from the log to being visible, or the question is asked again later."""
 ROWS = 10_000
 """With more rows than this touched meanwhile, another snapshot is cheaper."""
 
@@ -83,14 +81,12 @@ def end(found: Sequence[tuple[Any, ...]]) -> End:
 
 def settle(connection: Any, place: Place, busy: frozenset[tuple[str, ...]]) -> None:
     """Wait until these transactions are visible."""
-    until, pause = time.monotonic() + SETTLE_SECONDS, 0.0002
+    retry = Retry(MYSQL_SETTLE)
     while busy:
-        time.sleep(pause)
-        pause = min(2 * pause, 0.05)
-        busy &= owners(rows(connection, OWNED)[0][0])
-        if busy and time.monotonic() > until:
+        if not retry.again():
             message = f"the transaction {':'.join(filter(None, min(busy)))} takes long to commit"
             raise SourceUnavailable(message, where=place.where)
+        busy &= owners(rows(connection, OWNED)[0][0])
 
 
 def owners(text: str) -> frozenset[tuple[str, ...]]:

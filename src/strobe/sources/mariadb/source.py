@@ -21,7 +21,7 @@ import pymysql
 from strobe.algebra.schema import RelationSchema
 from strobe.errors import SourceUnavailable, StrobeError, UserError
 from strobe.messages import Position, Seen, Transaction
-from strobe.sources.base import Finding, Reader, Source
+from strobe.sources.base import Finding, Reader, Source, SourceContext
 from strobe.sources.mariadb import snapshot as mysql_snapshot
 from strobe.sources.mariadb.binlog import protocol as binlog
 from strobe.sources.mariadb.catalog import Table
@@ -66,6 +66,10 @@ class MariadbSource(Source):
         given = config.global_transactions
         self._names = Names.parse(given, self._place.where) if given else None
         self._focus: Mapping[str, Collection[str]] | None = None
+
+    @classmethod
+    def from_config(cls, name: str, config: Config, context: SourceContext) -> MariadbSource:
+        return cls(name, config)
 
     def schemas(self) -> tuple[RelationSchema, ...]:
         """InnoDB's tables with their columns of a supported type; other columns are left out."""

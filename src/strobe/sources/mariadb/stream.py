@@ -16,7 +16,7 @@ from typing import Any
 import pymysql
 
 from strobe.algebra.bag import Row
-from strobe.errors import LostGuarantee, SourceUnavailable, StrobeError
+from strobe.errors import LostGuarantee, SourceUnavailable, StrobeError, Unfit
 from strobe.messages import Position, Transaction
 from strobe.sources.global_transactions import global_transaction
 from strobe.sources.mariadb.binlog import protocol as binlog
@@ -29,7 +29,7 @@ from strobe.sources.mariadb.connection import Connections, rows
 from strobe.sources.mariadb.global_names import Names
 from strobe.sources.mariadb.position import Log, Mark, Whereabouts, file_number, passed_by
 from strobe.sources.mariadb.transaction_builder import Counts, Group
-from strobe.sources.mariadb.values import Kind, Unfit
+from strobe.sources.mariadb.values import Kind
 
 QUIET_SECONDS = 0.2
 """So long, at most, positions move on unreported."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from strobe.algebra.bag import Row
 from strobe.sources.mariadb.position import Mark
-from strobe.sources.net_changes import Nets, Saved
+from strobe.sources.net_changes import NetChanges, Saved
 
-Counts = Nets
+Counts = NetChanges
 
 
 @dataclass
@@ -19,7 +19,7 @@ class Group:
     standalone: bool
     prepared: bool = False
     mysql: bool = False
-    counts: Counts = field(default_factory=Nets)
+    counts: Counts = field(default_factory=NetChanges)
     named: list[str] = field(default_factory=list)
     """What the application calls the global transactions that this is a part of."""
     began: tuple[str, int] = ("", 0)

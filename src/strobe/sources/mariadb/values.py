@@ -16,6 +16,7 @@ from decimal import Decimal
 from typing import Any
 
 from strobe.algebra.bag import canonical
+from strobe.errors import Unfit
 
 CHARSETS = {"utf8mb4", "utf8mb3", "utf8", "latin1", "ascii"}
 """Character sets whose text comes out of the binlog as the server itself converts it."""
@@ -27,10 +28,6 @@ _RANGES = {"tinyint": 2**7, "smallint": 2**15, "int": 2**31, "bigint": 2**63}
 _DATE = re.compile(r"(\d{4})-(\d{2})-(\d{2})", re.ASCII)
 _MOMENT = re.compile(r"(\d{4})-(\d{2})-(\d{2}) (\d{2}):(\d{2}):(\d{2})(?:\.(\d{1,6}))?", re.ASCII)
 _FIRST, _LAST = datetime(1970, 1, 1, 0, 0, 1), datetime(2106, 2, 7, 6, 28, 15, 999999)
-
-
-class Unfit(Exception):
-    """A value that has no counterpart in Spark, and why."""
 
 
 @dataclass(frozen=True)

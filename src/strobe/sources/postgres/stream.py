@@ -14,27 +14,24 @@ import select
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 import psycopg
 from psycopg.pq import ExecStatus
 
-from strobe.algebra.bag import Bag, Row
-from strobe.algebra.relation import Relation
-from strobe.data.arrow import canonical_ddl
-from strobe.errors import BrokenInvariant, RelationLost, SourceUnavailable, StrobeError, UserError
-from strobe.messages import GlobalTransaction, Position
-from strobe.sources.global_transactions import global_transaction
-from strobe.sources.net_changes import ROWS, Net, Nets, remove_files
+from strobe.errors import SourceUnavailable, StrobeError
+from strobe.messages import Position
+from strobe.retry import PG_SLOT_IN_USE, PG_VISIBLE, Retry
+from strobe.sources.net_changes import ROWS, remove_files
 from strobe.sources.postgres import pgoutput
-from strobe.sources.postgres.connection import STARTED, Connection, Place, identifier
-from strobe.sources.postgres.pgoutput import UNCHANGED, RelationInfo, Tuple, lsn_text, parse_lsn
-from strobe.sources.postgres.position import Mark, mark_of
-from strobe.sources.postgres.slot import taken_away
-from strobe.sources.postgres.values import Decode, PgType, Unfit, decoder
+from strobe.sources.postgres.connection import STARTED, Connection, ConnectionSettings, Pool, identifier, rows
+from strobe.sources.postgres.pgoutput import lsn_text, widen
+from strobe.sources.postgres.position import fingerprint_of
+from strobe.sources.postgres.slot import copy_slot, taken_away
+from strobe.sources.postgres.snapshot import XidSnapshot
+from strobe.sources.postgres.transaction_builder import Arrived, TransactionBuilder, Watched
+from strobe.sources.postgres.values import PgType
 
 WAITING = 200
 """Transactions that wait to be taken; while there are as many, or `ROWS` rows of theirs, the server keeps the rest."""
@@ -45,50 +42,6 @@ SILENCE_SECONDS = 60.0
 """After so long without a sign of life the connection is given up. The server is asked for one now and then."""
 PROGRESS_SECONDS = 0.02
 """How often the passing of irrelevant log is reported, at the most."""
-PREFIX = "strobe"
-"""Of messages in the log that name the global transaction of which this one is a part."""
-BUSY_SECONDS = 10.0
-"""How long a slot may still belong to a connection that has just ended."""
-
-
-@dataclass(frozen=True)
-class Watched:
-    """What is wanted of a table, as it was when the views were made."""
-
-    name: str
-    types: Mapping[str, PgType]
-    """The columns that are reported."""
-    key: tuple[str, ...]
-    images: bool
-    sql: str
-    place: tuple[str, str]
-    """Its schema and its name there."""
-    declared: Mapping[str, str]
-    """The columns' types, as the server writes them."""
-
-
-@dataclass(frozen=True)
-class Arrived:
-    """A whole transaction, or (without xid) the news that everything up to `end` has come."""
-
-    end: int
-    mark: Mark | None = None
-    """The last transaction that had come by then."""
-    xid: int | None = None
-    committed_at: datetime | None = None
-    changes: Mapping[str, Relation] = field(default_factory=dict)
-    gone: Mapping[str, Relation] = field(default_factory=dict)
-    part_of: tuple[GlobalTransaction, ...] = ()
-
-    @property
-    def told(self) -> bool:
-        """Whether it says more than how far the log has come."""
-        return bool(self.changes or self.gone or self.part_of)
-
-    @property
-    def held(self) -> int:
-        """The rows that it has in memory."""
-        return sum(len(rows) for rows in (*self.changes.values(), *self.gone.values()) if isinstance(rows, Bag))
 
 
 class Slots:
@@ -115,7 +68,7 @@ class Slots:
 class Stream(threading.Thread):
     def __init__(
         self,
-        place: Place,
+        settings: ConnectionSettings,
         after: Position,
         stops: Sequence[Position],
         watched: Mapping[int, Watched],
@@ -131,13 +84,13 @@ class Stream(threading.Thread):
 
         `check` is called as soon as the slot is held, when nobody else can move it on any more, with the slot's name
         and when the server was started that it is on."""
-        super().__init__(name=f"stream-{place.source}", daemon=True)
-        self._place = place
+        super().__init__(name=f"stream-{settings.source}", daemon=True)
+        self._settings = settings
         self._after = after.order[0]
-        self._mark = mark_of(after)
+        self._fingerprint = fingerprint_of(after)
         self._stops = sorted({stop.order[0] for stop in stops if after < stop})
         self._check = check
-        self._assembly = Assembly(place, watched, types, spill)
+        self._builder = TransactionBuilder(settings, watched, types, spill)
         self._durable = durable
         self._slots = slots
         self._guard = guard
@@ -179,55 +132,53 @@ class Stream(threading.Thread):
         connection: Connection | None = None
         self._own = self._slots.take()
         try:
-            connection = self._place.connect(replication=True)
-            with self._place.errors():
+            connection = self._settings.connect(replication=True)
+            with self._settings.errors():
                 self._begin(connection)
                 self._read(connection)
         except BaseException as error:  # raised where the transactions are taken
             self._put(connection, error)
         finally:
-            self._assembly.forget()
+            self._builder.forget()
             if connection is not None:
                 connection.close()
             if self._own:
                 self._slots.leave()
 
     def _begin(self, connection: Connection) -> None:
-        name = self._place.name
+        name = self._settings.name
         if not self._own:
             name = self._copy(connection)
         started = (connection.run(STARTED).get_value(0, 0) or b"").decode()
         statement = (
             f"START_REPLICATION SLOT {identifier(name)} LOGICAL {lsn_text(self._after)} "
-            f"(proto_version '1', publication_names '{identifier(self._place.name)}', messages 'true')"
+            f"(proto_version '1', publication_names '{identifier(self._settings.name)}', messages 'true')"
         )
-        until = time.monotonic() + BUSY_SECONDS
+        retry = Retry(PG_SLOT_IN_USE, self._ending.wait)
         while True:
             result = connection.run(statement)
             if result.status == ExecStatus.COPY_BOTH:
                 self._check(name, started)
                 return
             error = psycopg.errors.error_from_result(result)
-            if not isinstance(error, psycopg.errors.ObjectInUse) or time.monotonic() > until:
+            if not isinstance(error, psycopg.errors.ObjectInUse) or not retry.again():
                 raise self._refused(error)
-            if self._ending.wait(0.05):
-                raise error
 
     def _copy(self, connection: Connection) -> str:
         try:
-            return copy_slot(connection, self._place)[0]
+            return copy_slot(connection, self._settings)[0]
         except psycopg.errors.UndefinedObject as error:
             raise self._refused(error) from None
 
     def _refused(self, error: psycopg.Error) -> BaseException:
         if isinstance(error, psycopg.errors.ObjectInUse):
             fix = "Another coordinator may be reading it; the slot belongs to one project."
-            return SourceUnavailable(f"the slot {self._place.name} is in use", where=self._place.where, fix=fix)
+            return SourceUnavailable(f"the slot {self._settings.name} is in use", where=self._settings.where, fix=fix)
         if isinstance(error, psycopg.errors.UndefinedObject):
-            return self._place.lost(f"the slot {self._place.name} is gone")
+            return self._settings.lost(f"the slot {self._settings.name} is gone")
         if isinstance(error, psycopg.errors.ObjectNotInPrerequisiteState):
-            return self._place.lost(
-                f"the slot {self._place.name} cannot be read any more: {error}", rebuild=taken_away(self._place)
+            return self._settings.lost(
+                f"the slot {self._settings.name} cannot be read any more: {error}", rebuild=taken_away(self._settings)
             )
         return error
 
@@ -249,7 +200,7 @@ class Stream(threading.Thread):
                 self._tell(connection)
             if time.monotonic() > self._heard_at + SILENCE_SECONDS:
                 message = f"the server has been silent for {SILENCE_SECONDS:.0f} s"
-                raise SourceUnavailable(message, where=self._place.where)
+                raise SourceUnavailable(message, where=self._settings.where)
             wait = PROGRESS_SECONDS if self._passed is not None else 0.1
             if select.select([pgconn.socket], [], [], wait)[0]:
                 pgconn.consume_input()
@@ -259,23 +210,25 @@ class Stream(threading.Thread):
         if result is not None and result.status == ExecStatus.FATAL_ERROR:
             error = psycopg.errors.error_from_result(result)
             if isinstance(error, (psycopg.errors.UndefinedObject, psycopg.errors.UndefinedFile)):
-                return self._place.lost(f"the log cannot be read any more: {error}", rebuild=taken_away(self._place))
+                return self._settings.lost(
+                    f"the log cannot be read any more: {error}", rebuild=taken_away(self._settings)
+                )
             return error
-        return SourceUnavailable("the server ended the change stream", where=self._place.where)
+        return SourceUnavailable("the server ended the change stream", where=self._settings.where)
 
     def _frame(self, connection: Connection, data: bytes) -> None:
         frame = pgoutput.frame(data)
         if isinstance(frame, pgoutput.KeepAlive):
-            if not self._assembly.open:
+            if not self._builder.open:
                 self._reached(frame.end)
             if frame.reply:
                 self._tell(connection)
             return
-        arrived = self._assembly.receive(pgoutput.decode(frame.payload), len(frame.payload))
+        arrived = self._builder.receive(pgoutput.decode(frame.payload), len(frame.payload))
         if arrived is None:
             return
         self._stop_before(connection, arrived.end)
-        self._mark = arrived.mark
+        self._fingerprint = arrived.fingerprint
         if arrived.told:
             self._passed = None
             self._received = max(self._received, arrived.end)
@@ -293,12 +246,12 @@ class Stream(threading.Thread):
         if self._passed is not None and time.monotonic() >= self._passed_at + PROGRESS_SECONDS:
             passed, self._passed, self._passed_at = self._passed, None, time.monotonic()
             self._stop_before(connection, passed)
-            self._arrive(connection, Arrived(passed, self._mark))
+            self._arrive(connection, Arrived(passed, self._fingerprint))
 
     def _stop_before(self, connection: Connection, end: int) -> None:
         """Report the stops before a place, each with the transaction that was the last one by then."""
         while self._stops and self._stops[0] < end:
-            self._put(connection, Arrived(self._stops.pop(0), self._mark))
+            self._put(connection, Arrived(self._stops.pop(0), self._fingerprint))
 
     def _arrive(self, connection: Connection, arrived: Arrived) -> None:
         if self._stops and self._stops[0] == arrived.end:
@@ -347,187 +300,28 @@ class Stream(threading.Thread):
             pgconn.consume_input()
 
 
-def copy_slot(connection: Connection, place: Place) -> tuple[str, int]:
-    """A temporary copy of the slot, which goes with the connection; returns its name and where it is confirmed."""
-    name = f"{place.name[:40]}_copy_{connection.info.backend_pid}"
-    text = psycopg.sql.SQL("SELECT lsn::text FROM pg_copy_logical_replication_slot({}, {}, true)")
-    result = connection.run(text.format(place.name, name).as_string(connection))
-    if result.status != ExecStatus.TUPLES_OK:
-        raise psycopg.errors.error_from_result(result)
-    return name, parse_lsn((result.get_value(0, 0) or b"").decode())
+class Visible:
+    """Which transactions new snapshots show."""
 
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._last = self._look()
 
-class Assembly:
-    """Puts transactions together from messages."""
+    def _look(self) -> XidSnapshot:
+        with self._pool.session() as connection:
+            return XidSnapshot(str(rows(connection, "SELECT pg_current_snapshot()::text")[0][0]))
 
-    def __init__(
-        self,
-        place: Place,
-        watched: Mapping[int, Watched],
-        types: Callable[[set[tuple[int, int]]], Mapping[tuple[int, int], PgType]],
-        spill: Path | None = None,
-    ) -> None:
-        self._place, self._watched, self._types = place, watched, types
-        self._relations: dict[int, Rows | None] = {}
-        self._begin: pgoutput.Begin | None = None
-        self._nets = Nets(spill)
-        self._parts: dict[GlobalTransaction, None] = {}
+    def widen(self, xid: int) -> int:
+        return widen(xid, self._last.xmax)
 
-    @property
-    def open(self) -> bool:
-        """Whether a transaction has come in part."""
-        return self._begin is not None
-
-    def forget(self) -> None:
-        """What has come in part will come again."""
-        self._nets.forget()
-
-    def receive(self, message: pgoutput.Message, size: int = 0) -> Arrived | None:
-        """A message, which had so many bytes; the transaction that ends with it."""
-        if isinstance(message, pgoutput.Begin):
-            self._begin, self._parts = message, {}
-            self._nets.forget()
-        elif isinstance(message, pgoutput.Commit):
-            return self._commit(message)
-        elif isinstance(message, RelationInfo):
-            self._relations[message.id] = self._rows(message)
-        elif isinstance(message, (pgoutput.Insert, pgoutput.Update, pgoutput.Delete)):
-            rows = self._relations[message.relation]
-            if rows is not None:
-                rows.apply(message, rows.net(self._nets))
-                self._nets.grew(size)
-        elif isinstance(message, pgoutput.Truncate):
-            self._truncate(message)
-        elif isinstance(message, pgoutput.Emitted) and (part := named_by(message, self._place)):
-            self._parts[part] = None
-        return None
-
-    def _commit(self, message: pgoutput.Commit) -> Arrived:
-        begin, self._begin = self._begin, None
-        if begin is None:
-            raise BrokenInvariant("a commit came without its beginning", where=self._place.where)
-        changes, gone = self._nets.take()
-        parts, mark = tuple(self._parts), Mark.of(message)
-        return Arrived(message.end_lsn, mark, begin.xid, message.committed_at, changes, gone, parts)
-
-    def _truncate(self, message: pgoutput.Truncate) -> None:
-        emptied = [rows.watched.name for n in message.relations if (rows := self._relations.get(n)) is not None]
-        if emptied:
-            what = f"table {', '.join(emptied)} was emptied by TRUNCATE, which Strobe cannot follow"
-            fix = "Rebuild the views that use it: `strobe rebuild VIEW`."
-            raise self._place.table_lost(what, *emptied, fix=fix)
-
-    def _rows(self, info: RelationInfo) -> Rows | None:
-        watched = self._watched.get(info.id)
-        if watched is None:
-            return None
-        if (info.schema, info.name) != watched.place:
-            raise self._altered(watched, "it was renamed")
-        types = self._types({(c.type, c.modifier) for c in info.columns})
-        there = {c.name: types[c.type, c.modifier] for c in info.columns}
-        for column, wanted in watched.types.items():
-            if column not in there:
-                raise self._altered(watched, f"its column {column} was dropped or renamed")
-            if (there[column].spark, there[column].name) != (wanted.spark, wanted.name):
-                raise self._altered(watched, f"its column {column} has another type")
-        if watched.images and info.identity != "f":
-            raise self._altered(watched, "its REPLICA IDENTITY is no longer FULL")
-        if not watched.images and info.identity != "f":
-            named = {c.name for c in info.columns if c.key}
-            if not set(watched.key) <= named:
-                raise self._altered(watched, f"old rows are no longer named by its key ({', '.join(watched.key)})")
-        return Rows(self._place, watched, info)
-
-    def _altered(self, watched: Watched, what: str) -> RelationLost:
-        return self._place.table_lost(f"table {watched.name} was altered: {what}", watched.name)
-
-
-def named_by(message: pgoutput.Emitted, place: Place) -> GlobalTransaction | None:
-    """The global transaction that a message in the log names, if that is what it is for."""
-    if not message.transactional or message.prefix != PREFIX:
-        return None
-    return global_transaction(message.content.decode(errors="replace"), place.source)
-
-
-class Rows:
-    """Decodes the changes of one table, as it was described last."""
-
-    def __init__(self, place: Place, watched: Watched, info: RelationInfo) -> None:
-        self.watched = watched
-        self._place = place
-        names = [c.name for c in info.columns]
-        self._columns = tuple(watched.types)
-        self._spark = {name: canonical_ddl(type_.spark or "") for name, type_ in watched.types.items()}
-        self._places = [names.index(c) for c in self._columns]
-        self._decoders: list[Decode] = [decoder(t) for t in watched.types.values()]
-        self._key = [names.index(c) for c in watched.key] if not watched.images else []
-        self._key_decoders = [self._decoders[self._columns.index(c)] for c in watched.key] if self._key else []
-
-    def net(self, nets: Nets) -> Net:
-        """What the transaction does to this table."""
-        return nets.of(self.watched.name, self._spark, () if self.watched.images else self.watched.key)
-
-    def apply(self, message: pgoutput.Insert | pgoutput.Update | pgoutput.Delete, net: Net) -> None:
-        if isinstance(message, pgoutput.Insert):
-            net.change(None, self._row(message.new))
-        elif not self.watched.images:
-            new = message.new if isinstance(message, pgoutput.Update) else None
-            named = message.key or message.old or new
-            net.change(self._key_of(named or ()), None if new is None else self._row(new))
-        elif message.old is None:
-            raise BrokenInvariant("an old row is missing", where=self._where)
-        elif isinstance(message, pgoutput.Update):
-            net.change(self._row(message.old), self._row(message.new, message.old))
-        else:
-            net.change(self._row(message.old), None)
-
-    @property
-    def _where(self) -> str:
-        return f"{self._place.where}, table {self.watched.name}"
-
-    def _row(self, values: Tuple, old: Tuple | None = None) -> Row:
-        found: list[Any] = []
-        for place, decode in zip(self._places, self._decoders, strict=True):
-            value = values[place]
-            if value is UNCHANGED and old is not None:
-                value = old[place]
-            if value is None:
-                found.append(None)
-                continue
-            if not isinstance(value, bytes):
-                raise self._out_of_line(self._columns[len(found)])
-            try:
-                found.append(decode(value))
-            except Unfit as unfit:
-                raise self.unfit(self._columns[len(found)], value, str(unfit)) from None
-        return tuple(found)
-
-    def _key_of(self, values: Tuple) -> Row:
-        return tuple(
-            decode(value) if isinstance(value := values[place], bytes) else None
-            for place, decode in zip(self._key, self._key_decoders, strict=True)
-        )
-
-    def unfit(self, column: str, value: bytes, reason: str) -> RelationLost:
-        found = unfit(self._where, column, self.watched.types[column], value, reason)
-        fix = "Change the value, or leave the column out of the views; then `strobe rebuild` those that use the table."
-        return RelationLost(
-            found.message, source=self._place.source, relations=[self.watched.name], where=found.where, fix=fix
-        )
-
-    def _out_of_line(self, column: str) -> RelationLost:
-        return self._place.table_lost(
-            f"a long value of column {column} was left alone by an update, and is not in the log",
-            self.watched.name,
-            fix=f"Run: ALTER TABLE {self.watched.sql} REPLICA IDENTITY FULL; then `strobe rebuild` the views that use "
-            "the column.",
-        )
-
-
-def unfit(where: str, column: str, type_: PgType, value: bytes, reason: str) -> UserError:
-    shown = value[:60].decode(errors="replace")
-    return UserError(
-        f"{shown!r} cannot be read as {type_.spark}: {reason}",
-        where=f"{where}, column {column}",
-        fix="Change the value, or leave the column out of the views.",
-    )
+    def wait(self, xid: int, stopped: Callable[[], bool]) -> bool:
+        """Until it is visible; false if told to stop before."""
+        retry = Retry(PG_VISIBLE)
+        while not self._last.saw(xid):
+            self._last = self._look()
+            if self._last.saw(xid):
+                break
+            if stopped():
+                return False
+            retry.again()
+        return True

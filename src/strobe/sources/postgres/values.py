@@ -16,6 +16,7 @@ from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import Any
 
 from strobe.algebra.bag import canonical
+from strobe.errors import Unfit, UserError
 
 Decode = Callable[[bytes], Any]
 Encode = Callable[[Any], Any]
@@ -26,10 +27,6 @@ UNBOUNDED = "decimal(38,18)"
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _TIMESTAMP = re.compile(r"(\d{4}-\d{2}-\d{2}) (\d{2}:\d{2}:\d{2})(?:\.(\d{1,6}))?(\+00)?", re.ASCII)
-
-
-class Unfit(Exception):
-    """A value that Spark's type cannot hold, and why."""
 
 
 @dataclass(frozen=True)
@@ -247,3 +244,12 @@ _ENCODINGS = {
     "timestamp": Encoding("timestamp[]", lambda key: key.isoformat(" ")),
     "timestamptz": Encoding("timestamptz[]", lambda key: key.isoformat(" ")),
 }
+
+
+def unfit(where: str, column: str, type_: PgType, value: bytes, reason: str) -> UserError:
+    shown = value[:60].decode(errors="replace")
+    return UserError(
+        f"{shown!r} cannot be read as {type_.spark}: {reason}",
+        where=f"{where}, column {column}",
+        fix="Change the value, or leave the column out of the views.",
+    )

@@ -15,6 +15,7 @@ from functools import cached_property
 
 from strobe.errors import UserError
 from strobe.sources.sqlite.catalog import PREFIX, Table, kind_of, quote, read_table
+from strobe.sources.sqlite.connection import Place
 from strobe.sources.sqlite.triggers import (
     EVENTS,
     FORMAT,
@@ -87,6 +88,22 @@ def prepared(connection: sqlite3.Connection) -> Prepared | None:
     rows = connection.execute(f"SELECT id, relation, columns, since, retired FROM {WATCHED} ORDER BY id")
     watched = tuple(Watched(i, r, json.loads(c), s, bool(old)) for i, r, c, s, old in rows)
     return Prepared(meta["identity"], meta["journal_mode"], watched)
+
+
+def require_prepared(connection: sqlite3.Connection, place: Place) -> Prepared:
+    state = prepared(connection)
+    if state is None:
+        raise place.not_prepared()
+    return state
+
+
+def require_intact(connection: sqlite3.Connection, place: Place, state: Prepared) -> None:
+    """Raise unless every table is watched as it should be: `LostGuarantee` where changes may have gone unlogged."""
+    for fault in state.faults(connection):
+        message = f"table {fault.relation}: {fault.what}"
+        if fault.gap:
+            raise place.lost(message)
+        raise UserError(message, where=f"source {place.source}", fix=f"Run `strobe prepare {place.source}`.")
 
 
 def find_fault(connection: sqlite3.Connection, watched: Watched) -> Fault | None:

@@ -1,73 +1,24 @@
-"""Reading a SQLite database: connections, the end of the log, rows decoded, and look-ups in one read transaction."""
+"""Answers from a SQLite database: rows decoded, and look-ups and scans in one read transaction."""
 
 from __future__ import annotations
 
 import sqlite3
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import Any
-from urllib.parse import quote as quote_url
 
 from strobe.algebra.bag import Row
-from strobe.errors import SourceLost, SourceUnavailable, UserError
-from strobe.messages import Lookup, Position, Seen
+from strobe.errors import SourceUnavailable, Unfit, UserError
+from strobe.messages import Lookup, Seen
 from strobe.sources.base import Reader
 from strobe.sources.sqlite.catalog import Table, quote, read_table
+from strobe.sources.sqlite.connection import Place
+from strobe.sources.sqlite.gate import Gate
+from strobe.sources.sqlite.position import end_of_log
 from strobe.sources.sqlite.triggers import LOG
-from strobe.sources.sqlite.values import Unfit, decoder, encoder
+from strobe.sources.sqlite.values import decoder, encoder
 
-BUSY_SECONDS = 5.0
 PARAMETERS = 500
-
-
-@dataclass(frozen=True)
-class Place:
-    """Which database, for opening it and for messages about it."""
-
-    source: str
-    path: Path
-
-    def connect(self, mode: str = "ro", timeout: float = BUSY_SECONDS) -> sqlite3.Connection:
-        if not self.path.is_file():
-            raise SourceUnavailable(f"there is no file {self.path}", where=f"source {self.source}")
-        uri = f"file:{quote_url(str(self.path.absolute()))}?mode={mode}"
-        return sqlite3.connect(uri, uri=True, timeout=timeout, isolation_level=None, check_same_thread=False)
-
-    @contextmanager
-    def session(self, mode: str = "ro", timeout: float = BUSY_SECONDS) -> Iterator[sqlite3.Connection]:
-        """A connection for one task, rolled back and closed after it, whose errors are Strobe's."""
-        with self.errors(), closing(self.connect(mode, timeout)) as connection:
-            yield connection
-
-    @contextmanager
-    def errors(self) -> Iterator[None]:
-        where = f"source {self.source}"
-        try:
-            yield
-        except sqlite3.OperationalError as error:
-            text = str(error)
-            if "decode to UTF-8" in text:
-                raise UserError(f"text is not UTF-8: {text}", where=where, fix="Mend the value.") from error
-            if text.startswith(("no such table", "no such column", "no such collation")):
-                fix = f"See `strobe check`, then `strobe prepare {self.source}`."
-                raise UserError(text, where=where, fix=fix) from error
-            raise SourceUnavailable(text, where=where) from error
-        except sqlite3.DatabaseError as error:
-            fix = "Check that this is a sound SQLite database."
-            raise UserError(f"{self.path}: {error}", where=where, fix=fix) from error
-
-    def not_prepared(self) -> UserError:
-        return UserError(
-            "the database is not prepared", where=f"source {self.source}", fix=f"Run `strobe prepare {self.source}`."
-        )
-
-    def lost(self, message: str) -> SourceLost:
-        fix = "Rebuild the views that use this source: `strobe rebuild VIEW`."
-        return SourceLost(message, source=self.source, where=f"source {self.source}", fix=fix)
 
 
 class Rows:
@@ -111,33 +62,6 @@ class Rows:
         except Unfit as unfit:
             return column, str(unfit)
         return None
-
-
-class Gate:
-    """Keeps reported transactions from spanning a snapshot that an answer was read in.
-
-    A reported transaction is everything between two looks at the log, and an answer must have seen it wholly or not at
-    all. So looks and snapshots happen one after the other, and every snapshot's position ends a transaction: one that
-    was taken before a look is known to it, and one taken after it is not before its end.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._positions: set[int] = set()
-
-    @contextmanager
-    def snapshot(self) -> Iterator[Callable[[Position], None]]:
-        """Take a snapshot inside, and say where it is."""
-        with self._lock:
-            yield lambda position: self._positions.add(position.order[0])
-
-    @contextmanager
-    def look(self, after: Position, stopped: Callable[[], bool]) -> Iterator[set[int]]:
-        """Fix the read transaction of a look inside; the snapshots taken since `after` are ends of what it reports."""
-        with self._lock:
-            if not stopped():  # another stream, which comes after this one, may still need what this one has passed
-                self._positions = {p for p in self._positions if p > after.order[0]}
-            yield {p for p in self._positions if p > after.order[0]}
 
 
 class SqliteReader(Reader):
@@ -268,14 +192,3 @@ class Search:
             f"WITH k({', '.join(names)}) AS (VALUES {values}) "
             f"SELECT {selected} FROM k CROSS JOIN {quote(self._table.name)} AS t WHERE {' AND '.join(tests)}"
         )
-
-
-def position_at(seq: int, mark: int) -> Position:
-    return Position(f"{seq}:{mark}", (seq,))
-
-
-def end_of_log(connection: sqlite3.Connection) -> Position:
-    row = connection.execute(f"SELECT seq, mark FROM {LOG} ORDER BY seq DESC LIMIT 1").fetchone()
-    if row is None:
-        raise sqlite3.DatabaseError(f"the table {LOG} is empty, which Strobe never leaves it")
-    return position_at(*row)

@@ -15,6 +15,7 @@ from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import Any
 
 from strobe.algebra.bag import canonical
+from strobe.errors import Unfit
 
 Decode = Callable[[Any], Any]
 Encode = Callable[[Any], Any]
@@ -26,10 +27,6 @@ _DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _TIMESTAMP = re.compile(
     r"(\d{4}-\d{2}-\d{2})[ T](\d{2}):(\d{2})(?::(\d{2})(?:\.(\d{1,9}))?)?(?:\s?(Z)|([+-])(\d{2}):?(\d{2}))?", re.ASCII
 )
-
-
-class Unfit(Exception):
-    """A value that does not fit its column's type, and why."""
 
 
 def spark_type(declared: str) -> str | None:

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from strobe.algebra.bag import Bag, Row
-from strobe.errors import LostGuarantee, UserError
+from strobe.errors import LostGuarantee, Unfit, UserError
 from strobe.messages import Lookup, Position, Transaction
 from strobe.sources.sqlite.catalog import quote, read_table
 from strobe.sources.sqlite.reader import Search
 from strobe.sources.sqlite.source import SqliteSource
 from strobe.sources.sqlite.triggers import LOG
-from strobe.sources.sqlite.values import Unfit, decoder, encoder, spark_type
+from strobe.sources.sqlite.values import decoder, encoder, spark_type
 
 
 class Database:

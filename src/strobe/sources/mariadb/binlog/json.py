@@ -11,8 +11,8 @@ import base64
 import struct
 from decimal import Decimal
 
+from strobe.errors import Unfit
 from strobe.sources.mariadb.binlog.decimals import decimal_reader
-from strobe.sources.mariadb.values import Unfit
 
 OBJECTS, ARRAYS, LITERAL, DOUBLE, STRING, OPAQUE = {0, 1}, {2, 3}, 4, 11, 12, 15
 INTEGERS = {5: "<h", 6: "<H", 7: "<i", 8: "<I", 9: "<q", 10: "<Q"}

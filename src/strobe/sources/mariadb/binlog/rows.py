@@ -14,13 +14,13 @@ from decimal import Decimal
 from typing import Any
 
 from strobe.algebra.bag import Row, canonical
+from strobe.errors import Unfit
 from strobe.sources.mariadb.binlog import json
 from strobe.sources.mariadb.binlog.decimals import Read, decimal_reader, decimal_size
 from strobe.sources.mariadb.values import (
     LATIN1,
     PLAIN,
     Kind,
-    Unfit,
     bit_kind,
     decimal_kind,
     make_date,

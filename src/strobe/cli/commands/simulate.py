@@ -11,7 +11,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from strobe.cli.options import AsJson
-from strobe.cli.terminal import Document, Terminal
+from strobe.cli.terminal import Terminal
+from strobe.report.document import Document
 
 if TYPE_CHECKING:
     from strobe.simulator.trial import Outcome
@@ -142,6 +143,3 @@ def _render_level(document: Document) -> Iterable[RenderableType]:
     yield Text(f"\nlevel: {document['level']}, because {document['because']}", style="bold")
     for line in document["witness"] or ():
         yield Text(f"  {line}")
-
-
-COMMANDS = (simulate,)

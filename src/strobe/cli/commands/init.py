@@ -1,4 +1,4 @@
-"""Commands that need no project: `init` makes one, `demo` shows what Strobe does."""
+"""`strobe init`: makes a project that runs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from strobe.cli.options import AsJson
-from strobe.cli.terminal import Document, Terminal
+from strobe.cli.terminal import Terminal
 from strobe.errors import UserError
+from strobe.report.document import Document
 
 _PLACES = {
     "strobe.yml": "strobe.yml",
@@ -80,19 +81,3 @@ def _render_init(document: Document) -> Iterable[RenderableType]:
     yield Text(f"  cd {document['project']}")
     for command in document["next"]:
         yield Text(f"  {command}")
-
-
-def demo(
-    context: typer.Context,
-    seconds: Annotated[float, typer.Option("--for", min=5, metavar="SECONDS", help="How long the load lasts.")] = 40.0,
-    keep: Annotated[
-        Path | None, typer.Option("--keep", metavar="DIR", help="Keep the project in this folder afterwards.")
-    ] = None,
-) -> None:
-    """Show what Strobe does: sources under load, views that stay right beside some that do not, and an audit."""
-    from strobe.demo.demo import run
-
-    raise typer.Exit(run(seconds, keep, Terminal.of(context).out))
-
-
-COMMANDS = (init, demo)

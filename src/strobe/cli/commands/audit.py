@@ -1,4 +1,4 @@
-"""`strobe audit --history FILE`: which consistency level a recorded history had."""
+"""`strobe audit`: whether views are right, or with --history which consistency level a recorded history had."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from strobe.cli import render
-from strobe.cli.terminal import Document, Terminal
+from strobe.cli.options import HERE, AsJson, ProjectFolder, Views, known
+from strobe.cli.terminal import Terminal
 from strobe.errors import NotNow, UserError
+from strobe.report.document import Document
 
 HistoryFile = Annotated[
     Path | None, typer.Option("--history", metavar="FILE", help="Judge a recorded history instead.", show_default=False)
@@ -31,7 +33,28 @@ WantedLevel = Annotated[
 _EXIT = {"valid": 0, "invalid": 1}
 
 
-def judge(terminal: Terminal, file: Path | None, level: str | None, views: Sequence[str], as_json: bool) -> int:
+def audit(
+    context: typer.Context,
+    views: Views = None,
+    history: HistoryFile = None,
+    level: WantedLevel = None,
+    project: ProjectFolder = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Recompute views from the live sources, while they change, and compare; or judge a recorded history."""
+    terminal = Terminal.of(context)
+    if history or level:
+        raise typer.Exit(_judge(terminal, history, level, views or (), as_json))
+    from strobe.client.audit import audit
+
+    loaded = terminal.open(project, as_json)
+    known(views or (), loaded.views, "view")
+    document = audit(loaded, views or (), terminal.say)
+    terminal.show(document, render.audit)
+    raise typer.Exit(_EXIT.get(document["verdict"], NotNow.exit_code))
+
+
+def _judge(terminal: Terminal, file: Path | None, level: str | None, views: Sequence[str], as_json: bool) -> int:
     """Reports the verdict; returns the exit code: as after every audit, 0 for valid, 1 for invalid, 3 for unknown."""
     from strobe.auditor import history_file
 
@@ -40,11 +63,11 @@ def judge(terminal: Terminal, file: Path | None, level: str | None, views: Seque
         raise UserError("--level is for histories", fix="Name one with --history FILE.")
     history = history_file.read(file)
     document = (history.only(views) if views else history).verdict(level or "strong").document()
-    terminal.show(document, _render)
+    terminal.show(document, _render_history)
     return _EXIT.get(document["verdict"], NotNow.exit_code)
 
 
-def _render(document: Document) -> Iterable[RenderableType]:
+def _render_history(document: Document) -> Iterable[RenderableType]:
     findings = dict(document["views"])
     if len(findings) > 1:
         findings["all together"] = document

@@ -1,4 +1,4 @@
-"""`strobe sql`: a query over the views, all at one commit."""
+"""The rows of a query, as a document."""
 
 from __future__ import annotations
 
@@ -6,41 +6,12 @@ import base64
 import math
 from datetime import date, datetime, time, timezone
 from decimal import Decimal
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from strobe.cli import render
-from strobe.cli.options import HERE, AsJson, ProjectFolder
-from strobe.cli.terminal import Document, Terminal
+from strobe.report.document import Document
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-
-def sql(
-    context: typer.Context,
-    query: Annotated[str, typer.Argument(metavar="SELECT", help="A SELECT over the views, in Spark SQL.")],
-    at: Annotated[
-        str | None,
-        typer.Option("--at", metavar="COMMIT|TIME", help="A commit's number, or a time (UTC). Default: now."),
-    ] = None,
-    project: ProjectFolder = HERE,
-    as_json: AsJson = False,
-) -> None:
-    """Query the views, mutually consistent, now or at any retained commit."""
-    from strobe.api import Warehouse, parse_at, spark_errors, tables_of
-
-    terminal = Terminal.of(context)
-    terminal.open(project, as_json)
-    tables_of(query)
-    moment = parse_at(at)
-    warehouse = Warehouse(project, say=terminal.say)
-    with warehouse.pin(moment) as pin:
-        frame = pin.sql(query)
-        with spark_errors():
-            document = {"commit": pin.commit, **rows(frame)}
-    terminal.show(document, render.rows, exact=True)
+    from strobe.spark.session import DataFrame
 
 
 def rows(frame: DataFrame) -> Document:
@@ -74,6 +45,3 @@ def _value(value: Any, wide: bool) -> Any:
     if isinstance(value, (list, tuple)):
         return [_value(item, True) for item in value]
     return str(value)
-
-
-COMMANDS = (sql,)

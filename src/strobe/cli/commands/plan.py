@@ -1,0 +1,18 @@
+"""`strobe plan`: what `strobe apply` would do. No JVM."""
+
+from __future__ import annotations
+
+import typer
+
+from strobe.cli import render
+from strobe.cli.options import HERE, AsJson, ProjectFolder
+from strobe.cli.terminal import Terminal
+
+
+def plan(context: typer.Context, project: ProjectFolder = HERE, as_json: AsJson = False) -> None:
+    """Say what `strobe apply` would add, rebuild, drop and keep, and how many rows it would read."""
+    from strobe.apply import plan as edits
+
+    terminal = Terminal.of(context)
+    edit, reads = edits.plan(terminal.open(project, as_json))
+    terminal.show({**edit.document(), "reads": reads}, render.plan)

@@ -1,0 +1,106 @@
+"""`strobe prepare`: puts into the sources what watching them needs, or takes it out again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from strobe.cli.options import HERE, AsJson, ProjectFolder, known
+from strobe.cli.terminal import Terminal
+from strobe.config.model import Project
+from strobe.errors import NotNow, UserError
+from strobe.report.document import Document
+
+if TYPE_CHECKING:
+    from strobe.planning.topology import Topology
+
+
+def prepare(
+    context: typer.Context,
+    sources: Annotated[
+        list[str] | None, typer.Argument(metavar="[SOURCE]...", help="Sources. Default: all.", show_default=False)
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be executed, and do nothing.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Take every trace of Strobe out of the sources again.")] = False,
+    project: ProjectFolder = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Put into the sources what watching them needs, or print it for the DBA, or take it out again."""
+    terminal = Terminal.of(context)
+    loaded = terminal.open(project, as_json)
+    chosen = known(sources or list(loaded.sources), loaded.sources, "source")
+    if dry_run and undo:
+        raise UserError("--dry-run and --undo do not go together", fix="Leave one of them away.")
+    if undo:
+        terminal.show({"sources": _undo(loaded, chosen)}, _render_undone)
+    elif dry_run:
+        terminal.show({"sources": _scripts(terminal, loaded, chosen)}, _render_scripts)
+    else:
+        terminal.show({"sources": _prepare(terminal, loaded, chosen)}, _render_prepared)
+
+
+def _undo(project: Project, chosen: Sequence[str]) -> Document:
+    from strobe.client.wait import described, hear
+    from strobe.planning.topology import open_sources
+
+    heard = hear(project.warehouse)
+    if heard.alive:
+        raise NotNow(f"the sources are in use: {described(heard)}", fix="Stop it first.")
+    opened = open_sources(project)
+    return {name: {"removed": opened[name].undo()} for name in chosen}
+
+
+def _scripts(terminal: Terminal, project: Project, chosen: Sequence[str]) -> Document:
+    with _assembled(terminal, project) as topology:
+        return {
+            name: {"statements": topology.sources[name].prepare_script([r.name for r in topology.relations(name)])}
+            for name in chosen
+            if topology.relations(name)
+        }
+
+
+def _prepare(terminal: Terminal, project: Project, chosen: Sequence[str]) -> Document:
+    found: Document = {}
+    with _assembled(terminal, project) as topology:
+        for name in chosen:
+            relations = [r.name for r in topology.relations(name)]
+            if relations:
+                topology.sources[name].prepare(relations)
+            found[name] = {"relations": relations}
+    return found
+
+
+@contextmanager
+def _assembled(terminal: Terminal, project: Project) -> Iterator[Topology]:
+    from strobe.client.local import spark_starter
+    from strobe.planning.topology import assemble
+
+    topology = assemble(project, spark_starter(project, terminal.say))
+    try:
+        yield topology
+    finally:
+        topology.close()
+
+
+def _render_undone(document: Document) -> Iterable[RenderableType]:
+    for name, source in document["sources"].items():
+        removed = source["removed"]
+        yield Text(f"{name}: took out {', '.join(removed)}" if removed else f"{name}: there was nothing to take out")
+
+
+def _render_scripts(document: Document) -> Iterable[RenderableType]:
+    for name, source in document["sources"].items():
+        yield Text(f"-- source {name}" if source["statements"] else f"-- source {name}: nothing is needed")
+        for statement in source["statements"]:
+            yield Text(f"{statement.rstrip().rstrip(';')};", no_wrap=True, overflow="ignore")
+
+
+def _render_prepared(document: Document) -> Iterable[RenderableType]:
+    for name, source in document["sources"].items():
+        relations = ", ".join(source["relations"])
+        yield Text(f"{name}: watching {relations}" if relations else f"{name}: no view uses it, nothing was done")

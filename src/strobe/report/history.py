@@ -1,0 +1,26 @@
+"""What `strobe history` reports: the commits, newest first. No JVM."""
+
+from __future__ import annotations
+
+from strobe.config.model import Project
+from strobe.report.document import Document
+from strobe.warehouse import inspect
+from strobe.warehouse.layout import Layout
+
+_ALL = 1 << 62
+
+
+def history(project: Project, limit: int = 0) -> Document:
+    """The public document: so many commits, or all of them (0)."""
+    warehouse = project.warehouse
+    found = inspect.history(warehouse, limit or _ALL) if inspect.exists(Layout(warehouse).log) else []
+    commits = [
+        {
+            "commit": past.header.number,
+            "committed_at": past.header.committed_at,
+            "views": list(past.changed),
+            "positions": {view: dict(vector) for view, vector in past.header.positions.items()},
+        }
+        for past in found
+    ]
+    return {"commits": commits}
