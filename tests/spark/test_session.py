@@ -6,13 +6,13 @@ import io
 import logging
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import ports
 import pytest
 from pyspark.errors import AnalysisException
 
@@ -180,9 +180,7 @@ def test_another_process_attaches_to_a_running_spark(spark: SparkSession, tmp_pa
 def test_attaching_where_there_is_nothing(tmp_path: Path) -> None:
     """The message names the variable that asks for it."""
     code = "from strobe.spark import session; session.start({})"
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        address = f"{closed.getsockname()[1]}:secret"
-    environment = {**os.environ, "STROBE_SPARK_GATEWAY": address}
+    environment = {**os.environ, "STROBE_SPARK_GATEWAY": f"{ports.claim()}:secret"}
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, env=environment)
     assert "UserError: STROBE_SPARK_GATEWAY: there is no Spark to attach to" in ran.stderr
 
