@@ -1,27 +1,29 @@
-"""Puts transactions together from the messages of the log."""
+"""Builds transactions from the messages of the log: what each did, net, to the tables that views use.
+
+A table is decoded as the log described it last. One that is no longer what it was when the views were made raises
+`RelationLost`, and so does what cannot be followed: TRUNCATE, and long values that are not in the log.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from datetime import datetime
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
-from strobe.algebra.bag import Bag, Row
-from strobe.algebra.relation import Relation
+from strobe.algebra.bag import Row
 from strobe.data.arrow import canonical_ddl
 from strobe.errors import BrokenInvariant, LostGuarantee, RelationLost, Unfit
-from strobe.messages import GlobalTransaction
+from strobe.messages import GlobalTransaction, Transaction
+from strobe.sources.base import Spill
 from strobe.sources.global_transactions import global_transaction
 from strobe.sources.net_changes import NetChange, NetChanges
 from strobe.sources.postgres import pgoutput
 from strobe.sources.postgres.connection import Connection, ConnectionSettings
 from strobe.sources.postgres.pgoutput import UNCHANGED, RelationInfo, Tuple
-from strobe.sources.postgres.position import LogFingerprint
+from strobe.sources.postgres.position import LogFingerprint, position_at
 from strobe.sources.postgres.slot import peek
-from strobe.sources.postgres.values import Decode, PgType, decoder, unfit
+from strobe.sources.postgres.values import Decode, PgType, decoder, unfit_error
 
 PREFIX = "strobe"
 """Of messages in the log that name the global transaction of which this one is a part."""
@@ -35,49 +37,31 @@ class Watched:
     types: Mapping[str, PgType]
     """The columns that are reported."""
     key: tuple[str, ...]
+    """By which the log names old rows, where it does not have them whole."""
     images: bool
+    """Whether the log has old rows whole."""
     sql: str
+    """Its name in SQL."""
     qualified: tuple[str, str]
     """Its schema and its name there."""
     declared: Mapping[str, str]
     """The columns' types, as the server writes them."""
 
 
-@dataclass(frozen=True)
-class Arrived:
-    """A whole transaction, or (without xid) the news that everything up to `end` has come."""
-
-    end: int
-    fingerprint: LogFingerprint | None = None
-    """The last transaction that had come by then."""
-    xid: int | None = None
-    committed_at: datetime | None = None
-    changes: Mapping[str, Relation] = field(default_factory=dict)
-    gone: Mapping[str, Relation] = field(default_factory=dict)
-    part_of: tuple[GlobalTransaction, ...] = ()
-
-    @property
-    def told(self) -> bool:
-        """Whether it says more than how far the log has come."""
-        return bool(self.changes or self.gone or self.part_of)
-
-    @property
-    def held(self) -> int:
-        """The rows that it has in memory."""
-        return sum(len(rows) for rows in (*self.changes.values(), *self.gone.values()) if isinstance(rows, Bag))
-
-
 class TransactionBuilder:
-    """Puts transactions together from messages."""
+    """Message in; at its commit, the transaction out."""
 
     def __init__(
         self,
         settings: ConnectionSettings,
         watched: Mapping[int, Watched],
         types: Callable[[set[tuple[int, int]]], Mapping[tuple[int, int], PgType]],
-        spill: Path | None = None,
+        widen: Callable[[int], int],
+        spill: Spill | None = None,
     ) -> None:
-        self._settings, self._watched, self._types = settings, watched, types
+        """`watched` is by the tables' ids; `types` knows the types of columns; `widen` makes a whole transaction id of
+        its lower 32 bits, which is what the log has."""
+        self._settings, self._watched, self._types, self._widen = settings, watched, types, widen
         self._relations: dict[int, ChangeDecoder | None] = {}
         self._begin: pgoutput.Begin | None = None
         self._nets = NetChanges(spill)
@@ -92,7 +76,7 @@ class TransactionBuilder:
         """What has come in part will come again."""
         self._nets.forget()
 
-    def receive(self, message: pgoutput.Message, size: int = 0) -> Arrived | None:
+    def receive(self, message: pgoutput.Message, size: int = 0) -> Transaction | None:
         """A message, which had so many bytes; the transaction that ends with it."""
         if isinstance(message, pgoutput.Begin):
             self._begin, self._parts = message, {}
@@ -112,13 +96,20 @@ class TransactionBuilder:
             self._parts[part] = None
         return None
 
-    def _commit(self, message: pgoutput.Commit) -> Arrived:
+    def _commit(self, message: pgoutput.Commit) -> Transaction:
         begin, self._begin = self._begin, None
         if begin is None:
             raise BrokenInvariant("a commit came without its beginning", where=self._settings.where)
         changes, gone = self._nets.take()
-        parts, fingerprint = tuple(self._parts), LogFingerprint.of(message)
-        return Arrived(message.end_lsn, fingerprint, begin.xid, message.committed_at, changes, gone, parts)
+        return Transaction(
+            self._settings.source,
+            position_at(message.end_lsn, LogFingerprint.of(message)),
+            changes,
+            message.committed_at,
+            tuple(self._parts),
+            gone,
+            xid=self._widen(begin.xid),
+        )
 
     def _truncate(self, message: pgoutput.Truncate) -> None:
         emptied = [rows.watched.name for n in message.relations if (rows := self._relations.get(n)) is not None]
@@ -201,8 +192,8 @@ class ChangeDecoder:
                 raise self._out_of_line(self._columns[len(found)])
             try:
                 found.append(decode(value))
-            except Unfit as unfit:
-                raise self.unfit(self._columns[len(found)], value, str(unfit)) from None
+            except Unfit as reason:
+                raise self._unfit(self._columns[len(found)], value, str(reason)) from None
         return tuple(found)
 
     def _key_of(self, values: Tuple) -> Row:
@@ -211,8 +202,8 @@ class ChangeDecoder:
             for place, decode in zip(self._key, self._key_decoders, strict=True)
         )
 
-    def unfit(self, column: str, value: bytes, reason: str) -> RelationLost:
-        found = unfit(self._where, column, self.watched.types[column], value, reason)
+    def _unfit(self, column: str, value: bytes, reason: str) -> RelationLost:
+        found = unfit_error(self._where, column, self.watched.types[column], value, reason)
         fix = "Change the value, or leave the column out of the views; then `strobe rebuild` those that use the table."
         return RelationLost(
             found.message, source=self._settings.source, relations=[self.watched.name], where=found.where, fix=fix
