@@ -2,8 +2,8 @@
 
     python tools/architecture.py [--check]
 
-Each part stands between `<!-- name -->` and `<!-- /name -->`. With `--check` nothing is written, and the exit code is 1 if
-the page is not what the code says.
+Each part stands between `<!-- name -->` and `<!-- /name -->`. With `--check` nothing is written, and the exit
+code is 1 if the page is not what the code says.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tools")]
 PACKAGE = ROOT / "src" / "strobe"
 PAGE = ROOT / "docs" / "architecture.md"
 
@@ -98,7 +99,25 @@ def imports() -> Iterator[str]:
             yield f"| `{box}` | {', '.join(f'`{other}`' for other in beyond) or 'nothing'} |"
 
 
-PARTS: dict[str, Callable[[], Iterator[str]]] = {"tree": tree, "imports": imports}
+def states() -> Iterator[str]:
+    """The machines, with what each state means."""
+    from strobe.apply.states import VIEW
+    from strobe.coordinator.states import PHASES, SOURCE
+    from strobe.pipeline.states import COMMITTER, MONITOR
+
+    machines = {"PHASES": PHASES, "SOURCE": SOURCE, "VIEW": VIEW, "COMMITTER": COMMITTER, "MONITOR": MONITOR}
+    for name, machine in machines.items():
+        yield f"### {machine.name[0].upper()}{machine.name[1:]}"
+        yield ""
+        yield f"`{type(machine.begins).__module__.removeprefix('strobe.')}.{name}`, from {machine.begins.name}."
+        yield ""
+        yield from (f"- {state.name}: {state.value}" for state in type(machine.begins))
+        yield ""
+        yield from machine.markdown().splitlines()
+        yield ""
+
+
+PARTS: dict[str, Callable[[], Iterator[str]]] = {"tree": tree, "imports": imports, "states": states}
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))
