@@ -23,7 +23,19 @@ from strobe.config.load import load_project
 from strobe.config.model import Project
 from strobe.coordinator.availability import Availability
 from strobe.errors import LostGuarantee, NotNow, SourceLost, SourceUnavailable, StrobeError, UserError
-from strobe.events import Reporter
+from strobe.events import (
+    Applied,
+    ApplyFailed,
+    CatchingUp,
+    CuttingOver,
+    Event,
+    Listener,
+    Loading,
+    RebuildPutOff,
+    RowsRead,
+    SourcesRead,
+    ignore,
+)
 from strobe.failpoints import reach
 from strobe.messages import Commit, CommitHeader
 from strobe.pipeline.background import aside
@@ -68,8 +80,8 @@ class Change:
 class Cutover:
     """The edit that is being applied, if there is one."""
 
-    def __init__(self, project: Project, spark: Callable[[], SparkSession], reporter: Reporter) -> None:
-        self._project, self._spark, self._reporter = project, spark, reporter
+    def __init__(self, project: Project, spark: Callable[[], SparkSession], tell: Listener) -> None:
+        self._project, self._spark, self._tell = project, spark, tell
         self.change: Change | None = None
         self._giving_up = threading.Lock()
         self._lost_again = 0
@@ -129,7 +141,7 @@ class Cutover:
                 yield from self._change(warehouse, pipeline, None, assembled, lambda *_: edit)
         except (UserError, NotNow, SourceUnavailable) as error:
             pipeline.resume()
-            self._reporter.say(f"{', '.join(availability.to_rebuild)} could not be rebuilt yet: {error}")
+            self._tell(RebuildPutOff(tuple(availability.to_rebuild), str(error)))
             if not isinstance(error, SourceLost):
                 return
             if not error.rebuild:
@@ -190,13 +202,12 @@ class Cutover:
         """Some views as they were last applied, with sources of their own."""
         fresh = Topology(project, open_sources(project, self._spark), {}, {})
         with _closed_if_refused(fresh):
-            fresh = as_applied(fresh, applied, lambda _: None)
+            fresh = as_applied(fresh, applied, ignore)
             preflight(fresh)
         return fresh
 
     def _load_beside(self, warehouse: Warehouse, pipeline: Pipeline, change: Change) -> Operation:
-        names = ", ".join(change.edit.load)
-        self._tell(change, f"loading {names}")
+        self._report(change, Loading(change.edit.load))
         for name in change.topology.sources.keys() & pipeline.topology.sources.keys():
             change.topology.sources[name].beside(pipeline.topology.sources[name])
         own = change.beside = CatchUp(warehouse, self._spark(), change.topology, change.edit.load)
@@ -206,12 +217,12 @@ class Cutover:
             if own.rows != told and (told := dict(own.rows)):
                 self._tell_rows(change, told)
             yield
-        self._tell(change, f"{names}: catching up")
+        self._report(change, CatchingUp(change.edit.load))
         yield from self._catch_up(pipeline, own)
         yield from own.settle()
         yield from own.meet(pipeline)
         yield from self._draw_near(warehouse, change)
-        self._tell(change, f"{names}: joining")
+        self._report(change, CuttingOver(change.edit.load))
         yield from own.hold()
         yield from own.pause(pipeline, PAUSE)
         own.stand(BRING)
@@ -235,9 +246,8 @@ class Cutover:
 
     def _tell_rows(self, change: Change, rows: Mapping[str, int]) -> None:
         for source, number in rows.items():
-            self._reporter.loading(source, number)
-        read = ", ".join(f"{number:,} rows of {source}" for source, number in rows.items())
-        self._mail(change, f"read {read}")
+            self._tell(RowsRead(source, number))
+        self._mail(change, SourcesRead(rows))
 
     @staticmethod
     def _catch_up(pipeline: Pipeline, own: CatchUp) -> Operation:
@@ -275,7 +285,7 @@ class Cutover:
             return None
         else:
             self._lost_again = 0
-            self._reporter.say(f"applied at commit {header.number}: {edit}")
+            self._tell(Applied(header.number, edit.add, edit.rebuild, edit.drop))
             self._answer(change, header)
             return header
         finally:
@@ -306,7 +316,7 @@ class Cutover:
     def _fail(self, change: Change, error: StrobeError) -> None:
         """Tell whoever asked, unless they know already."""
         if not change.answered:
-            self._reporter.say(str(error))
+            self._tell(ApplyFailed(str(error)))
             self._reply(change, error.document())
         change.answered = True
 
@@ -314,13 +324,13 @@ class Cutover:
         change.answered = True
         self._reply(change, {"commit": last.number, **change.edit.document()})
 
-    def _tell(self, change: Change, text: str) -> None:
-        self._reporter.say(text)
-        self._mail(change, text)
+    def _report(self, change: Change, event: Event) -> None:
+        self._tell(event)
+        self._mail(change, event)
 
-    def _mail(self, change: Change, text: str) -> None:
+    def _mail(self, change: Change, event: Event) -> None:
         if change.request is not None:
-            requests.tell(self._project.warehouse, change.request, text)
+            requests.tell(self._project.warehouse, change.request, str(event))
 
     def _reply(self, change: Change, document: requests.Document) -> None:
         if change.request is not None:

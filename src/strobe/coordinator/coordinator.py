@@ -32,6 +32,17 @@ from strobe.errors import (
     SparkLost,
     UserError,
 )
+from strobe.events import (
+    CommitInDoubt,
+    Loaded,
+    Loading,
+    Maintaining,
+    ProjectRefused,
+    RowsRead,
+    SparkRestarting,
+    SparkStarting,
+    Stopping,
+)
 from strobe.failpoints import reach
 from strobe.messages import CommitHeader, Message, Query, Seen
 from strobe.pipeline.answerer import SparkAnswer
@@ -71,7 +82,7 @@ class Coordinator:
         self._reporter = reporter
         self._record = record
         self._layout = Layout(project.warehouse)
-        self._availability = Availability(self._layout, reporter.say, set_aside=set_aside)
+        self._availability = Availability(self._layout, reporter.tell, set_aside=set_aside)
         self._staging = project.warehouse / "staging"
         self._staged: list[staging.Staged] = []
         self._lock = CoordinatorLock(self._layout.control)
@@ -80,7 +91,7 @@ class Coordinator:
         self._deadline: float | None = None
         """When the run ends by itself: so many seconds after it has begun to keep the views."""
         self.pipeline: Pipeline | None = None
-        self._cutover = Cutover(project, self.spark, reporter)
+        self._cutover = Cutover(project, self.spark, reporter.tell)
         self._ended = threading.Event()
         self._epoch = 0
         self._status: Status | None = None
@@ -153,7 +164,7 @@ class Coordinator:
             self._without_spark.append(number := self.last_number())
             if self._stop.is_set() or START_SPARK.exhausted(self._without_spark.count(number)):
                 raise lost from error
-            self._reporter.say(f"{lost.message}: it is started again")
+            self._reporter.tell(SparkRestarting(lost.message))
             self._spark, self._epoch, self._staged = None, 0, []
             self.project = self._cutover.interrupted() or self.project
             return False
@@ -181,7 +192,7 @@ class Coordinator:
         except UserError as error:
             if not plan.applied(self.project.warehouse):
                 raise
-            self._reporter.say(f"the views are kept as they were last applied: {error}")
+            self._reporter.tell(ProjectRefused(str(error)))
             return Topology(self.project, open_sources(self.project, self.spark), {}, {})
 
     def _say_goodbye(self, heart: threading.Thread) -> None:
@@ -198,7 +209,7 @@ class Coordinator:
 
     def _open(self, topology: Topology, take_over: bool) -> tuple[Warehouse, CommitHeader]:
         """Claim the warehouse, read where it stands; the first time, load all views."""
-        self._reporter.say("starting Spark")
+        self._reporter.tell(SparkStarting())
         warehouse = Warehouse.create_or_open(
             self.spark(), self.project.warehouse, self.project.retention, self.project.name, at=reach
         )
@@ -209,10 +220,10 @@ class Coordinator:
         catch_up.sweep_leftovers(self._staging)
         if header is not None:
             return warehouse, header
-        self._reporter.say(f"loading {', '.join(topology.views)}")
+        self._reporter.tell(Loading(tuple(topology.views)))
         views = [planned.view for planned in topology.views.values()]
-        last = load(self.spark(), topology.sources, warehouse, views, self._reporter.loading)
-        self._reporter.say(f"loaded {', '.join(topology.views)} at commit {last.number}")
+        last = load(self.spark(), topology.sources, warehouse, views, self._rows_read)
+        self._reporter.tell(Loaded(tuple(topology.views), last.number))
         return warehouse, last
 
     def _serve(
@@ -245,7 +256,7 @@ class Coordinator:
 
     def _recover(self, warehouse: Warehouse, last: CommitHeader, error: CommitUnknown) -> CommitHeader:
         """An append with an unknown outcome counts as a crash: fence, read the last header, go on from there."""
-        self._reporter.say(str(error))
+        self._reporter.tell(CommitInDoubt(str(error)))
         self._failures.append(last.number)
         in_a_row = self._failures.count(last.number)
         given_up = APPEND.exhausted(in_a_row) or self._spark_lost(patience=1.0)
@@ -257,6 +268,9 @@ class Coordinator:
             return self._recover(warehouse, last, again)
         self._epoch = warehouse.epoch
         return header if header is not None else last
+
+    def _rows_read(self, source: str, rows: int) -> None:
+        self._reporter.tell(RowsRead(source, rows))
 
     # Keeping.
 
@@ -271,7 +285,7 @@ class Coordinator:
             together=self._availability.together,
         )
         self.pipeline = pipeline
-        maintenance = Maintenance(pipeline, warehouse, self._reporter.say)
+        maintenance = Maintenance(pipeline, warehouse, self._reporter.tell)
         maintenance.logs_needed = lambda: self._cutover.change is not None
         maintenance.hurry = lambda: self._cutover.near
         maintenance.still, maintenance.given_up = set(self._availability.still), self._availability.given_up
@@ -306,12 +320,12 @@ class Coordinator:
 
         try:
             maintenance.start()
-            self._reporter.say(f"keeping {', '.join(topology.views) or 'no view'} from commit {last.number}")
+            self._reporter.tell(Maintaining(tuple(topology.views), last.number))
             pipeline.run(done)
             if not self._cutover.ready:
                 self._cutover.give_up(warehouse)
             if self._availability.regroup is None and not self._cutover.ready:
-                self._reporter.say(f"stopping at commit {pipeline.committer.last.number}")
+                self._reporter.tell(Stopping(pipeline.committer.last.number))
                 maintenance.finish()
         except SourceLost as error:
             self._availability.stand_still(error)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
 from strobe.errors import LostGuarantee, SourceUnavailable, StrobeError, UserError
+from strobe.events import Listener, MaintenancePutOff
 from strobe.messages import Position
 from strobe.pipeline.pipeline import Pipeline
 from strobe.sources.base import Source
@@ -30,11 +31,11 @@ MAINTAIN_EVERY = 600.0
 
 
 class Maintenance(threading.Thread):
-    def __init__(self, pipeline: Pipeline, warehouse: Warehouse, say: Callable[[str], None]) -> None:
+    def __init__(self, pipeline: Pipeline, warehouse: Warehouse, tell: Listener) -> None:
         super().__init__(name="caretaker", daemon=True)
         self._coordinator = pipeline
         self._warehouse = warehouse
-        self._say = say
+        self._tell = tell
         self._ended = threading.Event()
         self._folded = pipeline.committer.last.number
         self._fold_took = 0.0
@@ -72,7 +73,7 @@ class Maintenance(threading.Thread):
                 self._coordinator.fail(error)
                 return
             except (SourceUnavailable, UserError) as error:
-                self._say(f"put off: {error}")
+                self._tell(MaintenancePutOff(str(error)))
                 self._folded_at = self._maintained_at = time.monotonic()
             except BaseException as error:  # the coordinator ends with it
                 self._coordinator.fail(error)
