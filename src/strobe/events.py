@@ -8,7 +8,7 @@ secrets out of it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -141,7 +141,7 @@ class Detached(Event):
     views: Sequence[str]
 
     def __str__(self) -> str:
-        return f"waiting for {', '.join(self.sources)}: {_stand_still(self.views)}"
+        return f"waiting for {', '.join(self.sources)}: {standing(self.views)}"
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class ViewsStopped(Event):
     reason: str
 
     def __str__(self) -> str:
-        return f"{_stand_still(self.views)}: {self.reason}"
+        return f"{standing(self.views)}: {self.reason}"
 
 
 @dataclass(frozen=True)
@@ -354,8 +354,10 @@ class LevelFound(Event):
         return f"{self.algorithm}, {self.scenario}: {self.level} after {self.schedules} schedules"
 
 
-def _stand_still(views: Sequence[str]) -> str:
-    return f"{', '.join(views)} {'stands' if len(views) == 1 else 'stand'} still"
+def standing(views: Iterable[str]) -> str:
+    """That these views stand still."""
+    names = sorted(views)
+    return f"{', '.join(names)} {'stands' if len(names) == 1 else 'stand'} still"
 
 
 def _changes(add: Sequence[str], rebuild: Sequence[str], drop: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from service_shop import Shop, still, wait_for
 
 from strobe.warehouse.control import requests
+from strobe.warehouse.layout import Layout
 
 pytestmark = [pytest.mark.spark, pytest.mark.live, pytest.mark.slow]
 
@@ -64,6 +65,8 @@ def test_only_views_of_a_table_that_cannot_be_followed_stand_still(tmp_path: Pat
         wait_for(lambda: (3, "Cem") in shop.rows("names"))
         assert "placed" in still(coordinator.status)
         for view in ("placed", "pairs"):
-            assert "commit" in requests.request(shop.warehouse, {"kind": "rebuild", "view": view}, timeout=300)
+            assert "commit" in requests.request(
+                Layout(shop.warehouse).control, {"kind": "rebuild", "view": view}, timeout=300
+            )
         wait_for(lambda: not still(coordinator.status))
         wait_for(lambda: shop.rows("placed") == [(12, "text")] and shop.rows("pairs") == [(12, "Ada")])

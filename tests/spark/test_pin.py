@@ -94,7 +94,7 @@ class Shop:
             self.warehouse.load(LINES, frame(spark, LINES, lines)),
             self.warehouse.load(ITEMS, frame(spark, ITEMS, items)),
         ]
-        self.warehouse.join(loaded, self.commit(1))
+        self.warehouse.cut_over(loaded, self.commit(1))
         self.append(2, lines=_bag(LINES, ("a", 1)), items=_bag(ITEMS, item(1), count=-1))
         self.append(3, items=_bag(ITEMS, item(2), count=-1).add(_bag(ITEMS, item(2, x=NAN, price=Decimal("-9.999")))))
         self.warehouse.fold()
@@ -242,7 +242,7 @@ def test_a_pinned_session_stays_at_its_commit(shop: Shop, spark: SparkSession) -
         shop.append(7, lines=_bag(LINES, ("new", 1)), items=_bag(ITEMS, item(3), count=-1))
         shop.warehouse.fold()
         loaded = shop.warehouse.load(LINES, frame(spark, LINES, [("rebuilt", 1)]))
-        shop.warehouse.join([loaded], shop.commit(8))
+        shop.warehouse.cut_over([loaded], shop.commit(8))
         assert contents(early.toArrow()) == states[6]["lines"]
         for pin in (now, then):
             assert contents(pin.table("items").toArrow()) == states[pin.commit]["items"]

@@ -103,7 +103,7 @@ class Bench:
     def join(self, *loads: tuple[View, Iterable[Row]]) -> None:
         loaded = [self.warehouse.load(view, frame(self.spark, view, rows)) for view, rows in loads]
         commit = self.commit()
-        self.warehouse.join(loaded, commit)
+        self.warehouse.cut_over(loaded, commit)
         self.warehouse.fold()
         state = dict(self.states.get(commit.number - 1, {}))
         for view, rows in loads:
@@ -275,7 +275,7 @@ def test_a_row_that_cannot_be_computed_commits_nothing(spark: SparkSession, tmp_
     ratio = view_of("ratio", PAIRS, None, {"q": "1 / r0c0", "n": "cast(r0c1 AS int)"})
     other = view_of("other", PAIRS, None, {"q": "r0c0"})
     loaded = [bench.warehouse.load(v, frame(spark, v, [(1, "1")])) for v in (ratio, other)]
-    bench.warehouse.join(loaded, bench.commit())
+    bench.warehouse.cut_over(loaded, bench.commit())
     for row in ((0, "1"), (1, "one")):
         both = bench.commit(other=bag(other, (1, "1")), ratio=bag(ratio, row))
         with pytest.raises(UserError, match=r"view ratio.*(DIVIDE_BY_ZERO|CAST_INVALID_INPUT)"):
@@ -378,11 +378,11 @@ def test_a_view_joins_with_what_its_table_does_not_hold_yet(spark: SparkSession,
     bench.append({"bagged": bag(BAGGED, (7, "old"))})
     loads = (BAGGED, FIRST_PAIRS), (KEYED, FIRST_WIDE)
     loaded = [bench.warehouse.load(view, frame(spark, view, rows)) for view, rows in loads]
-    bench.warehouse.expect(loaded)
+    bench.warehouse.prepare_log(loaded)
     carried = beside.warehouse.unsettled(spark, 1, waiting)
     before = bench.made({"bagged": bag(BAGGED, (1, "of the generation before"))}, {})
     joined = Commit(replace(bench.commit().header, number=5, committed_at=START + timedelta(minutes=5)))
-    bench.warehouse.join(loaded, joined, carried=carried, before=before)
+    bench.warehouse.cut_over(loaded, joined, carried=carried, before=before)
     bench.states[5] = beside.states[max(beside.states)]
     bench.append({"bagged": bag(BAGGED, (3, "y"), (9, "new")), "keyed": bag(KEYED, wide(70))})
     bench.check()
@@ -402,7 +402,7 @@ def test_a_dropped_view_is_there_until_it_was_dropped(spark: SparkSession, tmp_p
     the next generation."""
     bench = started(spark, tmp_path / "w")
     bench.append({"keyed": bag(KEYED, wide(60)), "bagged": bag(BAGGED, (1, "x"))})
-    bench.warehouse.join([], bench.commit(), dropped=["keyed"])
+    bench.warehouse.cut_over([], bench.commit(), dropped=["keyed"])
     bench.states[3] = {"bagged": bench.states[2]["bagged"]}
     assert bench.warehouse.snapshot().views == ("bagged",)
     assert bench.warehouse.unpublished
@@ -432,7 +432,7 @@ def test_the_table_of_a_view_that_left_is_emptied(spark: SparkSession, tmp_path:
     bench.states[leaves.number] = {"keyed": bench.states[leaves.number - 1]["keyed"]}
     at.point = "load.joined"
     with pytest.raises(Crash):
-        bench.warehouse.join([], leaves, dropped=["bagged"], empty=True)
+        bench.warehouse.cut_over([], leaves, dropped=["bagged"], empty=True)
     restart(bench, at)
     for _ in range(2):
         bench.warehouse.empty()
@@ -449,7 +449,7 @@ def test_a_load_that_was_taken_back_does_not_join(spark: SparkSession, tmp_path:
     loaded = [bench.warehouse.load(BAGGED, frame(spark, BAGGED, [(7, "new")]))]
     bench.warehouse.take_back()
     with pytest.raises(NotNow, match=r"view bagged.*taken back"):
-        bench.warehouse.join(loaded, bench.commit())
+        bench.warehouse.cut_over(loaded, bench.commit())
     bench.append({"bagged": bag(BAGGED, (1, "x"))})
     bench.warehouse.fold()
     bench.check()

@@ -24,7 +24,8 @@ from strobe.merge.removals import combined
 from strobe.messages import ActionList, Commit, CommitHeader, KeyDelete
 from strobe.spark.relation import SparkRelation
 from strobe.warehouse import inspect, log, view_table
-from strobe.warehouse.warehouse import APPENDS, Loaded, Warehouse
+from strobe.warehouse.records import Generation
+from strobe.warehouse.warehouse import APPENDS, Warehouse
 
 pytestmark = pytest.mark.spark
 
@@ -104,10 +105,10 @@ class Bench:
         self.warehouse.fence()
         loaded = [self.load(name, bag) for name, bag in start.items()]
         self.positions = {name: {"shop": "p"} for name in start}
-        self.warehouse.join(loaded, Commit(CommitHeader(1, START, self.positions)))
+        self.warehouse.cut_over(loaded, Commit(CommitHeader(1, START, self.positions)))
         self.states: dict[int, dict[str, Bag]] = {1: dict(start)}
 
-    def load(self, name: str, bag: Bag) -> Loaded:
+    def load(self, name: str, bag: Bag) -> Generation:
         types = PLAIN.attribute_types()
         raw = self.spark.createDataFrame(to_arrow(list(types), list(types.values()), bag.expand()))
         raw = raw.where(VIEWS[name].condition or "true")
@@ -281,7 +282,7 @@ def test_a_view_whose_last_rows_cannot_be_computed_does_not_join(bench: Bench) -
     (waiting,), _ = bench.made([does("plain", of_orders(30))])
     cutover = Commit(CommitHeader(number + 2, START + timedelta(seconds=number + 2), bench.positions))
     with pytest.raises(UserError, match=r"view bagged.*DIVIDE_BY_ZERO"):
-        bench.warehouse.join([loaded], cutover, carried=carried, before=[waiting])
+        bench.warehouse.cut_over([loaded], cutover, carried=carried, before=[waiting])
     bench.warehouse.take_back()
     bench.check([number], "bagged", "plain")
     for n in range(3):

@@ -50,7 +50,7 @@ def test_retention_drops_what_is_old_and_keeps_the_horizon(
     warehouse.fence()
     now = datetime.now(timezone.utc)
     loaded = [warehouse.load(view, spark.range(3).selectExpr("id AS n")) for view in (BUSY, QUIET)]
-    warehouse.join(loaded, Commit(CommitHeader(1, now - 10 * HOUR)))
+    warehouse.cut_over(loaded, Commit(CommitHeader(1, now - 10 * HOUR)))
     commits = [
         Commit(CommitHeader(number, at), {"busy": Bag.of(("r0c0",), [(number,), (7,)])})
         for number, at in ((n, now - (8 * HOUR if n < 9 else timedelta(minutes=20 - n))) for n in range(2, 11))

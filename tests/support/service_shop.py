@@ -23,6 +23,7 @@ from strobe.events import Event, RowsRead
 from strobe.planning.topology import assemble
 from strobe.warehouse import reader
 from strobe.warehouse.control import requests
+from strobe.warehouse.layout import Layout
 
 DOWN = (
     HEAD
@@ -91,7 +92,7 @@ class Shop:
         coordinator = Coordinator(load_project(self.folder), self.notes, set_aside=True)
         coordinator._spark = self.spark
         with coordinator_at_work(coordinator.project, coordinator, self.notes.tell):
-            return requests.request(self.warehouse, {"kind": kind, **more}, timeout=300)
+            return requests.request(Layout(self.warehouse).control, {"kind": kind, **more}, timeout=300)
 
     @contextmanager
     def written(self, source: str, statement: Callable[[int], str]) -> Iterator[None]:

@@ -27,6 +27,7 @@ from strobe.errors import BrokenInvariant, NotNow, SourceUnavailable, UserError
 from strobe.failpoints import reach
 from strobe.messages import Commit, CommitHeader, Position, Query, Seen
 from strobe.pipeline.pipeline import Operation, Pipeline
+from strobe.pipeline.run_end import RunEnd, Stopped
 from strobe.planning.topology import Topology, ViewPlan, as_applied
 from strobe.sources.base import Source
 from strobe.spark import staging
@@ -34,7 +35,8 @@ from strobe.spark.failures import SPARK, cause, reading
 from strobe.spark.session import in_background, own_session
 from strobe.spark.spilled import reads_spilled
 from strobe.warehouse import inspect, view_table
-from strobe.warehouse.warehouse import Loaded, Warehouse
+from strobe.warehouse.records import Generation
+from strobe.warehouse.warehouse import Warehouse
 
 if TYPE_CHECKING:
     from strobe.spark.session import SparkSession
@@ -56,7 +58,7 @@ CLOSE = 60.0
 class Arrivals:
     """Views that join: loaded, with what their tables do not hold yet, at the positions of a commit of their own."""
 
-    loaded: Sequence[Loaded] = ()
+    loaded: Sequence[Generation] = ()
     carried: Mapping[str, Part] = field(default_factory=dict)
     at: CommitHeader = field(default_factory=CommitHeader)
 
@@ -79,7 +81,7 @@ class CatchUp:
         self._staged: list[staging.Staged] = []
         self._ended = threading.Event()
         self._error: BaseException | None = None
-        self._loaded: list[Loaded] = []
+        self._loaded: list[Generation] = []
         self._settled = FIRST
         """The commit of the small log up to which it has been merged into the tables."""
         self._settle = threading.Event()
@@ -115,17 +117,17 @@ class CatchUp:
         with snapshot(self._spark, self.topology.sources, compiled, self._folder, self.rows.__setitem__) as taken:
             first = Commit(first_header(self.topology.sources, compiled, taken))
             self._loaded = [self._load(view, taken) for view in compiled]
-            last = warehouse.join(self._loaded, first)
-        self._main.expect(self._loaded)
+            last = warehouse.cut_over(self._loaded, first)
+        self._main.prepare_log(self._loaded)
         reach("apply.loaded")
         warehouse.use(compiled, unguaranteed=[each.view.name for each in planned if each.level == "none"])
         used = frozenset(source for view in compiled for source in view.sources)
         self.pipeline = Pipeline(  # in one group: they meet the others at one vector anyhow
             self.topology, warehouse, last, through_spark=self._answer, read=reads_spilled(self._spark), together=[used]
         )
-        self.pipeline.run(self._turn)
+        self.pipeline.run(self._step).check()
 
-    def _load(self, view: View, taken: Snapshot) -> Loaded:
+    def _load(self, view: View, taken: Snapshot) -> Generation:
         if self._ended.is_set():
             raise NotNow("it was interrupted", where=f"view {view.name}", fix="Try again.")
         return self._main.load(view, taken.compute(self._spark, view))
@@ -137,7 +139,7 @@ class CatchUp:
             link.parent.mkdir(exist_ok=True)
             link.symlink_to(self._main.layout.view(name).absolute(), target_is_directory=True)
 
-    def _turn(self) -> bool:
+    def _step(self) -> RunEnd | None:
         if self._staged and self.pipeline is not None and self.pipeline.settled and not self._stands:
             for staged in self._staged:
                 staged.remove()
@@ -145,7 +147,7 @@ class CatchUp:
         if self._settle.is_set():
             self._merge_log()
             self._settle.clear()
-        return self._ended.is_set()
+        return Stopped() if self._ended.is_set() else None
 
     def _merge_log(self) -> None:
         """Merge what has changed by now into the tables."""
@@ -243,7 +245,7 @@ class CatchUp:
                 wrong = f"it stands at {vector}, not at {self._vector}, and does not join"
                 raise NotNow(wrong, where=f"view {name}", fix="Try again.")
         tables = self._main.layout
-        loaded = [replace(each, version=inspect.version(tables.view(each.view.name))) for each in self._loaded]
+        loaded = [replace(each, table_version=inspect.version(tables.view(each.view.name))) for each in self._loaded]
         try:
             return Arrivals(loaded, own.unsettled(self._main_session, self._settled, self._waiting), last)
         except SPARK as error:

@@ -109,6 +109,6 @@ def load(
     with snapshot(spark, sources, views, warehouse.layout.root, progress) as taken:
         first = Commit(first_header(sources, views, taken))
         loaded = [warehouse.load(view, taken.compute(spark, view)) for view in views]
-        header = warehouse.join(loaded, first)
+        header = warehouse.cut_over(loaded, first)
         warehouse.fold()
         return header

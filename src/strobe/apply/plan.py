@@ -3,7 +3,6 @@ written."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
@@ -16,13 +15,12 @@ from strobe.errors import StrobeError, UserError
 from strobe.planning.topology import Topology, assemble
 from strobe.sources.base import Source
 from strobe.warehouse import inspect, tables
+from strobe.warehouse.control import todo
 from strobe.warehouse.layout import Layout
 from strobe.warehouse.records import Definition
 
 Reads = dict[str, dict[str, int | None]]
 """Source to relation to the rows that will be read; None where nobody knows without reading them."""
-
-_FAILED = "apply.json"
 
 
 @dataclass(frozen=True)
@@ -89,12 +87,10 @@ def applied(warehouse: Path) -> dict[str, Definition]:
 def plan(project: Project) -> tuple[ApplyPlan, Reads]:
     """What `strobe apply` would do now, and how many rows it would read; `UserError` for what is wrong with a view."""
     topology = assemble(project)
-    try:
+    with topology.sources:
         tables.check_before_use(Layout(project.warehouse), project.name)
         found = edit(topology, applied(project.warehouse))
         return found, reads(topology, found)
-    finally:
-        topology.close()
 
 
 def reads(topology: Topology, wanted: ApplyPlan) -> Reads:
@@ -137,22 +133,15 @@ def pending(project: Project, definitions: Mapping[str, Definition]) -> dict[str
 
 def note(project: Project, error: StrobeError | None) -> None:
     """Remember why the last `strobe apply` failed, or that it did not."""
-    file = Layout(project.warehouse).control / _FAILED
-    if error is None:
-        file.unlink(missing_ok=True)
-        return
-    body = {name: project.redact(text) for name, text in error.document()["error"].items()}
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(body))
+    told = error.document()["error"] if error is not None else None
+    redacted = {name: project.redact(text) for name, text in told.items()} if told else None
+    todo.note_failure(Layout(project.warehouse).control, redacted)
 
 
 def failed(project: Project, definitions: Mapping[str, Definition]) -> dict[str, str]:
     """The views that the last `strobe apply` could not bring in, and why: the one that its message names, else all."""
-    try:
-        body = json.loads((Layout(project.warehouse).control / _FAILED).read_text())
-    except (OSError, ValueError):
-        return {}
-    waiting = pending(project, definitions)
+    body = todo.failure(Layout(project.warehouse).control)
+    waiting = pending(project, definitions) if body else {}
     text = f"{body.get('where', '')}: {body.get('message', '')}"
     named = [name for name in waiting if re.search(rf"\bview {name}\b", text)]
-    return {name: str(body.get("message", "")) for name in named or waiting}
+    return {name: body.get("message", "") for name in named or waiting}

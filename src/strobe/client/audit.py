@@ -26,6 +26,7 @@ from strobe.events import BringingToVector, Comparing, Event, Listener, SparkSta
 from strobe.planning.topology import Topology, as_applied
 from strobe.warehouse import reader
 from strobe.warehouse.control import requests
+from strobe.warehouse.layout import Layout
 
 if TYPE_CHECKING:
     from strobe.spark.session import SparkSession
@@ -43,6 +44,13 @@ def audit(project: Project, names: Sequence[str], tell: Listener = ignore) -> di
     """The verdict over these views (all, if none are named), as the public JSON document."""
     coordinator = Coordinator(project, _Silent(), set_aside=True)
     topology = coordinator.assembled()
+    with topology.sources:
+        return _audited(project, coordinator, topology, names, tell)
+
+
+def _audited(
+    project: Project, coordinator: Coordinator, topology: Topology, names: Sequence[str], tell: Listener
+) -> dict[str, Any]:
     verdicts: dict[str, dict[str, Any]] = {}
     if applied := plan.applied(project.warehouse):
         topology, verdicts = _as_applied(topology, {n: d.sql for n, d in applied.items() if n in (names or applied)})
@@ -59,7 +67,7 @@ def audit(project: Project, names: Sequence[str], tell: Listener = ignore) -> di
             tell(BringingToVector())
             vector = {source: position.text for source, position in taken.positions.items()}
             bring = {"kind": "bring", "freeze": freeze, "positions": vector}
-            reply = requests.request(project.warehouse, bring, timeout=120)
+            reply = requests.request(Layout(project.warehouse).control, bring, timeout=120)
             tell(Comparing(int(reply["commit"])))
             state = reader.snapshot(spark, project.warehouse, int(reply["commit"]))
             verdicts |= {n: _verdict(spark, state, topology, n, taken) for n in chosen}
@@ -113,12 +121,12 @@ def _read(spark: SparkSession, topology: Topology, names: list[str], project: Pr
 @contextmanager
 def _frozen(project: Project) -> Iterator[str]:
     """The coordinator takes nothing new in, until it has been brought to a vector or nobody renews the request."""
-    freeze = str(requests.request(project.warehouse, {"kind": "freeze"}, timeout=90)["freeze"])
+    freeze = str(requests.request(Layout(project.warehouse).control, {"kind": "freeze"}, timeout=90)["freeze"])
     over = threading.Event()
 
     def renew() -> None:
         while not over.wait(FREEZE / 4):
-            requests.post(project.warehouse, {"kind": "renew", "freeze": freeze})
+            requests.post(Layout(project.warehouse).control, {"kind": "renew", "freeze": freeze})
 
     threading.Thread(target=renew, name="renew", daemon=True).start()
     try:

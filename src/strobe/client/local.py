@@ -57,7 +57,7 @@ def fold(project: Project, tell: Listener) -> int | None:
         if free:
             return _fold_here(project, free, tell)
         tell(AskingCoordinator())
-        reply = requests.request(project.warehouse, {"kind": "fold"}, timeout=FOLD_SECONDS)
+        reply = requests.request(Layout(project.warehouse).control, {"kind": "fold"}, timeout=FOLD_SECONDS)
         commit: int | None = reply["commit"]
         return commit
 
@@ -88,13 +88,12 @@ def change(
         pass
     if not free:
         tell(AskingCoordinator())
-        return requests.request(
-            project.warehouse, wanted, timeout=seconds, say=lambda text: tell(CoordinatorReplied(text))
-        )
+        control = Layout(project.warehouse).control
+        return requests.request(control, wanted, timeout=seconds, say=lambda text: tell(CoordinatorReplied(text)))
     with coordinator_at_work(project, Coordinator(project, reporter, set_aside=True), tell):
         if first:  # everything is loaded already
             return {"commit": last_commit(project)}
-        return requests.request(project.warehouse, wanted, timeout=seconds)
+        return requests.request(Layout(project.warehouse).control, wanted, timeout=seconds)
 
 
 @contextmanager

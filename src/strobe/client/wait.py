@@ -6,21 +6,19 @@ which may be further (updates that changed no view are visible without a commit)
 
 from __future__ import annotations
 
-import os
-import socket
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from strobe.config.model import Project
 from strobe.errors import NotNow, SourceUnavailable, UserError
 from strobe.messages import CommitHeader, Position
-from strobe.planning.topology import open_sources, source_names
+from strobe.planning.source_set import SourceSet
+from strobe.planning.topology import source_names
 from strobe.sources.base import Source
 from strobe.warehouse import inspect
-from strobe.warehouse.control.lock import ALIVE, heartbeat_age, read_heartbeat
+from strobe.warehouse.control import heartbeat
+from strobe.warehouse.control.heartbeat import Heard
 from strobe.warehouse.layout import Layout
 
 _LOOK = 0.1
@@ -29,30 +27,15 @@ _LOOK = 0.1
 _LOOK_AT_LOG = 1.0
 
 
-@dataclass(frozen=True)
-class Heard:
-    """What was last heard of a coordinator."""
-
-    document: dict[str, Any] = field(default_factory=dict)
-    age: float | None = None
-    """Seconds ago; None if nothing ever was."""
-    alive: bool = False
-
-    @property
-    def summary(self) -> dict[str, Any]:
-        """The coordinator as `strobe status` tells it."""
-        known = {name: self.document.get(name) for name in ("pid", "host", "epoch")}
-        seconds = None if self.age is None else round(self.age, 1)
-        return {"alive": self.alive, **known, "last_heard_seconds": seconds}
-
-    def __str__(self) -> str:
-        if self.age is None:
-            return "no coordinator has ever run"
-        who = f"process {self.document.get('pid')} on {self.document.get('host')}"
-        if self.alive:
-            return f"a coordinator is running ({who})"
-        how = "stopped" if self.document.get("stopped") else "last heard"
-        return f"no coordinator is running (the last was {who}, {how} {shown_age(self.age)} ago)"
+def described(heard: Heard) -> str:
+    """Whether a coordinator is running, and which."""
+    if heard.age is None:
+        return "no coordinator has ever run"
+    who = f"process {heard.document.get('pid')} on {heard.document.get('host')}"
+    if heard.alive:
+        return f"a coordinator is running ({who})"
+    how = "stopped" if heard.document.get("stopped") else "last heard"
+    return f"no coordinator is running (the last was {who}, {how} {shown_age(heard.age)} ago)"
 
 
 def shown_age(seconds: float) -> str:
@@ -65,23 +48,7 @@ def shown_age(seconds: float) -> str:
 
 def hear(warehouse: Path) -> Heard:
     """What the coordinator of a warehouse last said, and whether it still lives."""
-    control = Layout(warehouse).control
-    document, age = read_heartbeat(control), heartbeat_age(control)
-    if document is None or age is None:
-        return Heard()
-    here = document.get("host") == socket.gethostname()
-    gone = document.get("stopped") or age > ALIVE or (here and not _exists(document.get("pid")))
-    return Heard(document, age, alive=not gone)
-
-
-def _exists(pid: object) -> bool:
-    try:
-        os.kill(int(str(pid)), 0)
-    except (ProcessLookupError, ValueError):
-        return False
-    except PermissionError:
-        return True
-    return True
+    return heartbeat.hear(Layout(warehouse).control)
 
 
 def last_header(warehouse: Path) -> CommitHeader | None:
@@ -97,17 +64,13 @@ def wait(project: Project, names: Sequence[str] = (), timeout: float = 60.0) -> 
     deadline = time.monotonic() + timeout
     needed = _needed(project, names)
     used = {source for sources in needed.values() for source in sources}
-    opened = open_sources(project)
-    try:
+    with SourceSet.open(project) as opened:
         barrier = _Barrier(project, {name: opened[name] for name in sorted(used)}, needed)
         while barrier.missing():
             if time.monotonic() >= deadline:
                 raise barrier.refusal(timeout)
             time.sleep(min(_LOOK, max(0.0, deadline - time.monotonic())))
         return {source: position.text for source, position in barrier.goal.items()}
-    finally:
-        for source in opened.values():
-            source.close()
 
 
 def _needed(project: Project, names: Sequence[str]) -> dict[str, list[str]]:
@@ -179,7 +142,7 @@ class _Barrier:
         reasons = list(dict.fromkeys(self._reason(view, source) for view, source in missing))
         fix = "Wait longer with --timeout, or see `strobe status`." if self._heard.alive else "Start `strobe run`."
         return NotNow(
-            f"not everything was visible within {timeout:g} s: {'; '.join(reasons)}; {self._heard}",
+            f"not everything was visible within {timeout:g} s: {'; '.join(reasons)}; {described(self._heard)}",
             where=f"views {', '.join(dict.fromkeys(view for view, _ in missing))}",
             fix=fix,
         )

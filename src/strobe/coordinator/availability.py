@@ -11,7 +11,7 @@ noted in the warehouse before.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -19,7 +19,17 @@ from functools import partial
 from strobe.algebra.view import View
 from strobe.coordinator.verify import same_source, verify_source
 from strobe.errors import LostGuarantee, RelationLost, SourceLost, SourceUnavailable, StrobeError, UserError
-from strobe.events import Detached, Listener, SourcesTied, SourceUnreachable, ViewsStopped, ViewUnusable, ignore
+from strobe.events import (
+    Detached,
+    Listener,
+    RebuildPutOff,
+    SourcesTied,
+    SourceUnreachable,
+    ViewsStopped,
+    ViewUnusable,
+    ignore,
+    standing,
+)
 from strobe.messages import CommitHeader
 from strobe.pipeline.background import begin
 from strobe.pipeline.pipeline import Pipeline
@@ -49,8 +59,6 @@ class Availability:
         """Views that are to be rebuilt, and because of which sources."""
         self.detached: set[str] = set()
         self._unreached: set[str] = set()
-        self.regroup: set[str] | None = None
-        """What will be detached when the loop begins anew, because sources came or went or were tied together."""
         self.together: set[frozenset[str]] = set()
         """Sources that have taken part in one global transaction."""
         self._down_since: dict[str, float] = {}
@@ -73,7 +81,7 @@ class Availability:
         """Raise if views stand still until somebody does something."""
         if self.problems:
             first = next(iter(self.problems.values()))
-            raise LostGuarantee(f"{_standing(self.problems)}: {first.message}", where=first.where, fix=first.fix)
+            raise LostGuarantee(f"{standing(self.problems)}: {first.message}", where=first.where, fix=first.fix)
 
     @property
     def down(self) -> set[str]:
@@ -113,7 +121,7 @@ class Availability:
         self.still = {name: error for name, error in self.still.items() if name in same}
         self._noted = {}
         for source in {s for d in definitions.values() for s in source_names(d.sql)}:
-            noted = todo.read(self._layout, f"{todo.REBUILD}.{source}")
+            noted = todo.read(self._layout.control, f"{todo.REBUILD}.{source}")
             views = [n for n, d in definitions.items() if noted.get(n) == d.generation]
             for name in views:
                 self._noted.setdefault(name, set()).add(source)
@@ -121,7 +129,7 @@ class Availability:
                 let_go = SourceLost("log that it needed was let go", source=source, rebuild=True, fix=fix)
                 self.still.setdefault(name, let_go)
             if noted and not views:
-                todo.clear(self._layout, f"{todo.REBUILD}.{source}")
+                todo.clear(self._layout.control, f"{todo.REBUILD}.{source}")
 
     def present(self, topology: Topology, last: CommitHeader) -> Topology:
         """The views that can be kept from the last commit on."""
@@ -185,7 +193,7 @@ class Availability:
         news = {n: e for n, e in lost.items() if not (e.rebuild and n in self.still and not self.still[n].rebuild)}
         for name, error in news.items():
             if error.rebuild:
-                todo.add(self._layout, f"{todo.REBUILD}.{error.source}", {name: self._applied[name].generation})
+                todo.add(self._layout.control, f"{todo.REBUILD}.{error.source}", {name: self._applied[name].generation})
                 self._noted.setdefault(name, set()).add(error.source)
         if news:
             self._next_verify = time.monotonic() + self.verify_every
@@ -215,6 +223,10 @@ class Availability:
         absent = {*self.aside, *(n for n, d in self._applied.items() if source_names(d.sql) & self.down)}
         return [name for name in self.to_rebuild if name not in absent]
 
+    def put_off(self, error: StrobeError) -> None:
+        """They could not be loaded; it is tried again."""
+        self._tell(RebuildPutOff(tuple(self.to_rebuild), str(error)))
+
     def unfit(self, sources: Mapping[str, Source], last: CommitHeader, views: list[str]) -> dict[str, SourceLost]:
         """Those of the views that have lost more than log which was let go, so that somebody has to decide."""
         found: dict[str, SourceLost] = {}
@@ -231,21 +243,22 @@ class Availability:
 
     # While the loop runs.
 
-    def mind(self, pipeline: Pipeline) -> None:
-        """Let views go on without those whose source is down, and take these in again when it is back."""
+    def mind(self, pipeline: Pipeline) -> frozenset[str] | None:
+        """Let views go on without those whose source is down, and take these in again when it is back: the sources
+        that are to be detached, if something is to change about it."""
         now = time.monotonic()
         down = {name for name in pipeline.monitors if isinstance(pipeline.problem(name), SourceUnavailable)}
         self._down_since = {name: self._down_since.get(name, now) for name in down}
         lost = {name for name, since in self._down_since.items() if now - since > DETACH}
         if any(not lost & set(planned.view.sources) for planned in pipeline.topology.views.values()) and lost:
-            self.regroup = self.detached | lost
-        elif self._looking is not None and self._looking.done():
+            return frozenset(self.detached | lost)
+        if self._looking is not None and self._looking.done():
             back, mended = self._looking.result()
             self._looking, self._next_look = None, now + PROBE.wait(1)
             self._mended += bool(mended)
             if back or mended:
                 self.still = {name: error for name, error in self.still.items() if name not in mended}
-                self.regroup = self.detached - back
+                return frozenset(self.detached - back)
         elif self._looking is None and now >= self._next_look:
             doubted: dict[str, list[str]] = {}
             if now >= self._next_verify:
@@ -255,6 +268,7 @@ class Availability:
                 self._looking = begin(
                     partial(_look, sources, last, set(self.detached), set(self._unreached), doubted), "look"
                 )
+        return None
 
     def _doubted(self) -> dict[str, list[str]]:
         """Sources that were lost as a whole, and the views that would be kept again if that was a mistake."""
@@ -264,16 +278,12 @@ class Availability:
                 found.setdefault(error.source, []).append(name)
         return found
 
-    def tie(self, sources: frozenset[str]) -> None:
-        """A global transaction ties sources together whose views were in different groups: begin anew, in one."""
+    def tie(self, sources: frozenset[str]) -> frozenset[str]:
+        """A global transaction ties sources together whose views were in different groups: begin anew, in one. As many
+        sources are detached as before."""
         self.together.add(sources)
-        self.regroup = set(self.detached)
         self._tell(SourcesTied(sorted(sources)))
-
-
-def _standing(views: Iterable[str]) -> str:
-    names = sorted(views)
-    return f"{', '.join(names)} {'stands' if len(names) == 1 else 'stand'} still"
+        return frozenset(self.detached)
 
 
 def _asked(topology: Topology, used: set[str]) -> tuple[Topology, dict[str, UserError | SourceUnavailable]]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from strobe.apply.cutover import Cutover
 from strobe.coordinator.availability import Availability
+from strobe.coordinator.rebuilding import rebuild_lost
 from strobe.errors import NotNow, SourceUnavailable, UserError
 from strobe.pipeline.background import aside
 from strobe.pipeline.pipeline import BRING, PAUSE, Operation, Pipeline
@@ -24,7 +25,7 @@ class RequestHandler:
 
     def __init__(self, warehouse: Warehouse, cutover: Cutover, pipeline: Pipeline) -> None:
         self._warehouse = warehouse
-        self._mailbox = warehouse.layout.root
+        self._mailbox = warehouse.layout.control
         self._cutover, self._coordinator = cutover, pipeline
         self._next_look = self._next_rebuild = 0.0
         self._open: str | None = None
@@ -46,7 +47,7 @@ class RequestHandler:
             self._coordinator.start_operation(self._rebuild(availability))
 
     def _rebuild(self, availability: Availability) -> Operation:
-        yield from self._cutover.rebuild_lost(self._warehouse, self._coordinator, availability)
+        yield from rebuild_lost(self._warehouse, self._coordinator, self._cutover, availability)
         self._next_rebuild = time.monotonic() + REBUILD.wait(1)
 
     def put_back(self) -> None:

@@ -1,7 +1,7 @@
 """The coordinator: one process that keeps the views of a project, live.
 
     monitors (a thread per source) ──Transaction──▶ ┐
-    answerer (a few threads per source) ──Answer──▶ ├─ events ─▶ this loop: integrator and merge
+    answerer (a few threads per source) ──Answer──▶ ├─ events ─▶ this loop: the engine
     view tasks (a thread per view) ──ActionList───▶ ┘                │                  │ warehouse transactions
         ▲ │ queries ▶ answerer                                       │                  ▼
         └─┴──────────────── updates, answers, cuts ◀─────────────────┘   committer (a thread, one append at a time)
@@ -9,59 +9,35 @@
 Each pure box is touched by one thread only. The log in the warehouse is the only durable state: after a crash
 everything in flight is forgotten, the last header is read (after fencing off whoever wrote it), and the sources are
 read again from its positions.
-
-Blocks: strongly consistent managers work through the updates between two cuts. A cut is made when the views'
-freshness allows another commit and the block before has been merged, so that under load blocks grow by themselves,
-and for all views at the same update whose rows are tied (see `merge.components`). Groups share no source, and so
-nobody waits for another group.
-A group with complete-N views has a cut after every N transactions, whenever they come.
 """
 
 from __future__ import annotations
 
 import queue
-import sys
-import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
 from strobe.algebra.relation import Relation
-from strobe.errors import BrokenInvariant, CommitUnknown, NotNow, SourceLost, StrobeError
+from strobe.engine.engine import Effect, Engine, Promise, Submit, Tied, ToViews
+from strobe.errors import BrokenInvariant, NotNow, StrobeError
 from strobe.failpoints import reach
-from strobe.integrator.integrator import Integrator
 from strobe.managers.base import Outbound
 from strobe.managers.inbox import Inbox
-from strobe.merge.components import Component
-from strobe.merge.groups import Group, Merges
-from strobe.messages import (
-    ActionList,
-    Answer,
-    CommitHeader,
-    Message,
-    Position,
-    Query,
-    Rel,
-    Seen,
-    Transaction,
-    WarehouseTransaction,
-)
+from strobe.messages import ActionList, Answer, CommitHeader, Cut, Message, Position, Query, Seen, Transaction, Update
+from strobe.pipeline import run_end
 from strobe.pipeline.answerer import Answerer, SparkAnswer
+from strobe.pipeline.backpressure import Backpressure, Limits
 from strobe.pipeline.committer import Committer
 from strobe.pipeline.in_flight import InFlight, Read, into_memory
 from strobe.pipeline.monitor import Monitor
+from strobe.pipeline.run_end import RunEnd
 from strobe.pipeline.sink import Sink
 from strobe.pipeline.view_worker import ViewWorker
 from strobe.planning.topology import Topology
 from strobe.sources.base import Source
 from strobe.sources.net_changes import remove_files
-
-TABLE_ROWS = 5_000
-"""Rows of the view-update table beyond which the sources are left alone until some have been applied."""
-
-HELD_ROWS = 500_000
-"""Rows of transactions in memory beyond which the sources are left alone until some have been committed."""
 
 MOMENT = 0.3
 """Seconds without anything new after which nothing more is expected, by those who wait for the end."""
@@ -95,6 +71,7 @@ class Pipeline:
         read: Read = into_memory,
         record: Callable[[Message], None] = lambda _: None,
         together: Collection[frozenset[str]] = (),
+        limits: Limits = Limits(),  # noqa: B008  # frozen
     ) -> None:
         """`last` is the last commit in the log, read after fencing; the assembly holds exactly the views in it.
 
@@ -110,28 +87,30 @@ class Pipeline:
         self._read_rows = read
         self._record = record
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self.stop_requested = threading.Event()
         self._operation: Operation | None = None
         self.tied: frozenset[str] = frozenset()
         """Sources that a global transaction ties together while their views are in different groups: then nothing more
         is taken in, and the loop is to end and to begin anew with them in one."""
         self._together = tuple(together)
+        self._limits = limits
         self._build(last)
 
     def _build(self, last: CommitHeader) -> None:
         """Everything that follows from the last header."""
         views = {name: planned.view for name, planned in self.topology.views.items()}
         positions = self._positions(last)
-        self.vector = {s: min((p[s] for p in positions.values() if s in p), key=_order) for s in self._used_sources()}
         self._settled: dict[str, frozenset[str]] = {}
-        self.integrator = Integrator(views, positions, self._parts)
+        self.engine = Engine(
+            views,
+            positions,
+            {name: Promise(p.level, p.freshness, p.pace) for name, p in self.topology.views.items()},
+            order=self.topology.project.order,
+            together=self._together,
+            settled=self._parts,
+        )
+        self.vector = self.engine.vector
         unguaranteed = [name for name, planned in self.topology.views.items() if planned.level == "none"]
         self.in_flight = InFlight(self._read_rows, keep_files=bool(unguaranteed))
-        pace = {name: planned.pace for name, planned in self.topology.views.items()}
-        order = self.topology.project.order
-        self.merge = Merges(
-            views, self.vector, order=order, unguaranteed=unguaranteed, together=self._together, pace=pace
-        )
         self.workers = {
             name: ViewWorker(
                 Inbox(planned.manager(self.topology.views.values()), self.vector), send=self._send, fail=self.fail
@@ -139,6 +118,12 @@ class Pipeline:
             for name, planned in self.topology.views.items()
         }
         self.committer = Committer(self._sink, last, views, positions, unguaranteed=unguaranteed, fail=self.fail)
+        self.backpressure = Backpressure(
+            self._limits,
+            backlog=lambda: self.engine.backlog,
+            queued=self._events.qsize,
+            appends=lambda: self.committer.waiting,
+        )
         self.answerer = Answerer(
             {s: self.topology.sources[s] for s in self.vector},
             deliver=self._events.put,
@@ -155,18 +140,13 @@ class Pipeline:
                 stops[s],
                 deliver=self._events.put,
                 fail=self.fail,
-                room=partial(self._room, s),
+                room=partial(self.backpressure.room, s),
             )
             for s in self.vector
         }
         for name in self.vector:
             self.topology.sources[name].focus(self.topology.columns(name))
         self._told = last.number
-        self._cut_at: dict[Component, float] = {}
-        self._wanted: dict[str, Position] = {}
-        self._missing: frozenset[str] = frozenset()
-        """Sources whose parts of global transactions rows wait for."""
-        self._crowded = False
         self._let_go_at: Mapping[str, Position] | None = None
         self._read: dict[str, str] = {}
         self._read_at = 0.0
@@ -192,23 +172,6 @@ class Pipeline:
             rows, position = self._sink.copy(query.source, lookup, view.attribute_types())
         return (rows,), Seen(self.topology.sources[query.source].position(position))
 
-    def _room(self, source: str, position: Position) -> bool:
-        """Whether more of a source may come in. What an answer or a part of a global transaction waits for always may:
-        else neither would ever move."""
-        wanted = self._wanted.get(source)
-        if source in self._missing or (wanted is not None and position < wanted):
-            return True
-        return not self._crowded and self.merge.backlog + self._events.qsize() < TABLE_ROWS
-
-    def _too_many_rows(self) -> bool:
-        """Whether there are too many rows in memory, and some will go by themselves: nothing waits for rows to come."""
-        if self.in_flight.rows < HELD_ROWS or self._missing:
-            return False
-        return bool(self.merge.backlog or self.committer.waiting)
-
-    def _used_sources(self) -> list[str]:
-        return sorted({s for planned in self.topology.views.values() for s in planned.view.sources})
-
     def _positions(self, last: CommitHeader) -> dict[str, dict[str, Position]]:
         sources = self.topology.sources
         return {
@@ -223,27 +186,34 @@ class Pipeline:
 
     # The loop.
 
-    def run(self, done: Callable[[], bool] = lambda: False) -> None:
-        """Keep the views until asked to stop or `done`; then commit what has been merged, and end."""
+    def run(self, step: Callable[[], RunEnd | None] = lambda: None) -> RunEnd:
+        """Keep the views until `step`, which is called in every turn, says why the run ends, or something fails; then
+        commit what has been merged (after a failure, only what is being appended)."""
         for thread in (*self.monitors.values(), *self.workers.values(), self.committer):
             thread.start()
+        end = self._until(step)
+        self._come_to_rest(everything=not isinstance(end, run_end.Failure))
+        return run_end.decided(end, self._left())
+
+    def _until(self, step: Callable[[], RunEnd | None]) -> RunEnd:
         try:
-            while not self.stop_requested.is_set() and not done():
+            while (end := step()) is None:
                 self._turn()
-        finally:
-            producers: list[Monitor | ViewWorker] = [*self.monitors.values(), *self.workers.values()]
-            for producer in producers:
-                producer.stop()
-            deadline = time.monotonic() + 10
-            for producer in producers:
-                producer.join(max(0.0, deadline - time.monotonic()))
-            self.answerer.stop()
-            self.committer.stop(everything=sys.exc_info()[0] is None)
-            self.committer.join()
-            self.in_flight.end()
-            if isinstance(sys.exc_info()[1], SourceLost):  # which would be found again; an unknown append would not
-                self._raise_failures(CommitUnknown)
-        self._raise_failures()
+            return end
+        except BaseException as error:  # whoever runs this decides what it means
+            return run_end.ended_with(error)
+
+    def _come_to_rest(self, *, everything: bool) -> None:
+        producers: list[Monitor | ViewWorker] = [*self.monitors.values(), *self.workers.values()]
+        for producer in producers:
+            producer.stop()
+        deadline = time.monotonic() + 10
+        for producer in producers:
+            producer.join(max(0.0, deadline - time.monotonic()))
+        self.answerer.stop()
+        self.committer.stop(everything=everything)
+        self.committer.join()
+        self.in_flight.end()
 
     def _turn(self) -> None:
         try:
@@ -252,11 +222,12 @@ class Pipeline:
                 self._handle(self._events.get_nowait())
         except queue.Empty:
             pass
-        self._wanted = self._early_answers()
-        self._missing = frozenset().union(*self.merge.missing_parts().values())
         self._tell_commits()
         self._let_go()
-        self._cut_when_due()
+        missing = frozenset().union(*self.engine.missing_parts().values())
+        self.backpressure.look(self._early_answers(), missing)
+        waiting = self.committer.waiting
+        self._carry_out(self.engine.cut_due(time.monotonic(), lambda view: self.workers[view].at_work, waiting))
         if self._operation is not None and next(self._operation, self) is self:
             self._operation = None
 
@@ -272,52 +243,62 @@ class Pipeline:
         if self.committer.visible is not self._let_go_at:
             self._let_go_at = self.committer.visible
             self.in_flight.committed(self.visible)
-        self._crowded = self._too_many_rows()
+            self.backpressure.committed(self.visible)
 
     def _handle(self, event: Event) -> None:
         if isinstance(event, Transaction):
-            self.tied = self.tied or self._torn(event)
-            if not self.tied:
-                self._route(event)
+            self._take_in(event)
         elif isinstance(event, Answer):
             self._record(event)
+            self.backpressure.answered(event)
             self.workers[event.view].answer(event)
         elif isinstance(event, ActionList):
-            self._merge(event)
+            self._carry_out(self.engine.receive(event, time.monotonic()))
         else:
             raise event.error
 
-    def _torn(self, transaction: Transaction) -> frozenset[str]:
-        """The sources of a global transaction whose views are in different groups, if they are."""
-        for part in transaction.part_of:
-            tied = part.participants & set(self.vector)
-            if not any(tied <= group.sources for group in self.merge.groups):
-                return tied
-        return frozenset()
-
-    def _raise_failures(self, kind: type[BaseException] = BaseException) -> None:
+    def _left(self) -> list[BaseException]:
+        """What failed while the run came to rest; files of transactions that nobody has taken in are removed."""
+        failed = []
         while not self._events.empty():
             event = self._events.get_nowait()
             if isinstance(event, Transaction):
                 remove_files(event.changes, event.gone)
-            if isinstance(event, Failure) and isinstance(event.error, kind):
-                raise event.error
+            elif isinstance(event, Failure):
+                failed.append(event.error)
+        return failed
 
-    def _route(self, transaction: Transaction) -> None:
+    def _take_in(self, transaction: Transaction) -> None:
         reach("received")
         self._record(transaction)
         self.in_flight.arrive(transaction)
-        routed = self.integrator.receive(transaction)
-        self._merge(routed.rel)
-        for view in sorted(routed.rel.views):
-            self.workers[view].update(self.in_flight.readable(routed.update, self.topology.views[view].view))
+        self.backpressure.arrived(transaction)
+        self._carry_out(self.engine.receive(transaction, time.monotonic()))
         reach("routed")
-        for name, worker in self.workers.items():
-            if transaction.source in self.topology.views[name].view.sources:
-                worker.progress(transaction.source, transaction.position)
-        for group in self.merge.groups:
-            if group.full:
-                self._cut(group, group.components)
+
+    def _carry_out(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Submit):
+                reach("merged")
+                self.backpressure.submitted(effect.transaction)
+                self.committer.submit(effect.transaction, wait=effect.wait, keep=effect.keep)
+            elif isinstance(effect, Tied):
+                self.tied = effect.sources
+            else:
+                self._give(effect)
+
+    def _give(self, given: ToViews) -> None:
+        message = given.message
+        if isinstance(message, Cut):
+            self._record(message)
+        for name in given.views:
+            worker = self.workers[name]
+            if isinstance(message, Update):
+                worker.update(self.in_flight.readable(message, self.topology.views[name].view))
+            elif isinstance(message, Cut):
+                worker.cut(message)
+            else:
+                worker.progress(message.source, message.position)
 
     def _send(self, message: Outbound) -> None:
         """What a manager sends, in its own thread."""
@@ -325,48 +306,6 @@ class Pipeline:
             self.answerer.ask(message)
         else:
             self._events.put(message)
-
-    def _merge(self, message: Rel | ActionList) -> None:
-        for transaction in self.merge.receive(message):
-            reach("merged")
-            self._submit(transaction)
-
-    def _submit(self, transaction: WarehouseTransaction) -> None:
-        views = [self.topology.views[action.view] for action in transaction.actions]
-        complete = [planned for planned in views if planned.level == "complete"]
-        wait = min((p.freshness for p in complete), default=0.0) if len(complete) == len(views) else 0.0
-        keep = any(planned.level == "complete" or planned.pace for planned in views)
-        self.committer.submit(transaction, wait=wait, keep=keep)
-
-    # Blocks.
-
-    def _cut_when_due(self) -> None:
-        """End a block of all views that are ready for the next one."""
-        if self.committer.waiting:
-            return
-        for group in self.merge.groups:
-            for together in group.together() if group.uncut and not group.pace else ():
-                if any(c.uncut for c in together) and not any(self._at_work(group, c) for c in together):
-                    self._cut_in_time(group, together)
-
-    def _at_work(self, group: Group, component: Component) -> bool:
-        """Whether the block goes on by itself. Where its rows are tied to later ones, it needs another cut."""
-        return group.block_open(component) and any(self.workers[name].at_work for name in component.views)
-
-    def _cut_in_time(self, group: Group, components: Sequence[Component]) -> None:
-        """Not more often than the freshness of the views demands."""
-        pause = min(self.topology.views[name].freshness for component in components for name in component.views)
-        if time.monotonic() >= max(self._cut_at.get(component, 0.0) for component in components) + pause:
-            self._cut(group, components)
-
-    def _cut(self, group: Group, components: Sequence[Component]) -> None:
-        cut, applied = group.end_block(components)
-        self._record(cut)
-        for transaction in applied:
-            self._submit(transaction)
-        self._cut_at.update(dict.fromkeys(components, time.monotonic()))
-        for name in sorted(cut.views):
-            self.workers[name].cut(cut)
 
     # Coming to rest at an exact vector.
 
@@ -408,14 +347,10 @@ class Pipeline:
         yield
         if hold:
             self.committer.hold()
-        ends = {}
-        for group in self.merge.groups:
-            self._cut(group, group.components)
-            group.merge.stop_at(group.arrived)
-            ends[group] = group.arrived
+        self._carry_out(self.engine.stop_here(time.monotonic()))
         for monitor in self.monitors.values():
             monitor.resume()
-        while any(group.merge.open_through(end) for group, end in ends.items()):  # cuts go on behind the barrier
+        while not self.engine.stands:
             yield from _until(deadline)
         if not hold:
             self.committer.flush()
@@ -427,8 +362,7 @@ class Pipeline:
         for monitor in self.monitors.values():
             monitor.resume()
         self.committer.release()
-        for transaction in self.merge.go_on():
-            self._submit(transaction)
+        self._carry_out(self.engine.go_on())
 
     def _early_answers(self) -> dict[str, Position]:
         wanted: dict[str, Position] = {}
@@ -450,7 +384,7 @@ class Pipeline:
     @property
     def settled(self) -> bool:
         """Whether nothing is in flight: all that was read has been committed."""
-        return not self.merge.size and not self.committer.busy
+        return not self.engine.size and not self.committer.busy
 
     def idle(self) -> bool:
         """Whether everything that the sources had committed by now is in the warehouse."""
@@ -458,7 +392,7 @@ class Pipeline:
 
     def _busy(self) -> bool:
         return (
-            self._operation is not None or not self._events.empty() or bool(self.merge.size or self.committer.waiting)
+            self._operation is not None or not self._events.empty() or bool(self.engine.size or self.committer.waiting)
         )
 
     def end_blocks(self) -> None:
@@ -466,11 +400,9 @@ class Pipeline:
         read = {name: monitor.position.text for name, monitor in self.monitors.items()}
         if read != self._read:
             self._read, self._read_at = read, time.monotonic()
-        started = [group for group in self.merge.groups if group.pace and group.uncut]
         waited = time.monotonic() - self._read_at >= MOMENT
-        if started and waited and self._operation is None and self._events.empty() and self._all_read():
-            for group in started:
-                self._cut(group, group.components)
+        if self.engine.begun and waited and self._operation is None and self._events.empty() and self._all_read():
+            self._carry_out(self.engine.cut_begun(time.monotonic()))
 
     def _all_read(self) -> bool:
         return all(self._caught_up(self.topology.sources[s], monitor) for s, monitor in self.monitors.items())

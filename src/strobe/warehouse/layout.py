@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from strobe.algebra.schema import quoted
+from strobe.warehouse.control.store import ControlStore
 
 FORMAT = 1
 """Stands in the properties of the log; a warehouse with a newer one is refused."""
@@ -63,9 +64,9 @@ class Layout:
         return self.root / "definitions"
 
     @property
-    def control(self) -> Path:
-        """Lock, heartbeat and requests: files, no tables."""
-        return self.root / "_strobe"
+    def control(self) -> ControlStore:
+        """Lock, heartbeat, requests and notes: what is no table."""
+        return ControlStore(self.root / "_strobe")
 
     def view(self, name: str) -> Path:
         return self.root / "views" / name

@@ -31,6 +31,7 @@ from strobe.messages import Commit, CommitHeader, Removal
 from strobe.spark.relation import SparkRelation, local_data
 from strobe.warehouse.layout import RANGE, Layout
 from strobe.warehouse.layout import field as column
+from strobe.warehouse.records import Generation
 from strobe.warehouse.removal_plan import leaving
 
 TOGETHER = 16 * 2**20
@@ -61,20 +62,12 @@ _HEADER = pa.schema(
 
 
 @dataclass(frozen=True)
-class Member:
-    """A view that takes part in commits, under its present definition."""
-
-    view: View
-    generation: int
-
-
-@dataclass(frozen=True)
 class Batch:
     """Commits with the same views in force. The last of them also brings what is `carried`: net changes of views'
     columns, with `_count`."""
 
     commits: Sequence[Commit]
-    members: Mapping[str, Member]
+    members: Mapping[str, Generation]
     generations: Mapping[str, int]
     carried: Mapping[str, Part] = field(default_factory=dict)
 
@@ -92,7 +85,7 @@ def append(spark: SparkSession, layout: Layout, epoch: int, batches: Sequence[Ba
         parts |= {name: (frame.withColumn(COMMIT, last), small) for name, (frame, small) in batch.carried.items()}
         frames.append(_headers(spark, batch.headers(epoch)))
         frames += [_data(frame, batch.members[name], epoch) for name, (frame, _) in parts.items()]
-        fields += [column(name, batch.members[name].generation) for name in parts]
+        fields += [column(name, batch.members[name].number) for name in parts]
         all_small = all_small and all(small for _, small in parts.values())
     whole = _union(frames, list(dict.fromkeys(fields)))
     if all_small:
@@ -102,7 +95,7 @@ def append(spark: SparkSession, layout: Layout, epoch: int, batches: Sequence[Ba
 
 
 def changed_rows(
-    spark: SparkSession, members: Mapping[str, Member], commits: Sequence[Commit], stored: Stored
+    spark: SparkSession, members: Mapping[str, Generation], commits: Sequence[Commit], stored: Stored
 ) -> dict[str, Part]:
     """For each changed view its net output rows by commit."""
     changes: dict[str, dict[int, Relation]] = {}
@@ -229,14 +222,14 @@ def _net(view: View, rows: DataFrame) -> DataFrame:
     return netted.where(F.col(_COUNT) != 0)
 
 
-def _data(frame: DataFrame, member: Member, epoch: int) -> DataFrame:
+def _data(frame: DataFrame, member: Generation, epoch: int) -> DataFrame:
     columns = [F.col(quoted(output.name)) for output in member.view.outputs]
     return frame.select(
         F.col(COMMIT).alias("commit"),
         F.lit(epoch).cast("bigint").alias("epoch"),
         F.lit(member.view.name).alias("view"),
         F.col(_COUNT).alias("count"),
-        F.struct(*columns).alias(column(member.view.name, member.generation)),
+        F.struct(*columns).alias(column(member.view.name, member.number)),
     )
 
 

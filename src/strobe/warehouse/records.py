@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from strobe.algebra.view import View
+from strobe.errors import BrokenInvariant
 from strobe.messages import CommitHeader
 
 
@@ -40,7 +42,29 @@ class Definition:
     to_commit: int | None
     version: int
 
+    @classmethod
+    def of(cls, generation: Generation, from_commit: int) -> Definition:
+        """The row that says since when a generation is in force."""
+        view, version = generation.view, generation.table_version
+        return cls(view.name, generation.number, view.sql, generation.schema, view.key, from_commit, None, version)
+
     @property
     def base(self) -> int:
         """The last commit whose rows `version` needs no more."""
         return self.from_commit - 1
+
+    def compiled(self, view: View) -> Generation:
+        """The generation of which this row is, with its view as it was compiled from this very SQL."""
+        if view.name != self.view or view.sql != self.sql:
+            raise BrokenInvariant("this definition was never loaded", where=f"view {view.name}")
+        return Generation(view, self.generation, self.schema, self.version)
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A view under one of its definitions: its columns, and the version of its table to which changes are added."""
+
+    view: View
+    number: int
+    schema: str
+    table_version: int

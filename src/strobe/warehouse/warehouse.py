@@ -13,7 +13,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial, reduce
 from pathlib import Path
@@ -37,21 +37,11 @@ from strobe.warehouse.control import todo
 from strobe.warehouse.control.lock import CoordinatorLock
 from strobe.warehouse.folding import Hook
 from strobe.warehouse.layout import FILE_RETENTION, ID_PROPERTY, Layout, field, retention_properties, sql_path, struct
-from strobe.warehouse.log import Batch, Member, Part
-from strobe.warehouse.records import Definition, Published
+from strobe.warehouse.log import Batch, Part
+from strobe.warehouse.records import Definition, Generation, Published
 
 APPENDS = "strobe appends"
 """The group of Spark jobs under which appends run: one job each, if all goes well."""
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """A view whose table was loaded, and which can join."""
-
-    view: View
-    generation: int
-    schema: str
-    version: int
 
 
 def _nothing(name: str) -> None:
@@ -72,7 +62,7 @@ class Warehouse:
         self._epoch = 0
         self._last: CommitHeader | None = None
         self._definitions: list[Definition] = []
-        self._members: dict[str, Member] = {}
+        self._members: dict[str, Generation] = {}
         self._unguaranteed: frozenset[str] = frozenset()
         self._appending = threading.RLock()
         self._folding = threading.RLock()
@@ -126,9 +116,9 @@ class Warehouse:
         self._unguaranteed = frozenset(unguaranteed)
         for view in compiled:
             definition = self.definitions.get(view.name)
-            if definition is None or definition.sql != view.sql:
-                raise BrokenInvariant("this definition was never loaded", where=f"view {view.name}")
-            self._members[view.name] = Member(view, definition.generation)
+            if definition is None:
+                raise BrokenInvariant("this view was never loaded", where=f"view {view.name}")
+            self._members[view.name] = definition.compiled(view)
 
     def close(self) -> None:
         self.lock.release()
@@ -208,8 +198,8 @@ class Warehouse:
 
     # -- bringing views in --------------------------------------------------------------------------------------------
 
-    def load(self, view: View, frame: DataFrame) -> Loaded:
-        """Write a view's table from freshly computed rows; nobody sees them before `join`."""
+    def load(self, view: View, frame: DataFrame) -> Generation:
+        """Write a view's table from freshly computed rows; nobody sees them before `cut_over`."""
         view_table.check_names(view)
         types = log.output_types(self._spark, view)
         view_table.check_types(view, types)
@@ -223,7 +213,7 @@ class Warehouse:
             version = self._load(view, frame, generation, properties)
             self._at("load.table")
         schema = ", ".join(f"{quoted(name)} {type_}" for name, type_ in types.items())
-        return Loaded(view, generation, schema, version)
+        return Generation(view, generation, schema, version)
 
     def _load(self, view: View, frame: DataFrame, generation: int, properties: dict[str, str]) -> int:
         try:
@@ -233,15 +223,15 @@ class Warehouse:
                 raise log.evaluation_error(view.name, error) from error
             raise self._unknown(f"view {view.name} could not be loaded", error) from error
 
-    def expect(self, loaded: Sequence[Loaded]) -> None:
-        """Make room in the log for views that will join: then their join takes less time."""
+    def prepare_log(self, loaded: Sequence[Generation]) -> None:
+        """Make room in the log for views that will come in: then their cutover takes less time."""
         with self._appending:
             claim.ensure_ours(self.layout, self._epoch)
             self._add_fields(loaded)
 
-    def join(
+    def cut_over(
         self,
-        loaded: Sequence[Loaded],
+        loaded: Sequence[Generation],
         commit: Commit,
         dropped: Sequence[str] = (),
         carried: Mapping[str, Part] | None = None,
@@ -263,17 +253,17 @@ class Warehouse:
                 replace(d, to_commit=commit.number - 1) if d.view in ending and d.to_commit is None else d
                 for d in self._definitions
             ]
-            rows += [_definition(item, commit.number) for item in loaded]
+            rows += [Definition.of(item, commit.number) for item in loaded]
             tables.write_definitions(self.layout, rows)
             if empty:
                 leaving = {n: d.generation for n, d in self.definitions.items() if n in dropped}
-                todo.add(self.layout, todo.EMPTY, leaving)
+                todo.add(self.layout.control, todo.EMPTY, leaving)
             self._add_fields(loaded)
             self._at("load.definitions")
             generations = {n: d.generation for n, d in self.definitions.items() if n not in dropped}
-            generations |= {item.view.name: item.generation for item in loaded}
+            generations |= {item.view.name: item.number for item in loaded}
             members = {n: m for n, m in self._members.items() if n not in dropped}
-            members |= {item.view.name: Member(item.view, item.generation) for item in loaded}
+            members |= {item.view.name: item for item in loaded}
             earlier = [self._batch(before)] if before else []
             try:
                 last = self._append([*earlier, Batch([commit], members, generations, carried or {})])
@@ -284,10 +274,10 @@ class Warehouse:
             self._at("load.joined")
             return last
 
-    def _check_loads(self, loaded: Sequence[Loaded]) -> None:
+    def _check_loads(self, loaded: Sequence[Generation]) -> None:
         for item in loaded:
             name = item.view.name
-            if inspect.loaded_generation(inspect.open_table(self.layout.view(name)), name) != item.generation:
+            if inspect.loaded_generation(inspect.open_table(self.layout.view(name)), name) != item.number:
                 raise NotNow("its table was taken back meanwhile", where=f"view {name}", fix="Try again.")
 
     def take_back(self) -> None:
@@ -315,7 +305,7 @@ class Warehouse:
 
         The tables stay, and with them the versions that past commits name; their files go when nothing needs them.
         """
-        if not todo.read(self.layout, todo.EMPTY):
+        if not todo.read(self.layout.control, todo.EMPTY):
             return
         with (
             self._folding,
@@ -323,12 +313,12 @@ class Warehouse:
             self._guarded("tables of views that have left could not be emptied"),
         ):
             claim.ensure_ours(self.layout, self._epoch)
-            wanted = todo.read(self.layout, todo.EMPTY)
+            wanted = todo.read(self.layout.control, todo.EMPTY)
             gone = [d for d in self._definitions if d.to_commit is not None and wanted.get(d.view) == d.generation]
             folding.settle(self._background, self.layout, gone, self._at)
             for definition in gone:
                 view_table.empty(self._background, self.layout, definition)
-            todo.clear(self.layout, todo.EMPTY)
+            todo.clear(self.layout.control, todo.EMPTY)
 
     def _next_generation(self, view: str) -> int:
         defined = [d.generation for d in self._definitions if d.view == view]
@@ -336,11 +326,11 @@ class Warehouse:
         loaded = inspect.last_load(inspect.open_table(path), view) if inspect.exists(path) else 0
         return 1 + max([loaded, *defined])
 
-    def _add_fields(self, loaded: Sequence[Loaded]) -> None:
+    def _add_fields(self, loaded: Sequence[Generation]) -> None:
         """Give the log a struct for the rows of each new generation."""
         schema = self._spark.read.format("delta").load(str(self.layout.log)).schema
         there = set(schema["rows"].dataType.fieldNames()) if "rows" in schema.names else set()  # type: ignore[attr-defined]
-        fields = {field(item.view.name, item.generation): item.schema for item in loaded}
+        fields = {field(item.view.name, item.number): item.schema for item in loaded}
         new = {name: struct(ddl) for name, ddl in fields.items() if name not in there}
         if not new:
             return
@@ -469,8 +459,3 @@ def _guarded(layout: Layout, what: str) -> Iterator[None]:
 def _summed(parts: Sequence[Part]) -> Part:
     whole, small = reduce(DataFrame.unionByName, (rows for rows, _ in parts)), all(few for _, few in parts)
     return view_table.summed(whole.coalesce(1) if small else whole), small
-
-
-def _definition(item: Loaded, commit: int) -> Definition:
-    view = item.view
-    return Definition(view.name, item.generation, view.sql, item.schema, view.key, commit, None, item.version)

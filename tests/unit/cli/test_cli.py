@@ -39,8 +39,9 @@ from strobe.errors import Fenced, NotNow, StrobeError, UserError
 from strobe.events import Loading, RowsRead
 from strobe.messages import CommitHeader
 from strobe.pipeline.answerer import QueryCounts
-from strobe.planning.topology import open_sources
-from strobe.warehouse.control.lock import write_heartbeat
+from strobe.planning.source_set import SourceSet
+from strobe.warehouse.control.heartbeat import write_heartbeat
+from strobe.warehouse.layout import Layout
 
 
 @pytest.fixture
@@ -162,7 +163,7 @@ def test_status_before_the_first_run(shop: Path, capsys: pytest.CaptureFixture[s
 
 def test_status_tells_the_dead_from_the_living(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A fresh heartbeat of a living process counts; that of a dead one, a stopped one or an old one does not."""
-    control = shop / "warehouse" / "_strobe"
+    control = Layout(shop / "warehouse").control
     heartbeat = {"epoch": 3, "sources": {}, "views": {"paid_orders": {"queue": 7, "waits_for": ["shop"]}}}
     write_heartbeat(control, heartbeat)
     found = document(capsys, "status")
@@ -174,7 +175,7 @@ def test_status_tells_the_dead_from_the_living(shop: Path, capsys: pytest.Captur
         write_heartbeat(control, {**heartbeat, **gone})
         assert document(capsys, "status")["coordinator"]["alive"] is False
     write_heartbeat(control, heartbeat)
-    os.utime(control / "heartbeat.json", (1, 1))
+    os.utime(control.folder / "heartbeat.json", (1, 1))
     assert not wait.hear(shop / "warehouse").alive
     assert "last heard" in run(capsys, "status")[1]
 
@@ -207,7 +208,7 @@ def test_a_wait_believes_only_views_that_are_kept(
     only_sqlite(shop)
     document(capsys, "prepare")
     project = load_project(shop)
-    sources = open_sources(project)
+    sources = SourceSet.open(project)
     before = {name: source.now().text for name, source in sources.items()}
     with closing(sqlite3.connect(shop / "shop.db")) as connection:
         connection.execute("UPDATE orders SET quantity = 9 WHERE id = 101")
@@ -217,7 +218,7 @@ def test_a_wait_believes_only_views_that_are_kept(
     header = CommitHeader(1, datetime.now(timezone.utc), {"paid_orders": before}, {}, identity, {"paid_orders": 1}, 1)
     monkeypatch.setattr(wait, "last_header", lambda _: header)
     said = {"sources": {name: {"position": text} for name, text in now.items()}}
-    control = shop / "warehouse" / "_strobe"
+    control = Layout(shop / "warehouse").control
     write_heartbeat(control, {**said, "views": {"paid_orders": {"stale": True}}})
     with pytest.raises(NotNow, match=r"source shop is at 2:.* a coordinator is running"):
         wait.wait(project, timeout=0.1)

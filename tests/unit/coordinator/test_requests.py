@@ -6,6 +6,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from strobe.coordinator import requests as module
 from strobe.coordinator.requests import RequestHandler
 from strobe.warehouse.control import requests
 from strobe.warehouse.layout import Layout
@@ -29,7 +32,7 @@ def test_an_edit_survives_a_coordinator_that_starts_anew(tmp_path: Path) -> None
         pipeline = SimpleNamespace(operation_open=False, start_operation=next)
         return RequestHandler(at(tmp_path), SimpleNamespace(rebuild=rebuild, ready=False, asked_by=None), pipeline)  # type: ignore[arg-type]
 
-    asked = requests.post(tmp_path, {"kind": "rebuild", "view": "v"})
+    asked = requests.post(Layout(tmp_path).control, {"kind": "rebuild", "view": "v"})
     for _ in range(2):
         first = handler()
         first.look()
@@ -45,19 +48,19 @@ def test_whoever_asks_while_views_join_is_answered(tmp_path: Path) -> None:
     pipeline = SimpleNamespace(operation_open=False, start_operation=lambda _: None)
     cutover = SimpleNamespace(ready=True, asked_by="somebody else")
     handler = RequestHandler(at(tmp_path), cutover, pipeline)  # type: ignore[arg-type]
-    requests.post(tmp_path, {"kind": "fold"})
+    requests.post(Layout(tmp_path).control, {"kind": "fold"})
     handler.look()
     handler.abandon()
     (reply,) = tmp_path.rglob("*.reply.json")
     assert "interrupted" in reply.read_text()
 
 
-def test_rebuilding_unasked_leaves_room_for_others(tmp_path: Path) -> None:
+def test_rebuilding_unasked_leaves_room_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However long an attempt takes, the next one does not begin at once."""
     handler = list[Any]()
     pipeline = SimpleNamespace(operation_open=False, start_operation=handler.append)
-    cutover = SimpleNamespace(rebuild_lost=lambda *_: iter(()))
-    taken = RequestHandler(at(tmp_path), cutover, pipeline)  # type: ignore[arg-type]
+    monkeypatch.setattr(module, "rebuild_lost", lambda *_: iter(()))
+    taken = RequestHandler(at(tmp_path), None, pipeline)  # type: ignore[arg-type]
     absent: Any = SimpleNamespace(to_rebuild=["v"])
     taken.rebuild(SimpleNamespace(to_rebuild=[]))  # type: ignore[arg-type]
     assert not handler

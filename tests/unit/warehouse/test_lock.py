@@ -12,12 +12,15 @@ from pathlib import Path
 import pytest
 
 from strobe.errors import NotNow
-from strobe.warehouse.control.lock import CoordinatorLock, heartbeat_age, read_heartbeat, write_heartbeat
+from strobe.warehouse.control.heartbeat import heartbeat_age, read_heartbeat, write_heartbeat
+from strobe.warehouse.control.lock import CoordinatorLock
+from strobe.warehouse.control.store import ControlStore
 
 HOLD = """
 import sys, pathlib
 from strobe.warehouse.control.lock import CoordinatorLock
-CoordinatorLock(pathlib.Path(sys.argv[1])).acquire()
+from strobe.warehouse.control.store import ControlStore
+CoordinatorLock(ControlStore(pathlib.Path(sys.argv[1]))).acquire()
 print("held", flush=True)
 sys.stdin.read()
 """
@@ -30,7 +33,7 @@ def test_a_second_coordinator_is_refused_until_the_first_dies(tmp_path: Path) ->
     )
     try:
         assert first.stdout is not None and first.stdout.readline() == "held\n"
-        second = CoordinatorLock(tmp_path)
+        second = CoordinatorLock(ControlStore(tmp_path))
         with pytest.raises(NotNow, match=f"process {first.pid} on"):
             second.acquire()
         second.acquire(take_over=True)
@@ -45,25 +48,25 @@ def test_a_second_coordinator_is_refused_until_the_first_dies(tmp_path: Path) ->
 
 def test_a_heartbeat_from_another_machine_refuses_while_it_is_fresh(tmp_path: Path) -> None:
     """Where the lock does not reach, the heartbeat does; an old one, or one that says it stopped, counts no more."""
-    write_heartbeat(tmp_path, {"host": "elsewhere", "pid": 77, "epoch": 3})
-    lock = CoordinatorLock(tmp_path)
+    write_heartbeat(ControlStore(tmp_path), {"host": "elsewhere", "pid": 77, "epoch": 3})
+    lock = CoordinatorLock(ControlStore(tmp_path))
     with pytest.raises(NotNow, match="process 77 on elsewhere, last heard 0 s ago"):
         lock.acquire()
     long_ago = time.time() - 60
     os.utime(tmp_path / "heartbeat.json", (long_ago, long_ago))
     lock.acquire()
     lock.release()
-    write_heartbeat(tmp_path, {"host": "elsewhere", "stopped": True})
+    write_heartbeat(ControlStore(tmp_path), {"host": "elsewhere", "stopped": True})
     lock.acquire()
     lock.release()
 
 
 def test_heartbeats_are_written_whole(tmp_path: Path) -> None:
     """A reader finds the last document or none, never half of one."""
-    assert read_heartbeat(tmp_path) is None and heartbeat_age(tmp_path) is None
-    write_heartbeat(tmp_path / "new", {"epoch": 4})
-    document = read_heartbeat(tmp_path / "new")
+    assert read_heartbeat(ControlStore(tmp_path)) is None and heartbeat_age(ControlStore(tmp_path)) is None
+    write_heartbeat(ControlStore(tmp_path / "new"), {"epoch": 4})
+    document = read_heartbeat(ControlStore(tmp_path / "new"))
     assert document is not None and document["epoch"] == 4 and document["pid"] == os.getpid()
     assert [p.name for p in (tmp_path / "new").iterdir()] == ["heartbeat.json"]
     (tmp_path / "heartbeat.json").write_text(json.dumps([]))
-    assert read_heartbeat(tmp_path) is None
+    assert read_heartbeat(ControlStore(tmp_path)) is None

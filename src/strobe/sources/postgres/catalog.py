@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from strobe.algebra.schema import Column, RelationSchema
-from strobe.sources.postgres.connection import Connection, Place, identifier
+from strobe.errors import UserError
+from strobe.sources.postgres.connection import Connection, ConnectionSettings, identifier, rows
 from strobe.sources.postgres.values import PgType
 
 IDENTITIES = {"d": "DEFAULT", "n": "NOTHING", "f": "FULL", "i": "USING INDEX"}
@@ -31,7 +31,7 @@ class TableColumn:
 
 
 @dataclass(frozen=True)
-class Table:
+class PgTable:
     id: int
     schema: str
     table: str
@@ -114,11 +114,7 @@ FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace WHERE t.oid = ANY(%
 """
 
 
-def rows(connection: Connection, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
-    return connection.execute(statement, parameters).fetchall()
-
-
-def read_tables(connection: Connection, place: Place) -> dict[str, Table]:
+def read_tables(connection: Connection, settings: ConnectionSettings) -> dict[str, PgTable]:
     """The tables of users, by the name that views give them."""
     found = rows(connection, _TABLES)
     ids = [row[0] for row in found]
@@ -135,8 +131,8 @@ def read_tables(connection: Connection, place: Place) -> dict[str, Table]:
             indexes[table].append((primary, identity, tuple(plain)))
     tables = {}
     for oid, schema, table, kind, identity, security in found:
-        name = table if schema == place.schema else f"{schema}.{table}"
-        tables[name] = Table(
+        name = table if schema == settings.schema else f"{schema}.{table}"
+        tables[name] = PgTable(
             oid,
             schema,
             table,
@@ -153,7 +149,7 @@ def read_tables(connection: Connection, place: Place) -> dict[str, Table]:
 
 
 @dataclass(frozen=True)
-class Known:
+class TypeRow:
     """A row of `pg_type`."""
 
     name: str
@@ -168,16 +164,16 @@ class Known:
 
 def read_types(connection: Connection, wanted: Collection[tuple[int, int]]) -> dict[tuple[int, int], PgType]:
     """The types of columns, by (oid, modifier); domains are seen through."""
-    known: dict[int, Known] = {}
+    known: dict[int, TypeRow] = {}
     missing = {oid for oid, _ in wanted}
     while missing:
-        known |= {oid: Known(*row) for oid, *row in rows(connection, _TYPES, list(missing))}
+        known |= {oid: TypeRow(*row) for oid, *row in rows(connection, _TYPES, list(missing))}
         beneath = {t.base for t in known.values() if t.kind == "d"} | {t.element for t in known.values() if t.element}
         missing = beneath - set(known)
     return {(oid, modifier): _resolved(known, oid, modifier) for oid, modifier in wanted}
 
 
-def _resolved(known: Mapping[int, Known], oid: int, modifier: int) -> PgType:
+def _resolved(known: Mapping[int, TypeRow], oid: int, modifier: int) -> PgType:
     while oid in known:
         type_ = known[oid]
         if type_.kind == "d":
@@ -193,91 +189,29 @@ def _resolved(known: Mapping[int, Known], oid: int, modifier: int) -> PgType:
     return PgType("?", modifier, oid)
 
 
-@dataclass(frozen=True)
-class Slot:
-    plugin: str
-    database: str
-    active: bool
-    confirmed: int
-    wal_status: str
-    retained: int
-    """Bytes of log that the server keeps for it."""
-    unconfirmed: int
-    """Bytes of log after the position that it was confirmed up to."""
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """What `prepare` makes, as far as it is there."""
-
-    publication: frozenset[str] | None
-    """The tables in it, by the names of views; None if there is no publication."""
-    flaws: tuple[str, ...]
-    """What is wrong with the publication."""
-    slot: Slot | None
-
-    @property
-    def missing(self) -> str:
-        if self.publication is None and self.slot is None:
-            return "the database is not prepared"
-        if self.publication is None:
-            return "the publication is missing"
-        return "" if self.slot else "the replication slot is missing"
-
-
-def read_slot(connection: Connection, name: str) -> Slot | None:
-    found = rows(
-        connection,
-        "SELECT plugin::text, database::text, active, (confirmed_flush_lsn - '0/0')::int8, wal_status,"
-        " coalesce(pg_current_wal_lsn() - restart_lsn, 0)::int8,"
-        " coalesce(pg_current_wal_lsn() - confirmed_flush_lsn, 0)::int8"
-        " FROM pg_replication_slots WHERE slot_name = %s AND slot_type = 'logical'",
-        name,
-    )
-    return Slot(*found[0]) if found else None
-
-
-def read_prepared(connection: Connection, place: Place) -> Prepared:
-    publication = rows(
-        connection,
-        "SELECT pubinsert AND pubupdate AND pubdelete AND pubtruncate, pubviaroot FROM pg_publication"
-        " WHERE pubname = %s",
-        place.name,
-    )
-    tables: frozenset[str] | None = None
-    flaws: list[str] = []
-    if publication:
-        whole, via_root = publication[0]
-        if not whole:
-            flaws.append("it does not publish all kinds of changes")
-        if not via_root:
-            flaws.append("it publishes partitions under their own names")
-        members = rows(
-            connection, "SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = %s", place.name
-        )
-        tables = frozenset(t if s == place.schema else f"{s}.{t}" for s, t in members)
-        flaws += _narrowed(connection, place)
-    return Prepared(tables, tuple(flaws), read_slot(connection, place.name))
-
-
-def _narrowed(connection: Connection, place: Place) -> Iterable[str]:
-    """Publications of PostgreSQL 15 and later can leave out rows and columns."""
-    if connection.info.server_version < 150000:
-        return []
-    found = rows(
-        connection,
-        "SELECT c.relname FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid"
-        " JOIN pg_class c ON c.oid = r.prrelid"
-        " WHERE p.pubname = %s AND (r.prqual IS NOT NULL OR r.prattrs IS NOT NULL)",
-        place.name,
-    )
-    return [f"it leaves out rows or columns of table {name}" for (name,) in found]
-
-
-def identity_fix(table: Table, keyed: bool) -> str:
+def identity_fix(table: PgTable, keyed: bool) -> str:
     statement = f"ALTER TABLE {table.sql} REPLICA IDENTITY FULL;"
     return f"Add a primary key, or run: {statement}" if keyed else f"Run: {statement}"
 
 
-def unsupported(table: Table) -> Sequence[str]:
+def unsupported(table: PgTable) -> Sequence[str]:
     return [f"{c.name} ({c.declared})" for c in table.columns if not c.type.spark]
+
+
+def usable_table(settings: ConnectionSettings, tables: Mapping[str, PgTable], relation: str) -> PgTable:
+    """The table, or the reason why it cannot be watched."""
+    where = f"{settings.where}, table {relation}"
+    table = tables.get(relation)
+    if table is None:
+        fix = f"Name a table of schema {settings.schema}, or schema.table; views and foreign tables have no change log."
+        raise UserError("there is no such table", where=where, fix=fix)
+    if not table.images and not table.logged_key:
+        identity = IDENTITIES[table.identity]
+        message = f"old rows are not in the log (REPLICA IDENTITY {identity}, and no primary key that names them)"
+        raise UserError(message, where=where, fix=identity_fix(table, keyed=table.identity == "d"))
+    if not table.images and not table.relation(settings.source).key:
+        message = f"its key ({', '.join(table.logged_key)}) has a type or a collation that names no row exactly"
+        raise UserError(message, where=where, fix=identity_fix(table, keyed=False))
+    if not table.offered:
+        raise UserError("none of its columns has a type that is supported", where=where)
+    return table

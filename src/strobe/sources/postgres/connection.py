@@ -21,10 +21,11 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq.abc import PGresult
 
 from strobe.errors import AccessRefused, RelationLost, SourceLost, SourceUnavailable, StrobeError, UserError
+from strobe.sources.postgres.limits import Limits, SlotLimits, Timing
 
 T = TypeVar("T")
 
-SETTINGS = {
+SESSION = {
     "row_security": "off",
     "datestyle": "ISO",
     "timezone": "UTC",
@@ -33,21 +34,15 @@ SETTINGS = {
     "bytea_output": "hex",
     "lc_monetary": "C",
 }
-CONNECT_SECONDS = 10
-WAIT_SECONDS = 30.0
 LONGEST_NAME = 63
 
 STARTED = "SELECT extract(epoch FROM pg_postmaster_start_time())::text"
-SILENCE_SECONDS = 10.0
-"""So much longer than a statement may take is waited for the server; then the connection is given up."""
-LONGEST_SECONDS = 600.0
-"""How long is waited where statements may take as long as they want."""
 
 
 class Connection(psycopg.Connection[tuple[object, ...]]):
     """One that does not wait for ever: a network may keep a connection open and carry nothing."""
 
-    patience = LONGEST_SECONDS
+    patience = Timing.longest_answer
 
     def wait(self, gen: PQGen[T], *more: Any, **named: Any) -> T:
         return super().wait(_within(gen, self.patience), *more, **named)
@@ -82,18 +77,8 @@ def object_name(project: str, source: str) -> str:
 
 
 @dataclass(frozen=True)
-class Keep:
-    """How many bytes of log the server may keep for the slot, and what happens beyond the limit."""
-
-    warn: int = 2**30
-    limit: int | None = None
-    rebuild: bool = False
-    """Whether, beyond the limit, the log is let go and the views are rebuilt."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """Everything that is needed to get there; pickles, and shows no secret."""
+class ConnectionSettings:
+    """Which database, how it is connected to, and what its errors become; pickles, and shows no secret."""
 
     source: str
     dsn: str = field(repr=False)
@@ -102,7 +87,9 @@ class Place:
     """Of the slot and of the publication."""
     connections: int = 4
     statement_timeout: float = 5.0
-    keep: Keep = Keep()
+    slot_limits: SlotLimits = field(default_factory=SlotLimits)
+    timing: Timing = field(default_factory=Timing)
+    limits: Limits = field(default_factory=Limits)
 
     @property
     def where(self) -> str:
@@ -112,12 +99,12 @@ class Place:
         """A new connection. With `replication` it is a walsender's, for the stream."""
         limit = self.statement_timeout if timeout is None else timeout
         given = self._given()
-        settings = dict(SETTINGS)
+        session = dict(SESSION)
         if not replication:
-            settings |= {"statement_timeout": f"{limit * 1000:.0f}", "idle_in_transaction_session_timeout": "0"}
-        options = " ".join(f"-c {name}={value}" for name, value in settings.items())
+            session |= {"statement_timeout": f"{limit * 1000:.0f}", "idle_in_transaction_session_timeout": "0"}
+        options = " ".join(f"-c {name}={value}" for name, value in session.items())
         parameters = {
-            "connect_timeout": CONNECT_SECONDS,
+            "connect_timeout": self.timing.connect,
             "application_name": self.name,
             "keepalives_idle": 30,
             **given,
@@ -128,7 +115,7 @@ class Place:
             parameters["replication"] = "database"
         with self.errors():
             connection = Connection.connect(make_conninfo("", **parameters), autocommit=True)
-        connection.patience = limit + SILENCE_SECONDS if limit else LONGEST_SECONDS
+        connection.patience = limit + self.timing.answer if limit else self.timing.longest_answer
         return connection
 
     def _given(self) -> dict[str, str | int | None]:
@@ -194,27 +181,28 @@ class Place:
 class Pool:
     """The connections for questions: as many as the limit says, kept open between them."""
 
-    def __init__(self, place: Place, started: str = "") -> None:
-        self.place = place
+    def __init__(self, settings: ConnectionSettings, started: str = "") -> None:
+        self.settings = settings
         self.started = started
         """When the server was started of which it is known that its log is the one that views stand in."""
         self.sharing = threading.Lock()
         """Held while a snapshot is shared: one at a time, so that connections stay few."""
-        self._free = threading.BoundedSemaphore(place.connections)
+        self._free = threading.BoundedSemaphore(settings.connections)
         self._idle: list[Connection] = []
         self._lock = threading.Lock()
 
     def take(self) -> Connection:
-        if not self._free.acquire(timeout=WAIT_SECONDS):
-            message = f"all {self.place.connections} connections have been in use for {WAIT_SECONDS:g} s"
-            raise SourceUnavailable(message, where=self.place.where)
+        seconds = self.settings.timing.free_connection
+        if not self._free.acquire(timeout=seconds):
+            message = f"all {self.settings.connections} connections have been in use for {seconds:g} s"
+            raise SourceUnavailable(message, where=self.settings.where)
         try:
             with self._lock:
                 while self._idle:
                     connection = self._idle.pop()
                     if not connection.closed:
                         return connection
-            return self.place.connect()
+            return self.settings.connect()
         except BaseException:
             self._free.release()
             raise
@@ -241,7 +229,7 @@ class Pool:
     def session(self, table: str = "") -> Iterator[Connection]:
         connection = self.take()
         try:
-            with self.place.errors(table):
+            with self.settings.errors(table):
                 yield connection
         finally:
             self.give_back(connection)
@@ -251,6 +239,11 @@ class Pool:
             idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
+
+
+def rows(connection: Connection, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
+    """All rows of a statement's result."""
+    return connection.execute(statement, parameters).fetchall()
 
 
 def literal(text: str, connection: Connection) -> str:

@@ -1,4 +1,7 @@
-"""Preflight of a PostgreSQL source, and the statements that prepare it."""
+"""Preflight of a PostgreSQL source: what its server, the role, the publication and each table still lack.
+
+A finding says what to run. Nothing is changed here; `preparation` does that.
+"""
 
 from __future__ import annotations
 
@@ -6,45 +9,41 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from strobe.errors import UserError
 from strobe.sources.base import Finding
-from strobe.sources.postgres.catalog import (
-    IDENTITIES,
-    Prepared,
-    Table,
-    identity_fix,
-    read_prepared,
-    read_tables,
-    rows,
-    unsupported,
-)
-from strobe.sources.postgres.connection import Connection, Place, identifier
+from strobe.sources.postgres.catalog import PgTable, identity_fix, read_tables, unsupported, usable_table
+from strobe.sources.postgres.connection import Connection, ConnectionSettings, identifier, rows
+from strobe.sources.postgres.preparation import Prepared, read_prepared
 from strobe.sources.postgres.values import UNBOUNDED
 
 OLDEST = 140000
 
 
-def check(connection: Connection, place: Place, relations: Sequence[str]) -> Iterator[Finding]:
-    where, prepare = place.where, f"Run `strobe prepare {place.source}`."
+def check(connection: Connection, settings: ConnectionSettings, relations: Sequence[str]) -> Iterator[Finding]:
+    where, prepare = settings.where, f"Run `strobe prepare {settings.source}`."
     if connection.info.server_version < OLDEST:
         version = connection.info.server_version // 10000
         yield Finding("error", where, f"the server is PostgreSQL {version}", "Strobe needs PostgreSQL 14 or newer.")
         return
-    yield from check_server(connection, place)
-    prepared = read_prepared(connection, place)
+    yield from check_server(connection, settings)
+    prepared = read_prepared(connection, settings)
     if prepared.missing:
         yield Finding("error", where, prepared.missing, prepare)
     if prepared.slot and prepared.slot.wal_status == "lost":
-        fix = f"Run `strobe prepare --undo {place.source}`, `strobe prepare {place.source}`, and rebuild the views."
+        fix = (
+            f"Run `strobe prepare --undo {settings.source}`, `strobe prepare {settings.source}`, and rebuild the views."
+        )
         yield Finding("error", where, "the server has taken away log that the slot needed", fix)
     for flaw in prepared.flaws:
-        fix = f"Run: DROP PUBLICATION {identifier(place.name)}; then `strobe prepare {place.source}`, and rebuild."
-        yield Finding("error", f"{where}, publication {place.name}", flaw, fix)
-    tables = read_tables(connection, place)
+        fix = (
+            f"Run: DROP PUBLICATION {identifier(settings.name)}; then `strobe prepare {settings.source}`, and rebuild."
+        )
+        yield Finding("error", f"{where}, publication {settings.name}", flaw, fix)
+    tables = read_tables(connection, settings)
     for relation in relations:
-        yield from check_relation(connection, place, tables, prepared, relation)
+        yield from check_relation(connection, settings, tables, prepared, relation)
 
 
-def check_server(connection: Connection, place: Place) -> Iterator[Finding]:
-    where = place.where
+def check_server(connection: Connection, settings: ConnectionSettings) -> Iterator[Finding]:
+    where = settings.where
     ((level, slots, used, senders, sending, replication, role),) = rows(
         connection,
         "SELECT current_setting('wal_level'), current_setting('max_replication_slots')::int,"
@@ -58,7 +57,7 @@ def check_server(connection: Connection, place: Place) -> Iterator[Finding]:
     if not replication:
         fix = f"Run: ALTER ROLE {identifier(role)} REPLICATION;"
         yield Finding("error", where, f"role {role} may not read the log", fix)
-    ours = rows(connection, "SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s", place.name)[0][0]
+    ours = rows(connection, "SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s", settings.name)[0][0]
     if slots - used + ours < 2:
         fix = f"Run: ALTER SYSTEM SET max_replication_slots = {slots + 4}; and restart the server."
         yield Finding("error", where, f"{used} of {slots} replication slots are taken, and two are needed", fix)
@@ -68,22 +67,26 @@ def check_server(connection: Connection, place: Place) -> Iterator[Finding]:
 
 
 def check_relation(
-    connection: Connection, place: Place, tables: Mapping[str, Table], prepared: Prepared, relation: str
+    connection: Connection,
+    settings: ConnectionSettings,
+    tables: Mapping[str, PgTable],
+    prepared: Prepared,
+    relation: str,
 ) -> Iterator[Finding]:
-    where = f"{place.where}, table {relation}"
+    where = f"{settings.where}, table {relation}"
     try:
-        table = usable_table(place, tables, relation)
+        table = usable_table(settings, tables, relation)
     except UserError as error:
         yield Finding("error", error.where, error.message, error.fix)
         return
     if prepared.publication is not None and relation not in prepared.publication:
-        fix = f"Run `strobe prepare {place.source}`."
+        fix = f"Run `strobe prepare {settings.source}`."
         yield Finding("error", where, "it is not in the publication", fix)
-    yield from _privileges(connection, place, table, where)
+    yield from _privileges(connection, settings, table, where)
     yield from _columns(table, where)
 
 
-def _privileges(connection: Connection, place: Place, table: Table, where: str) -> Iterator[Finding]:
+def _privileges(connection: Connection, settings: ConnectionSettings, table: PgTable, where: str) -> Iterator[Finding]:
     ((schema, select, role, filtered),) = rows(
         connection,
         "SELECT has_schema_privilege(%s, 'USAGE'), has_table_privilege(%s::int8::oid, 'SELECT'), current_user::text,"
@@ -103,7 +106,7 @@ def _privileges(connection: Connection, place: Place, table: Table, where: str) 
         yield Finding("error", where, "row security hides rows from answers that the log has", fix)
 
 
-def _columns(table: Table, where: str) -> Iterator[Finding]:
+def _columns(table: PgTable, where: str) -> Iterator[Finding]:
     if left_out := unsupported(table):
         yield Finding("warning", where, f"columns of types that are not supported are left out: {', '.join(left_out)}")
     unbounded = [c.name for c in table.columns if c.type.name == "numeric" and c.type.modifier < 4]
@@ -119,36 +122,3 @@ def _columns(table: Table, where: str) -> Iterator[Finding]:
             "a column stop there",
             identity_fix(table, keyed=False),
         )
-
-
-def usable_table(place: Place, tables: Mapping[str, Table], relation: str) -> Table:
-    """The table, or the reason why it cannot be watched."""
-    where = f"{place.where}, table {relation}"
-    table = tables.get(relation)
-    if table is None:
-        fix = f"Name a table of schema {place.schema}, or schema.table; views and foreign tables have no change log."
-        raise UserError("there is no such table", where=where, fix=fix)
-    if not table.images and not table.logged_key:
-        identity = IDENTITIES[table.identity]
-        message = f"old rows are not in the log (REPLICA IDENTITY {identity}, and no primary key that names them)"
-        raise UserError(message, where=where, fix=identity_fix(table, keyed=table.identity == "d"))
-    if not table.images and not table.relation(place.source).key:
-        message = f"its key ({', '.join(table.logged_key)}) has a type or a collation that names no row exactly"
-        raise UserError(message, where=where, fix=identity_fix(table, keyed=False))
-    if not table.offered:
-        raise UserError("none of its columns has a type that is supported", where=where)
-    return table
-
-
-def publication_statements(
-    connection: Connection, place: Place, relations: Sequence[str], prepared: Prepared
-) -> list[str]:
-    """What makes the publication hold these tables too."""
-    tables = read_tables(connection, place)
-    wanted = [usable_table(place, tables, relation) for relation in dict.fromkeys(relations)]
-    name = identifier(place.name)
-    if prepared.publication is None:
-        listed = ", ".join(table.sql for table in wanted)
-        return [f"CREATE PUBLICATION {name} FOR TABLE {listed} WITH (publish_via_partition_root = true)"]
-    new = [table.sql for table in wanted if table.name not in prepared.publication]
-    return [f"ALTER PUBLICATION {name} ADD TABLE {', '.join(new)}"] if new else []

@@ -1,84 +1,78 @@
-"""Requests to a running coordinator, as files in `<warehouse>/_strobe/requests`.
+"""Requests to a running coordinator, as documents in `requests`.
 
 A command that needs the coordinator's help (an audit wants a commit at an exact vector, a rebuild wants a view swapped)
-writes `<id>.request.json`; the coordinator answers in `<id>.reply.json`. Files work wherever the warehouse does, need
-no port, and have the permissions of the warehouse.
+writes `<number>.request.json`; the coordinator answers in `<number>.reply.json`, and says in `<number>.progress.json`
+how far it is.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
-from strobe.client.wait import hear
 from strobe.errors import LostGuarantee, NotNow, StrobeError, UserError
+from strobe.warehouse.control.heartbeat import hear
+from strobe.warehouse.control.store import ControlStore, Document
 
-Document = dict[str, Any]
-
-
-def _folder(warehouse: Path) -> Path:
-    return warehouse / "_strobe" / "requests"
+_FOLDER, _REQUEST = "requests", ".request.json"
 
 
-def _write(path: Path, document: Document) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(document))
-    temporary.replace(path)
+def _request(number: str) -> str:
+    return f"{_FOLDER}/{number}{_REQUEST}"
 
 
-def post(warehouse: Path, document: Document) -> str:
+def _reply(number: str) -> str:
+    return f"{_FOLDER}/{number}.reply.json"
+
+
+def _progress(number: str) -> str:
+    return f"{_FOLDER}/{number}.progress.json"
+
+
+def post(store: ControlStore, document: Document) -> str:
     """Ask the running coordinator for something; its reply will carry the number returned."""
     number = uuid.uuid4().hex
-    _write(_folder(warehouse) / f"{number}.request.json", document)
+    store.put(_request(number), document)
     return number
 
 
-def put_back(warehouse: Path, number: str, document: Document) -> None:
+def put_back(store: ControlStore, number: str, document: Document) -> None:
     """What was taken up is to be taken up again, by the next one who looks."""
-    _write(_folder(warehouse) / f"{number}.request.json", document)
+    store.put(_request(number), document)
 
 
 def request(
-    warehouse: Path, document: Document, timeout: float, say: Callable[[str], None] = lambda _: None
+    store: ControlStore, document: Document, timeout: float, say: Callable[[str], None] = lambda _: None
 ) -> Document:
     """Ask the running coordinator for something and wait for its reply, which may be an error.
 
     `say` is told how far it is.
     """
-    number = post(warehouse, document)
-    progress, told = _folder(warehouse) / f"{number}.progress.json", ""
-    asked = _folder(warehouse) / f"{number}.request.json"
-    reply = _folder(warehouse) / f"{number}.reply.json"
+    number, told = post(store, document), ""
+    where = str(store.folder.parent)
     deadline = time.monotonic() + timeout
     next_look = time.monotonic() + 1.0
     try:
         while time.monotonic() < deadline:
-            if reply.exists():
-                found: Document = json.loads(reply.read_text())
+            found = store.get(_reply(number))
+            if found is not None:
                 return _answered(found)
-            if progress.exists():
-                text = str(json.loads(progress.read_text())["text"])
-                if text != told:
-                    say(text)
-                told = text
+            text = str((store.get(_progress(number)) or {"text": told})["text"])
+            if text != told:
+                say(text)
+            told = text
             if time.monotonic() >= next_look:
                 next_look = time.monotonic() + 1.0
-                if not hear(warehouse).alive and not reply.exists():
-                    raise NotNow("the coordinator ended before it answered", where=str(warehouse), fix="Try again.")
+                if not hear(store).alive and store.get(_reply(number)) is None:
+                    raise NotNow("the coordinator ended before it answered", where=where, fix="Try again.")
             time.sleep(0.05)
     finally:
-        asked.unlink(missing_ok=True)
-        reply.unlink(missing_ok=True)
-        progress.unlink(missing_ok=True)
+        for name in (_request(number), _reply(number), _progress(number)):
+            store.delete(name)
     raise NotNow(
         f"the coordinator did not answer within {timeout:.0f} s",
-        where=str(warehouse),
+        where=where,
         fix="Look at `strobe status`: it may be busy or have stopped.",
     )
 
@@ -93,31 +87,24 @@ def _answered(reply: Document) -> Document:
     raise kind(error["message"], where=error["where"], fix=error["fix"])
 
 
-def requests(warehouse: Path) -> Iterator[tuple[str, Document]]:
+def requests(store: ControlStore) -> Iterator[tuple[str, Document]]:
     """What has been asked for and not been taken up yet; taking one removes it."""
-    folder = _folder(warehouse)
-    if not folder.is_dir():
-        return
-    for path in sorted(folder.glob("*.request.json")):
-        try:
-            document: Document = json.loads(path.read_text())
-            path.unlink()
-        except (OSError, ValueError):
-            continue
-        yield path.name.removesuffix(".request.json"), document
+    for name in store.list(_FOLDER, _REQUEST):
+        document = store.get(name)
+        if document is not None and store.delete(name):
+            yield name.removeprefix(f"{_FOLDER}/").removesuffix(_REQUEST), document
 
 
-def reply(warehouse: Path, number: str, document: Document) -> None:
-    _write(_folder(warehouse) / f"{number}.reply.json", document)
+def reply(store: ControlStore, number: str, document: Document) -> None:
+    store.put(_reply(number), document)
 
 
-def tell(warehouse: Path, number: str, text: str) -> None:
+def tell(store: ControlStore, number: str, text: str) -> None:
     """Say how far a request is."""
-    _write(_folder(warehouse) / f"{number}.progress.json", {"text": text})
+    store.put(_progress(number), {"text": text})
 
 
-def clear(warehouse: Path) -> None:
+def clear(store: ControlStore) -> None:
     """A new coordinator starts with an empty mailbox: what was asked of another one is asked again."""
-    folder = _folder(warehouse)
-    for path in folder.glob("*.json") if folder.is_dir() else ():
-        path.unlink(missing_ok=True)
+    for name in store.list(_FOLDER, ".json"):
+        store.delete(name)

@@ -1,4 +1,4 @@
-"""What is still to be done with some views: notes in the control folder, which outlive a crash.
+"""What is still to be done with some views, and why the last edit failed: notes that outlive a crash.
 
 A note names a view and the generation that it has. It is written before anything is done that depends on it, and means
 nothing any more, or not yet, where the view's generation is another one.
@@ -6,11 +6,9 @@ nothing any more, or not yet, where the view's generation is another one.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from contextlib import suppress
 
-from strobe.warehouse.layout import Layout
+from strobe.warehouse.control.store import ControlStore
 
 EMPTY = "empty"
 """Tables of views that leave are to be emptied when they have left."""
@@ -18,23 +16,34 @@ EMPTY = "empty"
 REBUILD = "rebuild"
 """Views are to be rebuilt, because log that they needed was let go."""
 
+_FAILED = "apply.json"
 
-def add(layout: Layout, what: str, views: Mapping[str, int]) -> None:
+
+def add(store: ControlStore, what: str, views: Mapping[str, int]) -> None:
     """Note these views with their generations, beside those that are noted already."""
-    file = layout.control / f"{what}.json"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    draft = file.with_suffix(".new")
-    draft.write_text(json.dumps({**read(layout, what), **views}))
-    draft.replace(file)
+    store.put(f"{what}.json", {**read(store, what), **views})
 
 
-def clear(layout: Layout, what: str) -> None:
+def clear(store: ControlStore, what: str) -> None:
     """Nothing of the kind is left to be done."""
-    (layout.control / f"{what}.json").unlink(missing_ok=True)
+    store.delete(f"{what}.json")
 
 
-def read(layout: Layout, what: str) -> dict[str, int]:
-    with suppress(OSError, ValueError):
-        found = json.loads((layout.control / f"{what}.json").read_text())
-        return {str(view): int(generation) for view, generation in found.items()}
-    return {}
+def read(store: ControlStore, what: str) -> dict[str, int]:
+    try:
+        return {str(view): int(generation) for view, generation in (store.get(f"{what}.json") or {}).items()}
+    except (TypeError, ValueError):
+        return {}
+
+
+def note_failure(store: ControlStore, error: Mapping[str, str] | None) -> None:
+    """Remember why the last `strobe apply` failed, or that it did not."""
+    if error is None:
+        store.delete(_FAILED)
+    else:
+        store.put(_FAILED, error)
+
+
+def failure(store: ControlStore) -> dict[str, str]:
+    """Why the last `strobe apply` failed; empty if it did not."""
+    return {str(name): str(text) for name, text in (store.get(_FAILED) or {}).items()}

@@ -1,0 +1,238 @@
+"""Builds transactions from the messages of the log: what each did, net, to the tables that views use.
+
+A table is decoded as the log described it last. One that is no longer what it was when the views were made raises
+`RelationLost`, and so does what cannot be followed: TRUNCATE, and long values that are not in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from strobe.algebra.bag import Row
+from strobe.data.arrow import canonical_ddl
+from strobe.errors import BrokenInvariant, LostGuarantee, RelationLost, Unfit
+from strobe.messages import GlobalTransaction, Transaction
+from strobe.sources.base import Spill
+from strobe.sources.global_transactions import global_transaction
+from strobe.sources.net_changes import NetChange, NetChanges
+from strobe.sources.postgres import pgoutput
+from strobe.sources.postgres.connection import Connection, ConnectionSettings
+from strobe.sources.postgres.pgoutput import UNCHANGED, RelationInfo, Tuple
+from strobe.sources.postgres.position import LogFingerprint, position_at
+from strobe.sources.postgres.slot import peek
+from strobe.sources.postgres.values import Decode, PgType, decoder, unfit_error
+
+PREFIX = "strobe"
+"""Of messages in the log that name the global transaction of which this one is a part."""
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What is wanted of a table, as it was when the views were made."""
+
+    name: str
+    types: Mapping[str, PgType]
+    """The columns that are reported."""
+    key: tuple[str, ...]
+    """By which the log names old rows, where it does not have them whole."""
+    images: bool
+    """Whether the log has old rows whole."""
+    sql: str
+    """Its name in SQL."""
+    qualified: tuple[str, str]
+    """Its schema and its name there."""
+    declared: Mapping[str, str]
+    """The columns' types, as the server writes them."""
+
+
+class TransactionBuilder:
+    """Message in; at its commit, the transaction out."""
+
+    def __init__(
+        self,
+        settings: ConnectionSettings,
+        watched: Mapping[int, Watched],
+        types: Callable[[set[tuple[int, int]]], Mapping[tuple[int, int], PgType]],
+        widen: Callable[[int], int],
+        spill: Spill | None = None,
+    ) -> None:
+        """`watched` is by the tables' ids; `types` knows the types of columns; `widen` makes a whole transaction id of
+        its lower 32 bits, which is what the log has."""
+        self._settings, self._watched, self._types, self._widen = settings, watched, types, widen
+        self._relations: dict[int, ChangeDecoder | None] = {}
+        self._begin: pgoutput.Begin | None = None
+        self._nets = NetChanges(spill)
+        self._parts: dict[GlobalTransaction, None] = {}
+
+    @property
+    def open(self) -> bool:
+        """Whether a transaction has come in part."""
+        return self._begin is not None
+
+    def forget(self) -> None:
+        """What has come in part will come again."""
+        self._nets.forget()
+
+    def receive(self, message: pgoutput.Message, size: int = 0) -> Transaction | None:
+        """A message, which had so many bytes; the transaction that ends with it."""
+        if isinstance(message, pgoutput.Begin):
+            self._begin, self._parts = message, {}
+            self._nets.forget()
+        elif isinstance(message, pgoutput.Commit):
+            return self._commit(message)
+        elif isinstance(message, RelationInfo):
+            self._relations[message.id] = self._rows(message)
+        elif isinstance(message, (pgoutput.Insert, pgoutput.Update, pgoutput.Delete)):
+            rows = self._relations[message.relation]
+            if rows is not None:
+                rows.apply(message, rows.net(self._nets))
+                self._nets.grew(size)
+        elif isinstance(message, pgoutput.Truncate):
+            self._truncate(message)
+        elif isinstance(message, pgoutput.Emitted) and (part := named_by(message, self._settings)):
+            self._parts[part] = None
+        return None
+
+    def _commit(self, message: pgoutput.Commit) -> Transaction:
+        begin, self._begin = self._begin, None
+        if begin is None:
+            raise BrokenInvariant("a commit came without its beginning", where=self._settings.where)
+        changes, gone = self._nets.take()
+        return Transaction(
+            self._settings.source,
+            position_at(message.end_lsn, LogFingerprint.of(message)),
+            changes,
+            message.committed_at,
+            tuple(self._parts),
+            gone,
+            xid=self._widen(begin.xid),
+        )
+
+    def _truncate(self, message: pgoutput.Truncate) -> None:
+        emptied = [rows.watched.name for n in message.relations if (rows := self._relations.get(n)) is not None]
+        if emptied:
+            what = f"table {', '.join(emptied)} was emptied by TRUNCATE, which Strobe cannot follow"
+            fix = "Rebuild the views that use it: `strobe rebuild VIEW`."
+            raise self._settings.table_lost(what, *emptied, fix=fix)
+
+    def _rows(self, info: RelationInfo) -> ChangeDecoder | None:
+        watched = self._watched.get(info.id)
+        if watched is None:
+            return None
+        if (info.schema, info.name) != watched.qualified:
+            raise self._altered(watched, "it was renamed")
+        types = self._types({(c.type, c.modifier) for c in info.columns})
+        there = {c.name: types[c.type, c.modifier] for c in info.columns}
+        for column, wanted in watched.types.items():
+            if column not in there:
+                raise self._altered(watched, f"its column {column} was dropped or renamed")
+            if (there[column].spark, there[column].name) != (wanted.spark, wanted.name):
+                raise self._altered(watched, f"its column {column} has another type")
+        if watched.images and info.identity != "f":
+            raise self._altered(watched, "its REPLICA IDENTITY is no longer FULL")
+        if not watched.images and info.identity != "f":
+            named = {c.name for c in info.columns if c.key}
+            if not set(watched.key) <= named:
+                raise self._altered(watched, f"old rows are no longer named by its key ({', '.join(watched.key)})")
+        return ChangeDecoder(self._settings, watched, info)
+
+    def _altered(self, watched: Watched, what: str) -> RelationLost:
+        return self._settings.table_lost(f"table {watched.name} was altered: {what}", watched.name)
+
+
+class ChangeDecoder:
+    """Decodes the changes of one table, as it was described last."""
+
+    def __init__(self, settings: ConnectionSettings, watched: Watched, info: RelationInfo) -> None:
+        self.watched = watched
+        self._settings = settings
+        names = [c.name for c in info.columns]
+        self._columns = tuple(watched.types)
+        self._spark = {name: canonical_ddl(type_.spark or "") for name, type_ in watched.types.items()}
+        self._places = [names.index(c) for c in self._columns]
+        self._decoders: list[Decode] = [decoder(t) for t in watched.types.values()]
+        self._key = [names.index(c) for c in watched.key] if not watched.images else []
+        self._key_decoders = [self._decoders[self._columns.index(c)] for c in watched.key] if self._key else []
+
+    def net(self, nets: NetChanges) -> NetChange:
+        """What the transaction does to this table."""
+        return nets.of(self.watched.name, self._spark, () if self.watched.images else self.watched.key)
+
+    def apply(self, message: pgoutput.Insert | pgoutput.Update | pgoutput.Delete, net: NetChange) -> None:
+        if isinstance(message, pgoutput.Insert):
+            net.change(None, self._row(message.new))
+        elif not self.watched.images:
+            new = message.new if isinstance(message, pgoutput.Update) else None
+            named = message.key or message.old or new
+            net.change(self._key_of(named or ()), None if new is None else self._row(new))
+        elif message.old is None:
+            raise BrokenInvariant("an old row is missing", where=self._where)
+        elif isinstance(message, pgoutput.Update):
+            net.change(self._row(message.old), self._row(message.new, message.old))
+        else:
+            net.change(self._row(message.old), None)
+
+    @property
+    def _where(self) -> str:
+        return f"{self._settings.where}, table {self.watched.name}"
+
+    def _row(self, values: Tuple, old: Tuple | None = None) -> Row:
+        found: list[Any] = []
+        for place, decode in zip(self._places, self._decoders, strict=True):
+            value = values[place]
+            if value is UNCHANGED and old is not None:
+                value = old[place]
+            if value is None:
+                found.append(None)
+                continue
+            if not isinstance(value, bytes):
+                raise self._out_of_line(self._columns[len(found)])
+            try:
+                found.append(decode(value))
+            except Unfit as reason:
+                raise self._unfit(self._columns[len(found)], value, str(reason)) from None
+        return tuple(found)
+
+    def _key_of(self, values: Tuple) -> Row:
+        return tuple(
+            decode(value) if isinstance(value := values[place], bytes) else None
+            for place, decode in zip(self._key, self._key_decoders, strict=True)
+        )
+
+    def _unfit(self, column: str, value: bytes, reason: str) -> RelationLost:
+        found = unfit_error(self._where, column, self.watched.types[column], value, reason)
+        fix = "Change the value, or leave the column out of the views; then `strobe rebuild` those that use the table."
+        return RelationLost(
+            found.message, source=self._settings.source, relations=[self.watched.name], where=found.where, fix=fix
+        )
+
+    def _out_of_line(self, column: str) -> RelationLost:
+        return self._settings.table_lost(
+            f"a long value of column {column} was left alone by an update, and is not in the log",
+            self.watched.name,
+            fix=f"Run: ALTER TABLE {self.watched.sql} REPLICA IDENTITY FULL; then `strobe rebuild` the views that use "
+            "the column.",
+        )
+
+
+def named_by(message: pgoutput.Emitted, settings: ConnectionSettings) -> GlobalTransaction | None:
+    """The global transaction that a message in the log names, if that is what it is for."""
+    if not message.transactional or message.prefix != PREFIX:
+        return None
+    return global_transaction(message.content.decode(errors="replace"), settings.source)
+
+
+def parts_before(looking: Connection, settings: ConnectionSettings, slot: str, through: int) -> Iterator[str]:
+    """The global transactions with a part in the log between the slot's position and another."""
+    named: list[str] = []
+    for message in peek(looking, settings, slot, through, "BMC"):
+        if isinstance(message, pgoutput.Begin):
+            named = []
+        elif isinstance(message, pgoutput.Emitted):
+            with suppress(LostGuarantee):  # views that are past it have been rebuilt since
+                named += [part.id for part in [named_by(message, settings)] if part]
+        elif isinstance(message, pgoutput.Commit) and message.end_lsn <= through:
+            yield from named

@@ -1,0 +1,62 @@
+"""Which SQLite database: connections to it, and its errors in Strobe's words."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import quote as quote_url
+
+from strobe.errors import SourceLost, SourceUnavailable, UserError
+from strobe.sources.sqlite.limits import Limits, Timing
+
+
+@dataclass(frozen=True)
+class ConnectionSettings:
+    """Which database, for opening it and for messages about it."""
+
+    source: str
+    path: Path
+    timing: Timing = field(default_factory=Timing)
+    limits: Limits = field(default_factory=Limits)
+
+    def connect(self, mode: str = "ro", timeout: float | None = None) -> sqlite3.Connection:
+        if not self.path.is_file():
+            raise SourceUnavailable(f"there is no file {self.path}", where=f"source {self.source}")
+        uri = f"file:{quote_url(str(self.path.absolute()))}?mode={mode}"
+        timeout = self.timing.busy if timeout is None else timeout
+        return sqlite3.connect(uri, uri=True, timeout=timeout, isolation_level=None, check_same_thread=False)
+
+    @contextmanager
+    def session(self, mode: str = "ro") -> Iterator[sqlite3.Connection]:
+        """A connection for one task, rolled back and closed after it, whose errors are Strobe's."""
+        with self.errors(), closing(self.connect(mode)) as connection:
+            yield connection
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        where = f"source {self.source}"
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            text = str(error)
+            if "decode to UTF-8" in text:
+                raise UserError(f"text is not UTF-8: {text}", where=where, fix="Mend the value.") from error
+            if text.startswith(("no such table", "no such column", "no such collation")):
+                fix = f"See `strobe check`, then `strobe prepare {self.source}`."
+                raise UserError(text, where=where, fix=fix) from error
+            raise SourceUnavailable(text, where=where) from error
+        except sqlite3.DatabaseError as error:
+            fix = "Check that this is a sound SQLite database."
+            raise UserError(f"{self.path}: {error}", where=where, fix=fix) from error
+
+    def not_prepared(self) -> UserError:
+        return UserError(
+            "the database is not prepared", where=f"source {self.source}", fix=f"Run `strobe prepare {self.source}`."
+        )
+
+    def lost(self, message: str) -> SourceLost:
+        fix = "Rebuild the views that use this source: `strobe rebuild VIEW`."
+        return SourceLost(message, source=self.source, where=f"source {self.source}", fix=fix)
