@@ -17,6 +17,7 @@ from dataclasses import replace
 from functools import partial
 
 from strobe.algebra.view import View
+from strobe.coordinator.states import SOURCE, SourceEvent, SourceState
 from strobe.coordinator.verify import same_source, verify_source
 from strobe.errors import LostGuarantee, RelationLost, SourceLost, SourceUnavailable, StrobeError, UserError
 from strobe.events import (
@@ -57,11 +58,10 @@ class Availability:
         """Until they are rebuilt."""
         self._noted: dict[str, set[str]] = {}
         """Views that are to be rebuilt, and because of which sources."""
-        self.detached: set[str] = set()
-        self._unreached: set[str] = set()
+        self._sources: dict[str, SourceState] = {}
         self.together: set[frozenset[str]] = set()
         """Sources that have taken part in one global transaction."""
-        self._down_since: dict[str, float] = {}
+        self._failing_since: dict[str, float] = {}
         self._looking: Future[tuple[set[str], set[str]]] | None = None
         self._next_look = self._next_verify = 0.0
         self._mended = 0
@@ -89,6 +89,21 @@ class Availability:
         return self.detached | self._unreached
 
     @property
+    def detached(self) -> set[str]:
+        return self._which(SourceState.UNAVAILABLE)
+
+    @property
+    def _unreached(self) -> set[str]:
+        return self._which(SourceState.UNREACHED)
+
+    def _which(self, state: SourceState) -> set[str]:
+        return {name for name, found in self._sources.items() if found is state}
+
+    def _told(self, source: str, event: SourceEvent) -> None:
+        """The one place where the state of a source changes."""
+        self._sources[source] = SOURCE.next(self._sources.get(source, SOURCE.begins), event)
+
+    @property
     def given_up(self) -> set[str]:
         """Views for which no log need be kept. Where a source was lost as a whole it may not be theirs."""
         return {name for name, error in self.still.items() if isinstance(error, RelationLost)}
@@ -100,7 +115,9 @@ class Availability:
         self._begin_with(definitions)
         applied = {name: definition.sql for name, definition in definitions.items()}
         topology, failed = _asked(topology, {s for sql in applied.values() for s in source_names(sql)})
-        self._unreached = {name for name, error in failed.items() if isinstance(error, SourceUnavailable)}
+        for name, error in failed.items():
+            if isinstance(error, SourceUnavailable):
+                self._told(name, SourceEvent.NOT_DESCRIBED)
         absent = {n: failed[s] for n, sql in applied.items() for s in sorted(source_names(sql)) if s in failed}
         rest = {name: sql for name, sql in applied.items() if name not in absent}
         found, lacking = _compiled(topology, rest, self._tell)
@@ -117,6 +134,8 @@ class Availability:
     def _begin_with(self, definitions: Mapping[str, Definition]) -> None:
         """What was said of views that are gone, or were loaded anew since, counts no more."""
         before, self._applied, self._looking = self._applied, definitions, None
+        for source in self._sources:
+            self._told(source, SourceEvent.BEGIN)
         same = {n for n, d in definitions.items() if n not in before or before[n].generation == d.generation}
         self.still = {name: error for name, error in self.still.items() if name in same}
         self._noted = {}
@@ -141,8 +160,11 @@ class Availability:
                 self.stand_still(error)
                 continue
             if not unreachable and not present.views.keys() & self.still.keys():
+                for name in {s for planned in present.views.values() for s in planned.view.sources}:
+                    self._told(name, SourceEvent.VERIFIED)
                 return present
-            self.detached |= unreachable
+            for name in unreachable:
+                self._told(name, SourceEvent.UNREACHABLE)
 
     def _present(self, topology: Topology) -> Topology:
         """The views all of whose sources can be reached; the others stay at their last right state until they can. A
@@ -247,9 +269,8 @@ class Availability:
         """Let views go on without those whose source is down, and take these in again when it is back: the sources
         that are to be detached, if something is to change about it."""
         now = time.monotonic()
-        down = {name for name in pipeline.monitors if isinstance(pipeline.problem(name), SourceUnavailable)}
-        self._down_since = {name: self._down_since.get(name, now) for name in down}
-        lost = {name for name, since in self._down_since.items() if now - since > DETACH}
+        self._see_who_fails(pipeline, now)
+        lost = {name for name in self._which(SourceState.RETRYING) if now - self._failing_since[name] > DETACH}
         if any(not lost & set(planned.view.sources) for planned in pipeline.topology.views.values()) and lost:
             return frozenset(self.detached | lost)
         if self._looking is not None and self._looking.done():
@@ -269,6 +290,22 @@ class Availability:
                     partial(_look, sources, last, set(self.detached), set(self._unreached), doubted), "look"
                 )
         return None
+
+    def _see_who_fails(self, pipeline: Pipeline, now: float) -> None:
+        for name in pipeline.monitors:
+            failing = isinstance(pipeline.problem(name), SourceUnavailable)
+            if failing and self._sources[name] is SourceState.STREAMING:
+                self._told(name, SourceEvent.FAIL)
+                self._failing_since[name] = now
+            elif not failing and self._sources[name] is SourceState.RETRYING:
+                self._told(name, SourceEvent.SUCCEED)
+
+    def regroup(self, detached: Collection[str]) -> None:
+        """Go on without these sources, and with those again that were detached and are not among them."""
+        for name in self.detached - set(detached):
+            self._told(name, SourceEvent.ANSWER)
+        for name in set(detached) - self.detached:
+            self._told(name, SourceEvent.DOWN_TOO_LONG)
 
     def _doubted(self) -> dict[str, list[str]]:
         """Sources that were lost as a whole, and the views that would be kept again if that was a mistake."""

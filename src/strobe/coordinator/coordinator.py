@@ -335,7 +335,7 @@ class Coordinator:
         elif isinstance(end, run_end.Failure):
             return end
         elif isinstance(end, run_end.MembersChanged):
-            self._availability.detached = set(end.detached)
+            self._availability.regroup(end.detached)
         elif self._cutover.ready:  # views may have joined in the last moment
             end = run_end.CutOver()
         if not self._cutover.ready:

@@ -183,8 +183,13 @@ def test_a_source_that_is_not_prepared_any_more_stops_its_views_only(world: Worl
     assert world.begin(absences) == {"orders", "people"}
     assert "strobe prepare billing" in absences.problems["paid"].fix
     other = world.absences()
-    other.detached = {"billing"}
+    (world.folder / "billing.db").rename(world.folder / "away.db")
+    assert world.begin(other) == {"orders", "people"} and other.detached == {"billing"}
+    (world.folder / "away.db").rename(world.folder / "billing.db")
     assert world.mind(other) == set()
+    other.regroup([])
+    assert world.begin(other) == {"orders", "people"} and not other.detached
+    assert "strobe prepare billing" in other.problems["paid"].fix
 
 
 def test_what_cannot_be_read_of_a_position_stops_its_views_only(world: World) -> None:
@@ -339,6 +344,10 @@ def test_how_long_a_source_may_be_down(world: World, monkeypatch: pytest.MonkeyP
     assert after(10.1) is None, "nothing would be left"
     problems.update(sales=UserError("bad data"))  # type: ignore[dict-item]  # which nobody waits for
     assert after(20.0) == {"billing"}
+    absences.regroup({"billing"})
+    assert absences.down == {"billing"} and world.begin(absences) == {"orders", "people"}
+    absences.regroup([])
+    assert not absences.down and world.begin(absences) == set(world.definitions)
 
 
 def test_a_source_that_does_not_say_what_it_offers(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
