@@ -18,6 +18,7 @@ from functools import partial
 
 from strobe.algebra.view import View
 from strobe.coordinator.states import SOURCE, SourceEvent, SourceState
+from strobe.coordinator.timing import USUAL, Timing
 from strobe.coordinator.verify import same_source, verify_source
 from strobe.errors import LostGuarantee, RelationLost, SourceLost, SourceUnavailable, StrobeError, UserError
 from strobe.events import (
@@ -35,22 +36,27 @@ from strobe.messages import CommitHeader
 from strobe.pipeline.background import begin
 from strobe.pipeline.pipeline import Pipeline
 from strobe.planning.topology import Topology, as_applied, as_loaded, schemas_of, source_names
-from strobe.retry import PROBE, VERIFY
 from strobe.sources.base import Source
 from strobe.warehouse.control import todo
 from strobe.warehouse.layout import Layout
 from strobe.warehouse.records import Definition
 
-DETACH = 10.0
-"""Seconds for which a source may be down before the views that do not need it go on without the others."""
-
 
 class Availability:
-    def __init__(self, layout: Layout, tell: Listener, *, set_aside: bool) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        tell: Listener,
+        *,
+        set_aside: bool,
+        timing: Timing = USUAL,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """With `set_aside`, it is no reason to end that no view is left, and none is rebuilt without being asked."""
         self._layout = layout
         self._tell = tell
         self._set_aside = set_aside
+        self._timing, self._clock = timing, clock
         self._applied: Mapping[str, Definition] = {}
         self._compiled: Mapping[str, View] = {}
         self.aside: dict[str, UserError] = {}
@@ -70,7 +76,7 @@ class Availability:
     @property
     def verify_every(self) -> float:
         """Seconds between looks whether a source that was lost is the old one again."""
-        return VERIFY.wait(self._mended + 1)
+        return self._timing.verify.wait(self._mended + 1)
 
     @property
     def problems(self) -> dict[str, UserError]:
@@ -218,7 +224,7 @@ class Availability:
                 todo.add(self._layout.control, f"{todo.REBUILD}.{error.source}", {name: self._applied[name].generation})
                 self._noted.setdefault(name, set()).add(error.source)
         if news:
-            self._next_verify = time.monotonic() + self.verify_every
+            self._next_verify = self._clock() + self.verify_every
         self.still |= news
         left = self._applied.keys() - self.still.keys() - self.aside.keys()
         if lost and not (left or self._noted or self._set_aside):
@@ -268,14 +274,16 @@ class Availability:
     def mind(self, pipeline: Pipeline) -> frozenset[str] | None:
         """Let views go on without those whose source is down, and take these in again when it is back: the sources
         that are to be detached, if something is to change about it."""
-        now = time.monotonic()
+        now = self._clock()
         self._see_who_fails(pipeline, now)
-        lost = {name for name in self._which(SourceState.RETRYING) if now - self._failing_since[name] > DETACH}
+        lost = {
+            name for name in self._which(SourceState.RETRYING) if now - self._failing_since[name] > self._timing.detach
+        }
         if any(not lost & set(planned.view.sources) for planned in pipeline.topology.views.values()) and lost:
             return frozenset(self.detached | lost)
         if self._looking is not None and self._looking.done():
             back, mended = self._looking.result()
-            self._looking, self._next_look = None, now + PROBE.wait(1)
+            self._looking, self._next_look = None, now + self._timing.probe.wait(1)
             self._mended += bool(mended)
             if back or mended:
                 self.still = {name: error for name, error in self.still.items() if name not in mended}

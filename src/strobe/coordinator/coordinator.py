@@ -26,9 +26,10 @@ from strobe.config.model import Project
 from strobe.coordinator.availability import Availability
 from strobe.coordinator.maintenance import Maintenance
 from strobe.coordinator.requests import RequestHandler
-from strobe.coordinator.run import BEAT, Run, Until
+from strobe.coordinator.run import Run, Until
 from strobe.coordinator.states import PHASES, Claimed, Opened, Phase
 from strobe.coordinator.status import Reporter, Status, observe
+from strobe.coordinator.timing import USUAL, Timing
 from strobe.errors import (
     BrokenInvariant,
     CommitUnknown,
@@ -56,7 +57,6 @@ from strobe.pipeline.pipeline import Pipeline
 from strobe.pipeline.run_end import RunEnd
 from strobe.planning.source_set import SourceSet
 from strobe.planning.topology import Topology, compiled, preflight
-from strobe.retry import APPEND, START_SPARK
 from strobe.sources.base import Source
 from strobe.spark import staging
 from strobe.spark.failures import SPARK, cause, reading
@@ -80,14 +80,16 @@ class Coordinator:
         *,
         record: Callable[[Message], None] = lambda _: None,
         set_aside: bool = False,
+        timing: Timing = USUAL,
     ) -> None:
         """With `set_aside`, views that cannot be kept (their source was replaced, a column is gone) stand still instead
         of ending the run: for whoever wants to load or drop views."""
         self.project = project
         self._reporter = reporter
         self._record = record
+        self._timing = timing
         self._layout = Layout(project.warehouse)
-        self._availability = Availability(self._layout, reporter.tell, set_aside=set_aside)
+        self._availability = Availability(self._layout, reporter.tell, set_aside=set_aside, timing=timing)
         self._staging = project.warehouse / "staging"
         self._staged: list[staging.Staged] = []
         self._lock = CoordinatorLock(self._layout.control)
@@ -172,7 +174,7 @@ class Coordinator:
         if lost is None:
             return run_end.Failed(error)
         lost.__cause__ = error
-        if START_SPARK.exhausted(self._without_spark.after(self.last_number())) or self._stop.is_set():
+        if self._timing.start_spark.exhausted(self._without_spark.after(self.last_number())) or self._stop.is_set():
             return run_end.Failed(lost)
         return run_end.SparkEnded(lost)
 
@@ -249,8 +251,8 @@ class Coordinator:
             raise BrokenInvariant(f"the warehouse is claimed again after {before}")
         self._reporter.tell(CommitInDoubt(str(before.error)))
         in_a_row = self._unknown.after(self._last.number)
-        given_up = APPEND.exhausted(in_a_row) or self._spark_lost(patience=1.0)
-        if given_up or self._stop.wait(APPEND.wait(in_a_row)):
+        given_up = self._timing.append.exhausted(in_a_row) or self._spark_lost(patience=1.0)
+        if given_up or self._stop.wait(self._timing.append.wait(in_a_row)):
             return self._failed(before.error)
         try:
             header = self._warehouse.fence(take_over=not self._lock.held)
@@ -305,6 +307,7 @@ class Coordinator:
             self._availability,
             self._cutover,
             until,
+            timing=self._timing,
             status=partial(self._note_status, pipeline),
             unstage=partial(self._unstage, pipeline),
         )
@@ -343,7 +346,7 @@ class Coordinator:
         return end
 
     def _maintenance(self, pipeline: Pipeline) -> Maintenance:
-        maintenance = Maintenance(pipeline, self._warehouse, self._reporter.tell)
+        maintenance = Maintenance(pipeline, self._warehouse, self._reporter.tell, self._timing)
         maintenance.logs_needed = lambda: self._cutover.change is not None
         maintenance.hurry = lambda: self._cutover.near
         maintenance.still, maintenance.given_up = set(self._availability.still), self._availability.given_up
@@ -356,7 +359,7 @@ class Coordinator:
 
     def _beat(self) -> None:
         """Twice a second, in a thread of its own: say what the loop last said of itself, and see who else is there."""
-        while not self._ended.wait(BEAT):
+        while not self._ended.wait(self._timing.beat):
             try:
                 self._beat_once()
             except OSError:  # a full disk, a terminal that went away: the coordinator works on, and tries again
