@@ -12,7 +12,7 @@ from strobe.client.wait import last_header
 from strobe.config.model import Project
 from strobe.errors import NotNow, UserError
 from strobe.planning.topology import unguaranteed
-from strobe.warehouse import inspect
+from strobe.warehouse import storage
 from strobe.warehouse.control import requests
 from strobe.warehouse.control.lock import CoordinatorLock
 from strobe.warehouse.layout import Layout
@@ -52,13 +52,13 @@ def spark_starter(project: Project, say: Say) -> Callable[[], SparkSession]:
 def fold(project: Project, say: Say) -> int | None:
     """Bring the view tables up to the last commit; its number."""
     layout = Layout(project.warehouse)
-    if not inspect.exists(layout.log):
+    if not storage.exists(layout.log):
         raise UserError("nothing has been committed yet", where=str(layout.root), fix="Start `strobe run` first.")
     with _lock(project) as free:
         if free:
             return _fold_here(project, free, say)
         say("asking the running coordinator")
-        reply = requests.request(Layout(project.warehouse).control, {"kind": "fold"}, timeout=FOLD_SECONDS)
+        reply = requests.request(layout.control, {"kind": "fold"}, timeout=FOLD_SECONDS)
         commit: int | None = reply["commit"]
         return commit
 
@@ -67,7 +67,7 @@ def _fold_here(project: Project, lock: CoordinatorLock, say: Say) -> int | None:
     from strobe.warehouse.warehouse import Warehouse
 
     spark = spark_starter(project, say)()
-    warehouse = Warehouse.create_or_open(spark, project.warehouse, project.retention, project.name)
+    warehouse = Warehouse.create_or_open(spark, Layout(project.warehouse), project.retention, project.name)
     warehouse.lock = lock
     header = warehouse.fence()
     warehouse.use([], unguaranteed=unguaranteed(project))

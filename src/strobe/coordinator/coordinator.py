@@ -42,7 +42,7 @@ from strobe.sources.base import Source
 from strobe.spark import staging
 from strobe.spark.failures import SPARK, cause, reading
 from strobe.spark.spilled import reads_spilled
-from strobe.warehouse import inspect, tables
+from strobe.warehouse import inspect, storage, tables
 from strobe.warehouse.control import requests
 from strobe.warehouse.control.heartbeat import read_heartbeat, write_heartbeat
 from strobe.warehouse.control.lock import CoordinatorLock
@@ -73,7 +73,7 @@ class Coordinator:
         self._record = record
         self._layout = Layout(project.warehouse)
         self._availability = Availability(self._layout, reporter.say, set_aside=set_aside)
-        self._staging = project.warehouse / "staging"
+        self._staging = self._layout.staging
         self._staged: list[staging.Staged] = []
         self._lock = CoordinatorLock(self._layout.control)
         self._spark: SparkSession | None = None
@@ -170,7 +170,7 @@ class Coordinator:
 
     def last_number(self) -> int:
         """The number of the last commit; 0 before the first."""
-        last = inspect.last_header(self.project.warehouse) if inspect.exists(self._layout.log) else None
+        last = inspect.last_header(self._layout) if storage.exists(self._layout.log) else None
         return last.number if last is not None else 0
 
     def assembled(self) -> Topology:
@@ -201,7 +201,7 @@ class Coordinator:
         """Claim the warehouse, read where it stands; the first time, load all views."""
         self._reporter.say("starting Spark")
         warehouse = Warehouse.create_or_open(
-            self.spark(), self.project.warehouse, self.project.retention, self.project.name, at=reach
+            self.spark(), self._layout, self.project.retention, self.project.name, at=reach
         )
         warehouse.lock = self._lock
         header = warehouse.fence(take_over)

@@ -91,7 +91,7 @@ def append(spark: SparkSession, layout: Layout, epoch: int, batches: Sequence[Ba
     if all_small:
         whole = whole.coalesce(1)
     whole = whole.withColumn("range", F.expr(f"commit div {RANGE}"))
-    whole.write.format("delta").mode("append").save(str(layout.log))
+    whole.write.format("delta").mode("append").save(layout.log)
 
 
 def changed_rows(

@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial, reduce
-from pathlib import Path
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -32,7 +31,7 @@ from strobe.messages import Commit, CommitHeader, Lookup
 from strobe.spark.failures import FAILURES, cause, remedy
 from strobe.spark.relation import SparkRelation
 from strobe.spark.session import in_background, own_session
-from strobe.warehouse import claim, folding, inspect, log, lookups, reader, retention, tables, view_table
+from strobe.warehouse import claim, folding, inspect, log, lookups, reader, retention, storage, tables, view_table
 from strobe.warehouse.control import todo
 from strobe.warehouse.control.lock import CoordinatorLock
 from strobe.warehouse.folding import Hook
@@ -51,8 +50,8 @@ def _nothing(name: str) -> None:
 class Warehouse:
     """A warehouse that is open. Everything but reading needs `fence` first."""
 
-    def __init__(self, spark: SparkSession, path: Path, retention: timedelta, at: Hook = _nothing) -> None:
-        self.layout = Layout(path)
+    def __init__(self, spark: SparkSession, layout: Layout, retention: timedelta, at: Hook = _nothing) -> None:
+        self.layout = layout
         self.lock = CoordinatorLock(self.layout.control)
         self.id = inspect.properties(inspect.open_log(self.layout)).get(ID_PROPERTY, "")
         self._spark = spark
@@ -69,12 +68,12 @@ class Warehouse:
 
     @classmethod
     def create_or_open(
-        cls, spark: SparkSession, path: Path, retention: timedelta, project: str, at: Hook = _nothing
+        cls, spark: SparkSession, layout: Layout, retention: timedelta, project: str, at: Hook = _nothing
     ) -> Warehouse:
         """Open a warehouse; an empty or absent folder becomes one. `UserError` for any other folder."""
-        with _guarded(Layout(path), "the warehouse could not be made"):
-            tables.create_or_check(spark, Layout(path), retention, project)
-        return cls(spark, path, retention, at)
+        with _guarded(layout, "the warehouse could not be made"):
+            tables.create_or_check(spark, layout, retention, project)
+        return cls(spark, layout, retention, at)
 
     # -- coordinating -------------------------------------------------------------------------------------------------
 
@@ -155,9 +154,9 @@ class Warehouse:
         """A view's rows at the last commit, for whoever looks for a few of them."""
         if self._last is None:
             raise BrokenInvariant("rows are removed before the first commit", where=f"view {view}")
-        return reader.Snapshot(spark or self._spark, self.layout, inspect.open_log(self.layout), self._last).pieces(
-            view
-        )
+        return reader.ViewsAtCommit(
+            spark or self._spark, self.layout, inspect.open_log(self.layout), self._last
+        ).pieces(view)
 
     def _check_numbers(self, commits: Sequence[Commit]) -> None:
         if not self._epoch:
@@ -322,13 +321,13 @@ class Warehouse:
 
     def _next_generation(self, view: str) -> int:
         defined = [d.generation for d in self._definitions if d.view == view]
-        path = self.layout.view(view)
-        loaded = inspect.last_load(inspect.open_table(path), view) if inspect.exists(path) else 0
+        location = self.layout.view(view)
+        loaded = inspect.last_load(inspect.open_table(location), view) if storage.exists(location) else 0
         return 1 + max([loaded, *defined])
 
     def _add_fields(self, loaded: Sequence[Generation]) -> None:
         """Give the log a struct for the rows of each new generation."""
-        schema = self._spark.read.format("delta").load(str(self.layout.log)).schema
+        schema = self._spark.read.format("delta").load(self.layout.log).schema
         there = set(schema["rows"].dataType.fieldNames()) if "rows" in schema.names else set()  # type: ignore[attr-defined]
         fields = {field(item.view.name, item.number): item.schema for item in loaded}
         new = {name: struct(ddl) for name, ddl in fields.items() if name not in there}
@@ -344,7 +343,7 @@ class Warehouse:
     def _repair(self) -> None:
         """Do away with what an interrupted load left behind: the log's last header is the truth."""
         last = self._last.number if self._last else 0
-        stored = inspect.definitions(self.layout.root)
+        stored = inspect.definitions(self.layout)
         named = self._last.generations.items() if self._last else ()
         kept = [replace(d, to_commit=None) if (d.view, d.generation) in named else d for d in stored]
         kept = [
@@ -361,10 +360,9 @@ class Warehouse:
     def _keep_retention(self) -> None:
         """Set the tables' retention if the project's has changed."""
         wanted = retention_properties(self._retention)
-        paths = [self.layout.published, self.layout.definitions, *map(self.layout.view, self.definitions)]
-        for path in [*paths, self.layout.log]:
-            if inspect.properties(inspect.open_table(path)).get(FILE_RETENTION) != wanted[FILE_RETENTION]:
-                view_table.set_properties(self._spark, path, wanted)
+        for location in (*map(self.layout.view, self.definitions), *self.layout.small):
+            if inspect.properties(inspect.open_table(location)).get(FILE_RETENTION) != wanted[FILE_RETENTION]:
+                view_table.set_properties(self._spark, location, wanted)
 
     # -- in the background --------------------------------------------------------------------------------------------
 
@@ -407,7 +405,7 @@ class Warehouse:
             names = tuple(self.definitions)
             if retention.compact(self._background, self.layout, names) and newest is not None:
                 folding.publish(self.layout, tuple(self.definitions.values()), newest.commit)
-            left = dict.fromkeys(d.view for d in self._definitions if inspect.exists(self.layout.view(d.view)))
+            left = dict.fromkeys(d.view for d in self._definitions if storage.exists(self.layout.view(d.view)))
             retention.vacuum(self._background, self.layout, tuple(left))
 
     # -- reading ------------------------------------------------------------------------------------------------------
@@ -415,7 +413,7 @@ class Warehouse:
     def copy(self, source: str, lookup: Lookup, types: Mapping[str, str]) -> tuple[Relation, str]:
         """Rows of a relation from the copy that is kept here, and the source's position that they are of."""
         if isinstance(lookup.keys, Bag):
-            return lookups.answer(self.layout.root, source, lookup, (row for row, _ in lookup.keys.items()))
+            return lookups.answer(self.layout, source, lookup, (row for row, _ in lookup.keys.items()))
         snapshot, name = self.snapshot(), copy_of(source, lookup.relation)
         rows = snapshot.table(name).select(*(quoted(column) for column in lookup.columns))
         return SparkRelation.of_rows(rows, types), snapshot.header.positions[name][source]
@@ -423,11 +421,11 @@ class Warehouse:
     def shown(self, view: View, lookup: Lookup) -> tuple[Relation, str]:
         """Rows of a relation that a view itself shows, and the source's position that they are of; few keys only."""
         few = lookup.keys if isinstance(lookup.keys, Bag) and len(lookup.keys) <= lookups.MOST_KEYS else Bag(lookup.on)
-        return lookups.shown(self.layout.root, view, lookup, (row for row, _ in few.items()))
+        return lookups.shown(self.layout, view, lookup, (row for row, _ in few.items()))
 
-    def snapshot(self, at: int | None = None) -> reader.Snapshot:
+    def snapshot(self, at: int | None = None) -> reader.ViewsAtCommit:
         """All views at one commit, or at the last."""
-        return reader.snapshot(self._spark, self.layout.root, at)
+        return reader.snapshot(self._spark, self.layout, at)
 
     def table(self, view: str, at: int | None = None) -> DataFrame:
         """A view at a commit, or at the last."""
@@ -435,7 +433,7 @@ class Warehouse:
 
     def commit_at(self, time: datetime) -> int:
         """The newest commit that was there at a time."""
-        return reader.commit_at(self.layout.root, time)
+        return reader.commit_at(self.layout, time)
 
 
 _DATA_EXCEPTION = "SQLSTATE: 22"
