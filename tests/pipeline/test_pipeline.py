@@ -16,10 +16,11 @@ from committing import MemorySink, no_spark
 from memory_live import PROJECT, Audits, MemoryWarehouse, compare, contents, opened, run
 from patience import PATIENCE, Writing, eventually
 
+from strobe.engine.engine import Submit
 from strobe.errors import CommitUnknown, Fenced, SourceLost, StrobeError, UserError
 from strobe.managers.base import Inbound, Outbound
 from strobe.managers.sweep import Sweep
-from strobe.messages import Commit, CommitHeader, Cut, GlobalTransaction, Message, Position, Rel, Transaction
+from strobe.messages import Commit, CommitHeader, Cut, GlobalTransaction, Message, Position, Transaction
 from strobe.pipeline import pipeline as coordinator_module
 from strobe.pipeline.pipeline import Pipeline
 from strobe.planning.topology import Topology
@@ -140,8 +141,8 @@ def test_a_full_table_takes_in_the_part_that_its_rows_wait_for(tmp_path: Path, m
     half = (GlobalTransaction("g", frozenset({"sales", "billing"})),)
     for number in range(1, 6):
         position = Position(str(number), (10_000 + number,))
-        rel = Rel(number, "sales", position, frozenset({"paid"}), part_of=half if number == 1 else ())
-        assert pipeline.merge.receive(rel) == []
+        effects = pipeline.engine.receive(Transaction("sales", position, part_of=half if number == 1 else ()), 0.0)
+        assert not any(isinstance(effect, Submit) for effect in effects)
     pipeline._turn()
     assert not pipeline._room("sales", position)
     assert pipeline._room("billing", Position("0", (0,)))

@@ -28,7 +28,7 @@ from strobe.demo.history_postgres import PostgresRecorder
 from strobe.demo.oracle import Oracle
 from strobe.demo.server import SETTINGS, Server
 from strobe.errors import BrokenInvariant, StrobeError
-from strobe.sources.postgres.connection import Place
+from strobe.sources.postgres.connection import ConnectionSettings
 from strobe.sources.postgres.source import PostgresSource
 from strobe.sources.sqlite.source import SqliteSource
 
@@ -64,7 +64,7 @@ def payments(dsn: str) -> list[tuple[Any, ...]]:
 
 def place(dsn: str) -> PostgresSource:
     """The source that Strobe makes of the shop's billing."""
-    return PostgresSource(Place("billing", dsn, "public", "strobe_demo_billing"))
+    return PostgresSource(ConnectionSettings("billing", dsn, "public", "strobe_demo_billing"))
 
 
 def test_the_shop_at_work(tmp_path: Path, billing: str) -> None:

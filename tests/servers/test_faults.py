@@ -279,7 +279,7 @@ def test_a_burst_of_ten_times_the_load(world: World, monkeypatch: pytest.MonkeyP
         for name in world.proxies:
             loads[name] = world.loaded(name)
         while any(thread.is_alive() for thread in burst):
-            sizes.append(pipeline.merge.size)
+            sizes.append(pipeline.engine.size)
             time.sleep(0.01)
 
     world.keep(pipeline, 2, fault, pause=0.03, commits=50)

@@ -78,7 +78,7 @@ from pyarrow.parquet import read_metadata
 from strobe.config.model import MariadbSource as Mariadb
 from strobe.sources.mariadb.source import MariadbSource
 from strobe.sources.postgres.source import PostgresSource
-from strobe.sources.postgres.connection import Place, object_name
+from strobe.sources.postgres.connection import ConnectionSettings, object_name
 from strobe.sources.sqlite.source import SqliteSource
 
 kind, where, after, through, folder = sys.argv[1:]
@@ -87,7 +87,7 @@ if kind == "sqlite":
 elif kind == "mariadb":
     source = MariadbSource("shop", Mariadb(type="mariadb", dsn=where))
 else:
-    source = PostgresSource(Place("shop", where, "public", object_name("test", "shop"), 3, 60.0))
+    source = PostgresSource(ConnectionSettings("shop", where, "public", object_name("test", "shop"), 3, 60.0))
 source.spill = Path(folder)
 end = source.position(through)
 for transaction in source.transactions(source.position(after), [], lambda: False):

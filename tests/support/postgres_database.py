@@ -13,7 +13,7 @@ from patience import PATIENCE, eventually
 from postgres_server import PostgresServer
 
 from strobe.messages import Position, Transaction
-from strobe.sources.postgres.connection import Keep, Place, object_name
+from strobe.sources.postgres.connection import ConnectionSettings, SlotLimits, object_name
 from strobe.sources.postgres.source import PostgresSource
 
 ORDERS = "CREATE TABLE orders (id bigint PRIMARY KEY, customer bigint, note text)"
@@ -36,9 +36,9 @@ class Database:
             self.source.prepare(relations)
         return self.source
 
-    def open(self, timeout: float = 5.0, keep: Keep | None = None) -> PostgresSource:
+    def open(self, timeout: float = 5.0, slot_limits: SlotLimits | None = None) -> PostgresSource:
         name, dsn = object_name("test", "shop"), self.server.dsn(self.name)
-        return PostgresSource(Place("shop", dsn, "public", name, 3, timeout, keep or Keep()))
+        return PostgresSource(ConnectionSettings("shop", dsn, "public", name, 3, timeout, slot_limits or SlotLimits()))
 
     def run(self, *statements: str) -> None:
         with psycopg.connect(self.server.admin_dsn(self.name)) as connection:

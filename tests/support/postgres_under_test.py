@@ -111,10 +111,12 @@ class PostgresUnderTest(SourceUnderTest):
             self.run([(f'ALTER TABLE "{name}" REPLICA IDENTITY FULL', ())])
 
     def open(self) -> Source:
-        from strobe.sources.postgres.connection import Place, object_name
+        from strobe.sources.postgres.connection import ConnectionSettings, object_name
         from strobe.sources.postgres.source import PostgresSource
 
-        source = PostgresSource(Place("depot", self.server.dsn(self.database), "public", object_name("test", "depot")))
+        source = PostgresSource(
+            ConnectionSettings("depot", self.server.dsn(self.database), "public", object_name("test", "depot"))
+        )
         self.sources.append(source)
         return _WithOwner(source, self)
 

@@ -137,7 +137,7 @@ def observe(
     """`detached` are sources that are down, without whose views the others go on; views in `still` have to be
     rebuilt."""
     last = pipeline.committer.last
-    oldest = pipeline.merge.oldest()
+    oldest = pipeline.engine.oldest()
     return Status(
         at=datetime.now(timezone.utc),
         commit=last.number,
@@ -152,9 +152,9 @@ def observe(
             **{name: _view(pipeline, name) for name in pipeline.topology.views},
         },
         waiting=Backlog(
-            rows=pipeline.merge.size,
+            rows=pipeline.engine.size,
             oldest=None if oldest is None else OldestRow(oldest[0], list(oldest[1])),
-            parts={name: sorted(missing) for name, missing in pipeline.merge.missing_parts().items()},
+            parts={name: sorted(missing) for name, missing in pipeline.engine.missing_parts().items()},
             commits=pipeline.committer.waiting,
         ),
         appends=Appends(pipeline.committer.appends, round(pipeline.committer.append_seconds * 1000)),
@@ -181,9 +181,9 @@ def _view(pipeline: Pipeline, name: str) -> MaintainedView:
         level=planned.level,
         algorithm=planned.algorithm.name,
         freshness=planned.freshness,
-        queue=pipeline.merge.waiting_for(name),
+        queue=pipeline.engine.waiting_for(name),
         waits_for=down or list(worker.waits_for),
-        dropped=pipeline.integrator.dropped[name],
+        dropped=pipeline.engine.dropped[name],
         compensations=worker.compensations,
         as_of=dict(pipeline.committer.last.as_of.get(name, {})),
         behind={source: _behind(pipeline, name, source) for source in planned.view.sources},

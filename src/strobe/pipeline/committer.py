@@ -12,11 +12,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from strobe.algebra.view import View
-from strobe.merge.removals import combined
+from strobe.engine.commits import Commits, absorbed
 from strobe.messages import Commit, CommitHeader, Position, WarehouseTransaction
 from strobe.pipeline.batching import Batching
 from strobe.pipeline.sink import Sink
@@ -55,10 +55,8 @@ class Committer(threading.Thread):
         """
         super().__init__(name="committer", daemon=True)
         self._sink = sink
-        self._views = dict(views)
-        self._floors = floors
-        self._unguaranteed = frozenset(unguaranteed)
-        self._last = self._durable = last
+        self._commits = Commits(last, views, floors, unguaranteed)
+        self._durable = last
         self._fail = fail
         self._queue: deque[Waiting] = deque()
         self._moved: WarehouseTransaction | None = None
@@ -101,7 +99,7 @@ class Committer(threading.Thread):
                 self._queue.append(Waiting(transaction, time.monotonic() + QUIET, False))
             else:
                 self._moved_at = self._moved_at if self._moved else time.monotonic()
-                self._moved = _after(self._moved, transaction)
+                self._moved = absorbed(self._moved, transaction)
                 if not self._working:
                     self.visible = {**self.visible, **transaction.positions}
 
@@ -165,7 +163,7 @@ class Committer(threading.Thread):
             commits = self.hand_over() if final else []
             self._working = final is not None
         if final is not None:
-            self._durable = final(self._last, commits) or self._durable
+            self._durable = final(self._commits.last, commits) or self._durable
         with self._changed:
             self._working = False
 
@@ -201,7 +199,7 @@ class Committer(threading.Thread):
         while self._queue and len(batch) < most:
             waiting = self._queue.popleft()
             empty = all(action.empty for action in waiting.transaction.actions)
-            moved = _after(moved, waiting.transaction)
+            moved = absorbed(moved, waiting.transaction)
             if not empty or waiting.keep:
                 batch.append(moved)
                 moved = None
@@ -225,41 +223,4 @@ class Committer(threading.Thread):
                 self.visible = {**self.visible, **transaction.positions}
 
     def _numbered(self, transaction: WarehouseTransaction) -> Commit:
-        """The next commit."""
-        as_of = {
-            v: {**self._last.as_of.get(v, {}), **self._times(v, view, transaction)}
-            for v, view in self._views.items()
-            if view.sources[0] in transaction.positions
-        }
-        self._last = self._last.following(datetime.now(timezone.utc), self._vectors(transaction), as_of)
-        removals, changes = combined(transaction.actions)
-        return Commit(self._last, changes, removals)
-
-    def _times(self, name: str, view: View, transaction: WarehouseTransaction) -> dict[str, datetime]:
-        """The sources' own commit times; not of transactions that a view which is ahead has reflected long ago."""
-        positions, floors = transaction.positions, self._floors[name]
-        return {s: t for s, t in transaction.as_of.items() if s in view.sources and floors[s] <= positions[s]}
-
-    def _vectors(self, transaction: WarehouseTransaction) -> dict[str, dict[str, str]]:
-        """Where the views stand whose sources took part; other groups' stay where they are."""
-        found = {}
-        for name, view in self._views.items():
-            ahead, floors = transaction.ahead.get(name, {}), self._floors[name]
-            if name in self._unguaranteed:
-                found[name] = {**self._last.positions[name], **{s: p.text for s, p in ahead.items()}}
-            elif view.sources[0] in transaction.positions:
-                places = {s: (transaction.positions[s], floors[s], ahead.get(s, floors[s])) for s in view.sources}
-                found[name] = {s: max(of, key=lambda p: p.order).text for s, of in places.items()}
-        return found
-
-
-def _after(before: WarehouseTransaction | None, transaction: WarehouseTransaction) -> WarehouseTransaction:
-    """A transaction that also moves what an earlier one without rows moved."""
-    if before is None:
-        return transaction
-    return replace(
-        transaction,
-        positions={**before.positions, **transaction.positions},
-        as_of={**before.as_of, **transaction.as_of},
-        ahead={**before.ahead, **transaction.ahead},
-    )
+        return self._commits.next(transaction, datetime.now(timezone.utc))

@@ -1,7 +1,7 @@
 """The coordinator: one process that keeps the views of a project, live.
 
     monitors (a thread per source) ──Transaction──▶ ┐
-    answerer (a few threads per source) ──Answer──▶ ├─ events ─▶ this loop: integrator and merge
+    answerer (a few threads per source) ──Answer──▶ ├─ events ─▶ this loop: the engine
     view tasks (a thread per view) ──ActionList───▶ ┘                │                  │ warehouse transactions
         ▲ │ queries ▶ answerer                                       │                  ▼
         └─┴──────────────── updates, answers, cuts ◀─────────────────┘   committer (a thread, one append at a time)
@@ -9,12 +9,6 @@
 Each pure box is touched by one thread only. The log in the warehouse is the only durable state: after a crash
 everything in flight is forgotten, the last header is read (after fencing off whoever wrote it), and the sources are
 read again from its positions.
-
-Blocks: strongly consistent managers work through the updates between two cuts. A cut is made when the views'
-freshness allows another commit and the block before has been merged, so that under load blocks grow by themselves,
-and for all views at the same update whose rows are tied (see `merge.components`). Groups share no source, and so
-nobody waits for another group.
-A group with complete-N views has a cut after every N transactions, whenever they come.
 """
 
 from __future__ import annotations
@@ -23,30 +17,17 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
 from strobe.algebra.relation import Relation
+from strobe.engine.engine import Effect, Engine, Promise, Submit, Tied, ToViews
 from strobe.errors import BrokenInvariant, CommitUnknown, NotNow, SourceLost, StrobeError
 from strobe.failpoints import reach
-from strobe.integrator.integrator import Integrator
 from strobe.managers.base import Outbound
 from strobe.managers.inbox import Inbox
-from strobe.merge.components import Component
-from strobe.merge.groups import Group, Merges
-from strobe.messages import (
-    ActionList,
-    Answer,
-    CommitHeader,
-    Message,
-    Position,
-    Query,
-    Rel,
-    Seen,
-    Transaction,
-    WarehouseTransaction,
-)
+from strobe.messages import ActionList, Answer, CommitHeader, Cut, Message, Position, Query, Seen, Transaction, Update
 from strobe.pipeline.answerer import Answerer, SparkAnswer
 from strobe.pipeline.committer import Committer
 from strobe.pipeline.in_flight import InFlight, Read, into_memory
@@ -122,16 +103,18 @@ class Pipeline:
         """Everything that follows from the last header."""
         views = {name: planned.view for name, planned in self.topology.views.items()}
         positions = self._positions(last)
-        self.vector = {s: min((p[s] for p in positions.values() if s in p), key=_order) for s in self._used_sources()}
         self._settled: dict[str, frozenset[str]] = {}
-        self.integrator = Integrator(views, positions, self._parts)
+        self.engine = Engine(
+            views,
+            positions,
+            {name: Promise(p.level, p.freshness, p.pace) for name, p in self.topology.views.items()},
+            order=self.topology.project.order,
+            together=self._together,
+            settled=self._parts,
+        )
+        self.vector = self.engine.vector
         unguaranteed = [name for name, planned in self.topology.views.items() if planned.level == "none"]
         self.in_flight = InFlight(self._read_rows, keep_files=bool(unguaranteed))
-        pace = {name: planned.pace for name, planned in self.topology.views.items()}
-        order = self.topology.project.order
-        self.merge = Merges(
-            views, self.vector, order=order, unguaranteed=unguaranteed, together=self._together, pace=pace
-        )
         self.workers = {
             name: ViewWorker(
                 Inbox(planned.manager(self.topology.views.values()), self.vector), send=self._send, fail=self.fail
@@ -162,7 +145,6 @@ class Pipeline:
         for name in self.vector:
             self.topology.sources[name].focus(self.topology.columns(name))
         self._told = last.number
-        self._cut_at: dict[Component, float] = {}
         self._wanted: dict[str, Position] = {}
         self._missing: frozenset[str] = frozenset()
         """Sources whose parts of global transactions rows wait for."""
@@ -198,16 +180,13 @@ class Pipeline:
         wanted = self._wanted.get(source)
         if source in self._missing or (wanted is not None and position < wanted):
             return True
-        return not self._crowded and self.merge.backlog + self._events.qsize() < TABLE_ROWS
+        return not self._crowded and self.engine.backlog + self._events.qsize() < TABLE_ROWS
 
     def _too_many_rows(self) -> bool:
         """Whether there are too many rows in memory, and some will go by themselves: nothing waits for rows to come."""
         if self.in_flight.rows < HELD_ROWS or self._missing:
             return False
-        return bool(self.merge.backlog or self.committer.waiting)
-
-    def _used_sources(self) -> list[str]:
-        return sorted({s for planned in self.topology.views.values() for s in planned.view.sources})
+        return bool(self.engine.backlog or self.committer.waiting)
 
     def _positions(self, last: CommitHeader) -> dict[str, dict[str, Position]]:
         sources = self.topology.sources
@@ -253,10 +232,11 @@ class Pipeline:
         except queue.Empty:
             pass
         self._wanted = self._early_answers()
-        self._missing = frozenset().union(*self.merge.missing_parts().values())
+        self._missing = frozenset().union(*self.engine.missing_parts().values())
         self._tell_commits()
         self._let_go()
-        self._cut_when_due()
+        waiting = self.committer.waiting
+        self._carry_out(self.engine.cut_due(time.monotonic(), lambda view: self.workers[view].at_work, waiting))
         if self._operation is not None and next(self._operation, self) is self:
             self._operation = None
 
@@ -276,24 +256,14 @@ class Pipeline:
 
     def _handle(self, event: Event) -> None:
         if isinstance(event, Transaction):
-            self.tied = self.tied or self._torn(event)
-            if not self.tied:
-                self._route(event)
+            self._take_in(event)
         elif isinstance(event, Answer):
             self._record(event)
             self.workers[event.view].answer(event)
         elif isinstance(event, ActionList):
-            self._merge(event)
+            self._carry_out(self.engine.receive(event, time.monotonic()))
         else:
             raise event.error
-
-    def _torn(self, transaction: Transaction) -> frozenset[str]:
-        """The sources of a global transaction whose views are in different groups, if they are."""
-        for part in transaction.part_of:
-            tied = part.participants & set(self.vector)
-            if not any(tied <= group.sources for group in self.merge.groups):
-                return tied
-        return frozenset()
 
     def _raise_failures(self, kind: type[BaseException] = BaseException) -> None:
         while not self._events.empty():
@@ -303,21 +273,35 @@ class Pipeline:
             if isinstance(event, Failure) and isinstance(event.error, kind):
                 raise event.error
 
-    def _route(self, transaction: Transaction) -> None:
+    def _take_in(self, transaction: Transaction) -> None:
         reach("received")
         self._record(transaction)
         self.in_flight.arrive(transaction)
-        routed = self.integrator.receive(transaction)
-        self._merge(routed.rel)
-        for view in sorted(routed.rel.views):
-            self.workers[view].update(self.in_flight.readable(routed.update, self.topology.views[view].view))
+        self._carry_out(self.engine.receive(transaction, time.monotonic()))
         reach("routed")
-        for name, worker in self.workers.items():
-            if transaction.source in self.topology.views[name].view.sources:
-                worker.progress(transaction.source, transaction.position)
-        for group in self.merge.groups:
-            if group.full:
-                self._cut(group, group.components)
+
+    def _carry_out(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Submit):
+                reach("merged")
+                self.committer.submit(effect.transaction, wait=effect.wait, keep=effect.keep)
+            elif isinstance(effect, Tied):
+                self.tied = effect.sources
+            else:
+                self._give(effect)
+
+    def _give(self, given: ToViews) -> None:
+        message = given.message
+        if isinstance(message, Cut):
+            self._record(message)
+        for name in given.views:
+            worker = self.workers[name]
+            if isinstance(message, Update):
+                worker.update(self.in_flight.readable(message, self.topology.views[name].view))
+            elif isinstance(message, Cut):
+                worker.cut(message)
+            else:
+                worker.progress(message.source, message.position)
 
     def _send(self, message: Outbound) -> None:
         """What a manager sends, in its own thread."""
@@ -325,48 +309,6 @@ class Pipeline:
             self.answerer.ask(message)
         else:
             self._events.put(message)
-
-    def _merge(self, message: Rel | ActionList) -> None:
-        for transaction in self.merge.receive(message):
-            reach("merged")
-            self._submit(transaction)
-
-    def _submit(self, transaction: WarehouseTransaction) -> None:
-        views = [self.topology.views[action.view] for action in transaction.actions]
-        complete = [planned for planned in views if planned.level == "complete"]
-        wait = min((p.freshness for p in complete), default=0.0) if len(complete) == len(views) else 0.0
-        keep = any(planned.level == "complete" or planned.pace for planned in views)
-        self.committer.submit(transaction, wait=wait, keep=keep)
-
-    # Blocks.
-
-    def _cut_when_due(self) -> None:
-        """End a block of all views that are ready for the next one."""
-        if self.committer.waiting:
-            return
-        for group in self.merge.groups:
-            for together in group.together() if group.uncut and not group.pace else ():
-                if any(c.uncut for c in together) and not any(self._at_work(group, c) for c in together):
-                    self._cut_in_time(group, together)
-
-    def _at_work(self, group: Group, component: Component) -> bool:
-        """Whether the block goes on by itself. Where its rows are tied to later ones, it needs another cut."""
-        return group.block_open(component) and any(self.workers[name].at_work for name in component.views)
-
-    def _cut_in_time(self, group: Group, components: Sequence[Component]) -> None:
-        """Not more often than the freshness of the views demands."""
-        pause = min(self.topology.views[name].freshness for component in components for name in component.views)
-        if time.monotonic() >= max(self._cut_at.get(component, 0.0) for component in components) + pause:
-            self._cut(group, components)
-
-    def _cut(self, group: Group, components: Sequence[Component]) -> None:
-        cut, applied = group.end_block(components)
-        self._record(cut)
-        for transaction in applied:
-            self._submit(transaction)
-        self._cut_at.update(dict.fromkeys(components, time.monotonic()))
-        for name in sorted(cut.views):
-            self.workers[name].cut(cut)
 
     # Coming to rest at an exact vector.
 
@@ -408,14 +350,10 @@ class Pipeline:
         yield
         if hold:
             self.committer.hold()
-        ends = {}
-        for group in self.merge.groups:
-            self._cut(group, group.components)
-            group.merge.stop_at(group.arrived)
-            ends[group] = group.arrived
+        self._carry_out(self.engine.stop_here(time.monotonic()))
         for monitor in self.monitors.values():
             monitor.resume()
-        while any(group.merge.open_through(end) for group, end in ends.items()):  # cuts go on behind the barrier
+        while not self.engine.stands:
             yield from _until(deadline)
         if not hold:
             self.committer.flush()
@@ -427,8 +365,7 @@ class Pipeline:
         for monitor in self.monitors.values():
             monitor.resume()
         self.committer.release()
-        for transaction in self.merge.go_on():
-            self._submit(transaction)
+        self._carry_out(self.engine.go_on())
 
     def _early_answers(self) -> dict[str, Position]:
         wanted: dict[str, Position] = {}
@@ -450,7 +387,7 @@ class Pipeline:
     @property
     def settled(self) -> bool:
         """Whether nothing is in flight: all that was read has been committed."""
-        return not self.merge.size and not self.committer.busy
+        return not self.engine.size and not self.committer.busy
 
     def idle(self) -> bool:
         """Whether everything that the sources had committed by now is in the warehouse."""
@@ -458,7 +395,7 @@ class Pipeline:
 
     def _busy(self) -> bool:
         return (
-            self._operation is not None or not self._events.empty() or bool(self.merge.size or self.committer.waiting)
+            self._operation is not None or not self._events.empty() or bool(self.engine.size or self.committer.waiting)
         )
 
     def end_blocks(self) -> None:
@@ -466,11 +403,9 @@ class Pipeline:
         read = {name: monitor.position.text for name, monitor in self.monitors.items()}
         if read != self._read:
             self._read, self._read_at = read, time.monotonic()
-        started = [group for group in self.merge.groups if group.pace and group.uncut]
         waited = time.monotonic() - self._read_at >= MOMENT
-        if started and waited and self._operation is None and self._events.empty() and self._all_read():
-            for group in started:
-                self._cut(group, group.components)
+        if self.engine.begun and waited and self._operation is None and self._events.empty() and self._all_read():
+            self._carry_out(self.engine.cut_begun(time.monotonic()))
 
     def _all_read(self) -> bool:
         return all(self._caught_up(self.topology.sources[s], monitor) for s, monitor in self.monitors.items())

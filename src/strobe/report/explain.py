@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from strobe.algebra.connected import connected
 from strobe.algebra.substitution import Step, next_fragment
 from strobe.algebra.view import Occurrence, View
 from strobe.config.model import Project
 from strobe.errors import UserError
 from strobe.managers.registry import keys, one_source
-from strobe.merge.components import connected
 from strobe.planning.topology import ViewPlan, open_sources, plan_view, schemas, source_names
 from strobe.report.document import Document
 

@@ -1,4 +1,4 @@
-"""A world in memory: sources that change while they are watched and asked, and the very boxes that run live.
+"""A world in memory: sources that change while they are watched and asked, and the very engine that runs live.
 
 Streams and answers travel on different channels, so that they overtake each other as they do on real connections. What
 happens next is decided outside: `choices` lists what could happen, `step` does one of them. After every warehouse
@@ -9,33 +9,38 @@ reflect, so that it can be compared with a recomputation.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 
 from strobe.algebra.bag import Bag
 from strobe.algebra.relation import Relation
 from strobe.algebra.substitution import join_pairs, substitute
 from strobe.algebra.view import View
+from strobe.engine.commits import Commits
+from strobe.engine.engine import Effect, Engine, Progress, Promise, Submit, ToViews
 from strobe.errors import BrokenInvariant
-from strobe.integrator.integrator import Integrator
 from strobe.managers.base import Outbound, ViewManager
 from strobe.managers.inbox import Inbox
-from strobe.merge.groups import Merges
 from strobe.messages import (
     ActionList,
     Answer,
+    CommitHeader,
     Cut,
     GlobalTransaction,
     Message,
     Position,
     Query,
-    Rel,
     Seen,
     Transaction,
+    Update,
     WarehouseTransaction,
 )
 
 Contents = dict[str, Bag]
+
+THEN = datetime(1970, 1, 1, tzinfo=timezone.utc)
+"""When everything happens: commits differ in their numbers only."""
 
 
 def position(number: int) -> Position:
@@ -168,22 +173,17 @@ class World:
         """Everything that follows from the last state: as after a crash."""
         views = {name: manager.view for name, manager in self.managers.items()}
         last = self.history[-1]
-        self.reported = {
-            s: min((place[s] for place in last.places.values() if s in place), default=last.vector[s])
-            for s in self.sources
-        }
-        reached = {source: position(number) for source, number in self.reported.items()}
         places = {name: {s: position(n) for s, n in place.items()} for name, place in last.places.items()}
-        self.integrator = Integrator(views, places)
-        self.inboxes = {name: Inbox(manager, reached) for name, manager in self.managers.items()}
-        self.merge = Merges(
-            views,
-            reached,
-            order=self.order,
-            unguaranteed=self.passing,
-            together=self._together(),
-            pace=dict.fromkeys(views, self.pace),
-        )
+        promises = {name: Promise("none" if name in self.passing else "strong", pace=self.pace) for name in views}
+        self.engine = Engine(views, places, promises, order=self.order, together=self._together())
+        texts = {name: {s: str(n) for s, n in place.items()} for name, place in last.places.items()}
+        self._commits = Commits(CommitHeader(positions=texts), views, places, self.passing)
+        self.reported = {
+            s: self.engine.vector[s].order[0] if s in self.engine.vector else last.vector[s] for s in self.sources
+        }
+        self.inboxes = {name: Inbox(manager, self.engine.vector) for name, manager in self.managers.items()}
+        self.now = 0.0
+        """Time stands still: when a block ends is one of the choices."""
         self.questions: dict[str, deque[Query]] = defaultdict(deque)
         self.answers: list[Answer] = []
 
@@ -205,13 +205,8 @@ class World:
         found += [("evaluate", s) for s, queue in self.questions.items() if queue]
         found += [("answer", str(i)) for i in range(len(self.answers))]
         if not (self.pace and found):  # less than N at the end only
-            found += [("cut", ",".join(sorted(views))) for views in self._uncut()]
+            found += [("cut", ",".join(sorted(views))) for views in self.engine.uncut()]
         return found
-
-    def _uncut(self) -> list[frozenset[str]]:
-        """The views whose blocks can end, in sets that have their cuts in common."""
-        together = [components for group in self.merge.groups for components in group.together()]
-        return [frozenset(v for c in tied for v in c.views) for tied in together if any(c.uncut for c in tied)]
 
     def step(self, event: str, subject: str) -> None:
         if event == "commit":
@@ -224,57 +219,60 @@ class World:
         elif event == "answer":
             self._answer(self.answers.pop(int(subject)))
         else:
-            self._cut(frozenset(subject.split(",")))
+            self._carry_out(self.engine.cut(subject.split(","), self.now))
 
     def replay(self, message: Message) -> None:
         """Give the boxes a recorded message, without asking the sources anything."""
         if isinstance(message, Transaction):
-            self._route(message)
+            self._receive(message)
         elif isinstance(message, Answer):
             self._answer(message)
         elif isinstance(message, Cut):
-            self._cut(message.views)
-
-    def _answer(self, answer: Answer) -> None:
-        self.record(answer)
-        self._send(self.inboxes[answer.view].answer(answer))
-
-    def _cut(self, views: frozenset[str]) -> None:
-        (group,) = [group for group in self.merge.groups if views <= group.views]
-        cut, applied = group.end_block([component for component in group.components if component.views <= views])
-        self.record(cut)
-        for transaction in applied:
-            self._install(transaction)
-        for view in sorted(views):
-            self._send(self.inboxes[view].cut(cut))
+            self._carry_out(self.engine.cut(message.views, self.now))
 
     def _report(self, source: str) -> None:
         transaction = self.sources[source].reported(self.reported[source], self.looks, self.gate)
         self.reported[source] = transaction.position.order[0]
-        self._route(transaction)
+        self._receive(transaction)
 
-    def _route(self, transaction: Transaction) -> None:
+    def _receive(self, transaction: Transaction) -> None:
         self.record(transaction)
-        routed = self.integrator.receive(transaction)
-        self._merge(routed.rel)
-        for view in sorted(routed.rel.views):
-            self._send(self.inboxes[view].update(routed.update))
-        for inbox in self.inboxes.values():
-            self._send(inbox.progress(transaction.source, transaction.position))
-        for group in self.merge.groups:
-            if group.full:
-                self._cut(group.views)
+        self._carry_out(self.engine.receive(transaction, self.now))
 
-    def _send(self, messages: Sequence[Outbound]) -> None:
+    def _answer(self, answer: Answer) -> None:
+        self.record(answer)
+        self._carry_out(self._sent(self.inboxes[answer.view].answer(answer)))
+
+    def _carry_out(self, effects: Iterable[Effect]) -> None:
+        """Effects, and those of what managers send at once, in the order in which the engine has them."""
+        waiting = deque(effects)
+        while waiting:
+            effect = waiting.popleft()
+            if isinstance(effect, Submit):
+                self._install(effect.transaction)
+            elif isinstance(effect, ToViews):
+                if isinstance(effect.message, Cut):
+                    self.record(effect.message)
+                for view in effect.views:
+                    waiting += self._sent(self._tell(self.inboxes[view], effect.message))
+
+    @staticmethod
+    def _tell(inbox: Inbox, message: Update | Progress | Cut) -> list[Outbound]:
+        if isinstance(message, Update):
+            return inbox.update(message)
+        if isinstance(message, Cut):
+            return inbox.cut(message)
+        return inbox.progress(message.source, message.position)
+
+    def _sent(self, messages: Sequence[Outbound]) -> list[Effect]:
+        """What follows from what a manager sends."""
+        effects: list[Effect] = []
         for message in messages:
             if isinstance(message, Query):
                 self.questions[message.source].append(message)
             else:
-                self._merge(message)
-
-    def _merge(self, message: Rel | ActionList) -> None:
-        for transaction in self.merge.receive(message):
-            self._install(transaction)
+                effects += self.engine.receive(message, self.now)
+        return effects
 
     def _install(self, transaction: WarehouseTransaction) -> None:
         views = dict(self.history[-1].views)
@@ -283,13 +281,8 @@ class World:
         last = self.history[-1]
         moved = {source: reached.order[0] for source, reached in transaction.positions.items()}
         vector = {s: max(n, moved.get(s, 0)) for s, n in last.vector.items()}
-        places = {name: dict(place) for name, place in last.places.items()}
-        for name, place in places.items():
-            ahead = {s: p.order[0] for s, p in transaction.ahead.get(name, {}).items()}
-            passes = name in self.passing
-            for source in place:
-                own = ahead.get(source, 0) if passes else max(moved.get(source, 0), ahead.get(source, 0))
-                place[source] = max(place[source], own)
+        header = self._commits.next(transaction, THEN).header
+        places = {name: {s: int(text) for s, text in place.items()} for name, place in header.positions.items()}
         self.history.append(State(transaction.numbers, vector, views, places))
 
     def expected(self, view: str, vector: Mapping[str, int]) -> Bag:

@@ -181,7 +181,7 @@ class Shop:
 
         def done() -> bool:
             if time.monotonic() > deadline:
-                raise TimeoutError(f"the coordinator did not come to rest: {pipeline.merge.oldest()}")
+                raise TimeoutError(f"the coordinator did not come to rest: {pipeline.engine.oldest()}")
             if pipeline.tied:
                 return True
             may_end = middle(pipeline)

@@ -11,7 +11,7 @@ from patience import PATIENCE
 from postgres_database import ORDERS, Database, read
 
 from strobe.errors import RelationLost, SourceUnavailable, UserError
-from strobe.sources.postgres.connection import Place, object_name
+from strobe.sources.postgres.connection import ConnectionSettings, object_name
 from strobe.sources.postgres.source import PostgresSource
 
 
@@ -84,7 +84,9 @@ def test_a_table_is_published_before_it_is_read(db: Database) -> None:
     source = db.make(f"{ORDERS}; CREATE TABLE late (id int PRIMARY KEY)", "orders")
     writer = psycopg.connect(db.server.admin_dsn(db.name))
     writer.execute("INSERT INTO late VALUES (1)")
-    owner = PostgresSource(Place("shop", db.server.admin_dsn(db.name), "public", object_name("test", "shop")))
+    owner = PostgresSource(
+        ConnectionSettings("shop", db.server.admin_dsn(db.name), "public", object_name("test", "shop"))
+    )
     preparing = threading.Thread(target=owner.prepare, args=(["orders", "late"],))
     preparing.start()
     preparing.join(0.5)
@@ -106,11 +108,13 @@ def test_no_secret_is_shown(db: Database) -> None:
     """Not in errors, not in what is printed of a source."""
     source = db.make(ORDERS, "orders")
     password = db.server.password
-    wrong = PostgresSource(Place("shop", db.server.dsn(db.name).replace(password, "wr0ng-pass"), "public", "x"))
+    wrong = PostgresSource(
+        ConnectionSettings("shop", db.server.dsn(db.name).replace(password, "wr0ng-pass"), "public", "x")
+    )
     with pytest.raises(SourceUnavailable) as caught:
         wrong.schemas()
-    shown = f"{caught.value} {caught.value.document()} {source._place!r} {wrong.check(['orders'])}"
+    shown = f"{caught.value} {caught.value.document()} {source.settings!r} {wrong.check(['orders'])}"
     assert "wr0ng-pass" not in shown and password not in shown
     with pytest.raises(UserError, match="cannot be read") as refused:
-        PostgresSource(Place("shop", "postgresql://u:s3cret@[", "public", "x")).schemas()
+        PostgresSource(ConnectionSettings("shop", "postgresql://u:s3cret@[", "public", "x")).schemas()
     assert "s3cret" not in str(refused.value)

@@ -17,7 +17,7 @@ from strobe.coordinator.maintenance import end_of
 from strobe.errors import LostGuarantee, SourceLost, SourceUnavailable
 from strobe.messages import SeenByXid
 from strobe.sources.postgres import slot
-from strobe.sources.postgres.connection import Keep
+from strobe.sources.postgres.connection import SlotLimits
 
 
 def test_a_snapshot_sees_a_later_commit_without_an_earlier_one(db: Database) -> None:
@@ -185,7 +185,7 @@ def test_the_log_that_is_kept_is_told_with_its_reason(db: Database) -> None:
     source = db.make(f"{ORDERS}; CREATE TABLE other (a text)", "orders")
     quiet = source.kept()
     assert quiet is not None and not quiet.warning
-    warned = db.open(keep=Keep(warn=100_000))
+    warned = db.open(slot_limits=SlotLimits(warn=100_000))
     with psycopg.connect(db.server.admin_dsn(db.name)) as left_open:
         left_open.execute("INSERT INTO orders VALUES (1, 1, NULL)")
         db.run("INSERT INTO other SELECT repeat('x', 100) FROM generate_series(1, 5000)")
@@ -203,7 +203,7 @@ def test_beyond_its_limit_a_slot_is_given_up(db: Database, rebuild: bool, monkey
     """The stream ends with the way out; where the views are to be rebuilt, a new slot can take the old one's place."""
     monkeypatch.setattr(slot, "LOOK_SECONDS", 0.1)
     db.make(f"{ORDERS}; CREATE TABLE other (a text)", "orders")
-    source = db.open(keep=Keep(limit=2_000_000, rebuild=rebuild))
+    source = db.open(slot_limits=SlotLimits(limit=2_000_000, rebuild=rebuild))
     stream = source.transactions(source.now(), [], lambda: False)
     db.run("INSERT INTO orders VALUES (1, 1, NULL)")
     assert next(t for t in stream if t.changes)
@@ -235,7 +235,7 @@ def test_beyond_its_limit_a_slot_is_given_up(db: Database, rebuild: bool, monkey
 def test_log_that_the_server_took_away(db: Database) -> None:
     """max_slot_wal_keep_size: it is noticed, and where views are to be rebuilt a new slot takes the old one's place."""
     db.make(ORDERS, "orders")
-    source = db.open(keep=Keep(rebuild=True))
+    source = db.open(slot_limits=SlotLimits(rebuild=True))
     start = source.now()
     admin = partial(db.server.execute, db.name)
     admin("ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'")
@@ -261,7 +261,7 @@ def test_log_that_the_server_took_away(db: Database) -> None:
 def test_a_publication_that_is_dropped_is_not_log_that_was_let_go(db: Database) -> None:
     """Views are not rebuilt unasked because of it."""
     db.make(ORDERS, "orders")
-    source = db.open(keep=Keep(rebuild=True))
+    source = db.open(slot_limits=SlotLimits(rebuild=True))
     stream = source.transactions(source.now(), [], lambda: False)
     db.run("INSERT INTO orders VALUES (1, 1, NULL)")
     assert next(t for t in stream if t.changes)

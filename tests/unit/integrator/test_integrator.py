@@ -130,7 +130,7 @@ def test_dropping_changes_nothing_that_a_reader_could_see(monkeypatch: pytest.Mo
         complete = random.Random(seed).random() < 0.5
         world = random_world(seed, ["chain"], lambda v, c=complete: Sweep(v, complete=c))
         run(world, seed)
-        dropped += world.integrator.dropped["chain"]
+        dropped += world.engine.dropped["chain"]
         for state in world.history:
             assert seen(state.views["chain"]) == seen(world.expected("chain", state.places["chain"])), f"seed {seed}"
     assert dropped > 50

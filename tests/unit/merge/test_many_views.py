@@ -208,10 +208,10 @@ def test_blocks_of_n_transactions_are_complete_n(n: int) -> None:
     found = set()
     for seed in range(25):
         world = random_world(seed, ["chain", "pairs", "single"], lambda v: Sweep(v, complete=False), transactions=6)
-        (group,) = world.merge.groups
+        (group,) = world.engine.groups
         rng = random.Random(seed)
         while True:
-            due = group.arrived - group.components[0].cut == n
+            due = group.blocks.arrived - group.blocks.components[0].cut == n
             choices = [c for c in world.choices() if (c[0] == "cut") == due and not (due and c[0] == "report")]
             if not choices:
                 break

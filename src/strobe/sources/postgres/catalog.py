@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from strobe.algebra.schema import Column, RelationSchema
 from strobe.errors import UserError
-from strobe.sources.postgres.connection import Connection, Place, identifier, rows
+from strobe.sources.postgres.connection import Connection, ConnectionSettings, identifier, rows
 from strobe.sources.postgres.values import PgType
 
 IDENTITIES = {"d": "DEFAULT", "n": "NOTHING", "f": "FULL", "i": "USING INDEX"}
@@ -31,7 +31,7 @@ class TableColumn:
 
 
 @dataclass(frozen=True)
-class Table:
+class PgTable:
     id: int
     schema: str
     table: str
@@ -114,7 +114,7 @@ FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace WHERE t.oid = ANY(%
 """
 
 
-def read_tables(connection: Connection, place: Place) -> dict[str, Table]:
+def read_tables(connection: Connection, settings: ConnectionSettings) -> dict[str, PgTable]:
     """The tables of users, by the name that views give them."""
     found = rows(connection, _TABLES)
     ids = [row[0] for row in found]
@@ -131,8 +131,8 @@ def read_tables(connection: Connection, place: Place) -> dict[str, Table]:
             indexes[table].append((primary, identity, tuple(plain)))
     tables = {}
     for oid, schema, table, kind, identity, security in found:
-        name = table if schema == place.schema else f"{schema}.{table}"
-        tables[name] = Table(
+        name = table if schema == settings.schema else f"{schema}.{table}"
+        tables[name] = PgTable(
             oid,
             schema,
             table,
@@ -149,7 +149,7 @@ def read_tables(connection: Connection, place: Place) -> dict[str, Table]:
 
 
 @dataclass(frozen=True)
-class Known:
+class TypeRow:
     """A row of `pg_type`."""
 
     name: str
@@ -164,16 +164,16 @@ class Known:
 
 def read_types(connection: Connection, wanted: Collection[tuple[int, int]]) -> dict[tuple[int, int], PgType]:
     """The types of columns, by (oid, modifier); domains are seen through."""
-    known: dict[int, Known] = {}
+    known: dict[int, TypeRow] = {}
     missing = {oid for oid, _ in wanted}
     while missing:
-        known |= {oid: Known(*row) for oid, *row in rows(connection, _TYPES, list(missing))}
+        known |= {oid: TypeRow(*row) for oid, *row in rows(connection, _TYPES, list(missing))}
         beneath = {t.base for t in known.values() if t.kind == "d"} | {t.element for t in known.values() if t.element}
         missing = beneath - set(known)
     return {(oid, modifier): _resolved(known, oid, modifier) for oid, modifier in wanted}
 
 
-def _resolved(known: Mapping[int, Known], oid: int, modifier: int) -> PgType:
+def _resolved(known: Mapping[int, TypeRow], oid: int, modifier: int) -> PgType:
     while oid in known:
         type_ = known[oid]
         if type_.kind == "d":
@@ -189,27 +189,27 @@ def _resolved(known: Mapping[int, Known], oid: int, modifier: int) -> PgType:
     return PgType("?", modifier, oid)
 
 
-def identity_fix(table: Table, keyed: bool) -> str:
+def identity_fix(table: PgTable, keyed: bool) -> str:
     statement = f"ALTER TABLE {table.sql} REPLICA IDENTITY FULL;"
     return f"Add a primary key, or run: {statement}" if keyed else f"Run: {statement}"
 
 
-def unsupported(table: Table) -> Sequence[str]:
+def unsupported(table: PgTable) -> Sequence[str]:
     return [f"{c.name} ({c.declared})" for c in table.columns if not c.type.spark]
 
 
-def usable_table(place: Place, tables: Mapping[str, Table], relation: str) -> Table:
+def usable_table(settings: ConnectionSettings, tables: Mapping[str, PgTable], relation: str) -> PgTable:
     """The table, or the reason why it cannot be watched."""
-    where = f"{place.where}, table {relation}"
+    where = f"{settings.where}, table {relation}"
     table = tables.get(relation)
     if table is None:
-        fix = f"Name a table of schema {place.schema}, or schema.table; views and foreign tables have no change log."
+        fix = f"Name a table of schema {settings.schema}, or schema.table; views and foreign tables have no change log."
         raise UserError("there is no such table", where=where, fix=fix)
     if not table.images and not table.logged_key:
         identity = IDENTITIES[table.identity]
         message = f"old rows are not in the log (REPLICA IDENTITY {identity}, and no primary key that names them)"
         raise UserError(message, where=where, fix=identity_fix(table, keyed=table.identity == "d"))
-    if not table.images and not table.relation(place.source).key:
+    if not table.images and not table.relation(settings.source).key:
         message = f"its key ({', '.join(table.logged_key)}) has a type or a collation that names no row exactly"
         raise UserError(message, where=where, fix=identity_fix(table, keyed=False))
     if not table.offered:

@@ -24,7 +24,7 @@ from strobe.errors import AccessRefused, RelationLost, SourceLost, SourceUnavail
 
 T = TypeVar("T")
 
-SETTINGS = {
+SESSION = {
     "row_security": "off",
     "datestyle": "ISO",
     "timezone": "UTC",
@@ -82,7 +82,7 @@ def object_name(project: str, source: str) -> str:
 
 
 @dataclass(frozen=True)
-class Keep:
+class SlotLimits:
     """How many bytes of log the server may keep for the slot, and what happens beyond the limit."""
 
     warn: int = 2**30
@@ -92,7 +92,7 @@ class Keep:
 
 
 @dataclass(frozen=True)
-class Place:
+class ConnectionSettings:
     """Everything that is needed to get there; pickles, and shows no secret."""
 
     source: str
@@ -102,7 +102,7 @@ class Place:
     """Of the slot and of the publication."""
     connections: int = 4
     statement_timeout: float = 5.0
-    keep: Keep = Keep()
+    slot_limits: SlotLimits = SlotLimits()
 
     @property
     def where(self) -> str:
@@ -112,10 +112,10 @@ class Place:
         """A new connection. With `replication` it is a walsender's, for the stream."""
         limit = self.statement_timeout if timeout is None else timeout
         given = self._given()
-        settings = dict(SETTINGS)
+        session = dict(SESSION)
         if not replication:
-            settings |= {"statement_timeout": f"{limit * 1000:.0f}", "idle_in_transaction_session_timeout": "0"}
-        options = " ".join(f"-c {name}={value}" for name, value in settings.items())
+            session |= {"statement_timeout": f"{limit * 1000:.0f}", "idle_in_transaction_session_timeout": "0"}
+        options = " ".join(f"-c {name}={value}" for name, value in session.items())
         parameters = {
             "connect_timeout": CONNECT_SECONDS,
             "application_name": self.name,
@@ -194,27 +194,27 @@ class Place:
 class Pool:
     """The connections for questions: as many as the limit says, kept open between them."""
 
-    def __init__(self, place: Place, started: str = "") -> None:
-        self.place = place
+    def __init__(self, settings: ConnectionSettings, started: str = "") -> None:
+        self.settings = settings
         self.started = started
         """When the server was started of which it is known that its log is the one that views stand in."""
         self.sharing = threading.Lock()
         """Held while a snapshot is shared: one at a time, so that connections stay few."""
-        self._free = threading.BoundedSemaphore(place.connections)
+        self._free = threading.BoundedSemaphore(settings.connections)
         self._idle: list[Connection] = []
         self._lock = threading.Lock()
 
     def take(self) -> Connection:
         if not self._free.acquire(timeout=WAIT_SECONDS):
-            message = f"all {self.place.connections} connections have been in use for {WAIT_SECONDS:g} s"
-            raise SourceUnavailable(message, where=self.place.where)
+            message = f"all {self.settings.connections} connections have been in use for {WAIT_SECONDS:g} s"
+            raise SourceUnavailable(message, where=self.settings.where)
         try:
             with self._lock:
                 while self._idle:
                     connection = self._idle.pop()
                     if not connection.closed:
                         return connection
-            return self.place.connect()
+            return self.settings.connect()
         except BaseException:
             self._free.release()
             raise
@@ -241,7 +241,7 @@ class Pool:
     def session(self, table: str = "") -> Iterator[Connection]:
         connection = self.take()
         try:
-            with self.place.errors(table):
+            with self.settings.errors(table):
                 yield connection
         finally:
             self.give_back(connection)

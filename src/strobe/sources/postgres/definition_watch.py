@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 
 from strobe.errors import RelationLost, StrobeError
-from strobe.sources.postgres.connection import Connection, Place, Pool, rows
+from strobe.sources.postgres.connection import Connection, ConnectionSettings, Pool, rows
 from strobe.sources.postgres.snapshot import end_of_log
 from strobe.sources.postgres.transaction_builder import Watched
 
@@ -27,14 +27,14 @@ WHERE attrelid = ANY(%s::int8[]::oid[]) AND attnum > 0 AND NOT attisdropped
 """
 
 
-def unpublished(place: Place, *tables: str) -> RelationLost:
+def unpublished(settings: ConnectionSettings, *tables: str) -> RelationLost:
     listed = ", ".join(tables)
-    return place.table_lost(f"table {listed} is not in the publication: its changes are missing", *tables)
+    return settings.table_lost(f"table {listed} is not in the publication: its changes are missing", *tables)
 
 
-class Definitions:
+class DefinitionWatch:
     def __init__(self, pool: Pool, watched: Mapping[int, Watched]) -> None:
-        self._pool, self._place, self._watched = pool, pool.place, watched
+        self._pool, self._settings, self._watched = pool, pool.settings, watched
         self._lost: RelationLost | None = None
         self._from = 0
         self._next = 0.0
@@ -49,21 +49,21 @@ class Definitions:
             try:
                 with self._pool.session() as connection:
                     self._lost = self._found(connection)
-                    self._from = end_of_log(self._place, connection) if self._lost else 0
+                    self._from = end_of_log(self._settings, connection) if self._lost else 0
             except StrobeError:
                 return  # another time
 
     def _found(self, connection: Connection) -> RelationLost | None:
-        published = {oid: (schema, name) for oid, schema, name in rows(connection, _PUBLISHED, self._place.name)}
-        missing = [w.name for oid, w in self._watched.items() if published.get(oid) != w.place]
+        published = {oid: (schema, name) for oid, schema, name in rows(connection, _PUBLISHED, self._settings.name)}
+        missing = [w.name for oid, w in self._watched.items() if published.get(oid) != w.qualified]
         if missing:
             listed = ", ".join(sorted(missing))
             what = f"table {listed} was dropped, renamed or taken out of the publication"
-            return self._place.table_lost(what, *sorted(missing))
+            return self._settings.table_lost(what, *sorted(missing))
         now = {(oid, name): declared for oid, name, declared in rows(connection, _COLUMNS, list(self._watched))}
         for oid, table in self._watched.items():
             for column, declared in table.declared.items():
                 if now.get((oid, column)) != declared:
                     what = f"its column {column} was dropped, renamed or has another type"
-                    return self._place.table_lost(f"table {table.name} was altered: {what}", table.name)
+                    return self._settings.table_lost(f"table {table.name} was altered: {what}", table.name)
         return None

@@ -19,13 +19,13 @@ from datetime import timedelta
 
 from strobe.messages import Position
 from strobe.sources.postgres import pgoutput
-from strobe.sources.postgres.connection import Connection, Place
+from strobe.sources.postgres.connection import Connection, ConnectionSettings
 from strobe.sources.postgres.pgoutput import lsn_text, parse_lsn
 from strobe.sources.postgres.slot import commits
 
 
 @dataclass(frozen=True)
-class Mark:
+class LogFingerprint:
     """A transaction of the log, as nobody else's is."""
 
     end: int
@@ -33,38 +33,38 @@ class Mark:
     """Microseconds since PostgreSQL's epoch."""
 
     @classmethod
-    def of(cls, commit: pgoutput.Commit) -> Mark:
+    def of(cls, commit: pgoutput.Commit) -> LogFingerprint:
         return cls(commit.end_lsn, (commit.committed_at - pgoutput.EPOCH) // timedelta(microseconds=1))
 
     def __str__(self) -> str:
         return f"{lsn_text(self.end)}:{self.moment}"
 
 
-def position_at(lsn: int, mark: Mark | None = None) -> Position:
-    return Position(f"{lsn_text(lsn)}@{mark}" if mark else lsn_text(lsn), (lsn,))
+def position_at(lsn: int, fingerprint: LogFingerprint | None = None) -> Position:
+    return Position(f"{lsn_text(lsn)}@{fingerprint}" if fingerprint else lsn_text(lsn), (lsn,))
 
 
-def mark_of(position: Position) -> Mark | None:
+def fingerprint_of(position: Position) -> LogFingerprint | None:
     """What a position carries; `ValueError` if it is none."""
     _, carries, text = position.text.partition("@")
     if not carries:
         return None
     end, _, moment = text.partition(":")
-    return Mark(parse_lsn(end), int(moment))
+    return LogFingerprint(parse_lsn(end), int(moment))
 
 
 def parse(text: str) -> Position:
     position = Position(text, (parse_lsn(text.partition("@")[0]),))
-    mark_of(position)
+    fingerprint_of(position)
     return position
 
 
-def passes(connection: Connection, place: Place, slot: str, confirmed: int, position: Position) -> bool:
+def passes(connection: Connection, settings: ConnectionSettings, slot: str, confirmed: int, position: Position) -> bool:
     """Whether the log that this slot reads, confirmed up to a place, is the one in which a position was taken."""
-    expected = mark_of(position)
+    expected = fingerprint_of(position)
     if expected is None:
         return True
     last = None
-    for _, commit in commits(connection, place, slot, position.order[0]):
-        last = Mark.of(commit)
+    for _, commit in commits(connection, settings, slot, position.order[0]):
+        last = LogFingerprint.of(commit)
     return last == (expected if expected.end > confirmed else None)

@@ -6,37 +6,41 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from strobe.errors import UserError
 from strobe.sources.base import Finding
-from strobe.sources.postgres.catalog import Table, identity_fix, read_tables, unsupported, usable_table
-from strobe.sources.postgres.connection import Connection, Place, identifier, rows
+from strobe.sources.postgres.catalog import PgTable, identity_fix, read_tables, unsupported, usable_table
+from strobe.sources.postgres.connection import Connection, ConnectionSettings, identifier, rows
 from strobe.sources.postgres.preparation import Prepared, read_prepared
 from strobe.sources.postgres.values import UNBOUNDED
 
 OLDEST = 140000
 
 
-def check(connection: Connection, place: Place, relations: Sequence[str]) -> Iterator[Finding]:
-    where, prepare = place.where, f"Run `strobe prepare {place.source}`."
+def check(connection: Connection, settings: ConnectionSettings, relations: Sequence[str]) -> Iterator[Finding]:
+    where, prepare = settings.where, f"Run `strobe prepare {settings.source}`."
     if connection.info.server_version < OLDEST:
         version = connection.info.server_version // 10000
         yield Finding("error", where, f"the server is PostgreSQL {version}", "Strobe needs PostgreSQL 14 or newer.")
         return
-    yield from check_server(connection, place)
-    prepared = read_prepared(connection, place)
+    yield from check_server(connection, settings)
+    prepared = read_prepared(connection, settings)
     if prepared.missing:
         yield Finding("error", where, prepared.missing, prepare)
     if prepared.slot and prepared.slot.wal_status == "lost":
-        fix = f"Run `strobe prepare --undo {place.source}`, `strobe prepare {place.source}`, and rebuild the views."
+        fix = (
+            f"Run `strobe prepare --undo {settings.source}`, `strobe prepare {settings.source}`, and rebuild the views."
+        )
         yield Finding("error", where, "the server has taken away log that the slot needed", fix)
     for flaw in prepared.flaws:
-        fix = f"Run: DROP PUBLICATION {identifier(place.name)}; then `strobe prepare {place.source}`, and rebuild."
-        yield Finding("error", f"{where}, publication {place.name}", flaw, fix)
-    tables = read_tables(connection, place)
+        fix = (
+            f"Run: DROP PUBLICATION {identifier(settings.name)}; then `strobe prepare {settings.source}`, and rebuild."
+        )
+        yield Finding("error", f"{where}, publication {settings.name}", flaw, fix)
+    tables = read_tables(connection, settings)
     for relation in relations:
-        yield from check_relation(connection, place, tables, prepared, relation)
+        yield from check_relation(connection, settings, tables, prepared, relation)
 
 
-def check_server(connection: Connection, place: Place) -> Iterator[Finding]:
-    where = place.where
+def check_server(connection: Connection, settings: ConnectionSettings) -> Iterator[Finding]:
+    where = settings.where
     ((level, slots, used, senders, sending, replication, role),) = rows(
         connection,
         "SELECT current_setting('wal_level'), current_setting('max_replication_slots')::int,"
@@ -50,7 +54,7 @@ def check_server(connection: Connection, place: Place) -> Iterator[Finding]:
     if not replication:
         fix = f"Run: ALTER ROLE {identifier(role)} REPLICATION;"
         yield Finding("error", where, f"role {role} may not read the log", fix)
-    ours = rows(connection, "SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s", place.name)[0][0]
+    ours = rows(connection, "SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s", settings.name)[0][0]
     if slots - used + ours < 2:
         fix = f"Run: ALTER SYSTEM SET max_replication_slots = {slots + 4}; and restart the server."
         yield Finding("error", where, f"{used} of {slots} replication slots are taken, and two are needed", fix)
@@ -60,22 +64,26 @@ def check_server(connection: Connection, place: Place) -> Iterator[Finding]:
 
 
 def check_relation(
-    connection: Connection, place: Place, tables: Mapping[str, Table], prepared: Prepared, relation: str
+    connection: Connection,
+    settings: ConnectionSettings,
+    tables: Mapping[str, PgTable],
+    prepared: Prepared,
+    relation: str,
 ) -> Iterator[Finding]:
-    where = f"{place.where}, table {relation}"
+    where = f"{settings.where}, table {relation}"
     try:
-        table = usable_table(place, tables, relation)
+        table = usable_table(settings, tables, relation)
     except UserError as error:
         yield Finding("error", error.where, error.message, error.fix)
         return
     if prepared.publication is not None and relation not in prepared.publication:
-        fix = f"Run `strobe prepare {place.source}`."
+        fix = f"Run `strobe prepare {settings.source}`."
         yield Finding("error", where, "it is not in the publication", fix)
-    yield from _privileges(connection, place, table, where)
+    yield from _privileges(connection, settings, table, where)
     yield from _columns(table, where)
 
 
-def _privileges(connection: Connection, place: Place, table: Table, where: str) -> Iterator[Finding]:
+def _privileges(connection: Connection, settings: ConnectionSettings, table: PgTable, where: str) -> Iterator[Finding]:
     ((schema, select, role, filtered),) = rows(
         connection,
         "SELECT has_schema_privilege(%s, 'USAGE'), has_table_privilege(%s::int8::oid, 'SELECT'), current_user::text,"
@@ -95,7 +103,7 @@ def _privileges(connection: Connection, place: Place, table: Table, where: str) 
         yield Finding("error", where, "row security hides rows from answers that the log has", fix)
 
 
-def _columns(table: Table, where: str) -> Iterator[Finding]:
+def _columns(table: PgTable, where: str) -> Iterator[Finding]:
     if left_out := unsupported(table):
         yield Finding("warning", where, f"columns of types that are not supported are left out: {', '.join(left_out)}")
     unbounded = [c.name for c in table.columns if c.type.name == "numeric" and c.type.modifier < 4]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from strobe.sources.postgres.catalog import read_tables, usable_table
-from strobe.sources.postgres.connection import Connection, Place, identifier, rows
+from strobe.sources.postgres.connection import Connection, ConnectionSettings, identifier, rows
 from strobe.sources.postgres.slot import Slot, read_slot
 
 
@@ -29,12 +29,12 @@ class Prepared:
         return "" if self.slot else "the replication slot is missing"
 
 
-def read_prepared(connection: Connection, place: Place) -> Prepared:
+def read_prepared(connection: Connection, settings: ConnectionSettings) -> Prepared:
     publication = rows(
         connection,
         "SELECT pubinsert AND pubupdate AND pubdelete AND pubtruncate, pubviaroot FROM pg_publication"
         " WHERE pubname = %s",
-        place.name,
+        settings.name,
     )
     tables: frozenset[str] | None = None
     flaws: list[str] = []
@@ -45,14 +45,14 @@ def read_prepared(connection: Connection, place: Place) -> Prepared:
         if not via_root:
             flaws.append("it publishes partitions under their own names")
         members = rows(
-            connection, "SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = %s", place.name
+            connection, "SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = %s", settings.name
         )
-        tables = frozenset(t if s == place.schema else f"{s}.{t}" for s, t in members)
-        flaws += _narrowed(connection, place)
-    return Prepared(tables, tuple(flaws), read_slot(connection, place.name))
+        tables = frozenset(t if s == settings.schema else f"{s}.{t}" for s, t in members)
+        flaws += _narrowed(connection, settings)
+    return Prepared(tables, tuple(flaws), read_slot(connection, settings.name))
 
 
-def _narrowed(connection: Connection, place: Place) -> Iterable[str]:
+def _narrowed(connection: Connection, settings: ConnectionSettings) -> Iterable[str]:
     """Publications of PostgreSQL 15 and later can leave out rows and columns."""
     if connection.info.server_version < 150000:
         return []
@@ -61,18 +61,18 @@ def _narrowed(connection: Connection, place: Place) -> Iterable[str]:
         "SELECT c.relname FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid"
         " JOIN pg_class c ON c.oid = r.prrelid"
         " WHERE p.pubname = %s AND (r.prqual IS NOT NULL OR r.prattrs IS NOT NULL)",
-        place.name,
+        settings.name,
     )
     return [f"it leaves out rows or columns of table {name}" for (name,) in found]
 
 
 def publication_statements(
-    connection: Connection, place: Place, relations: Sequence[str], prepared: Prepared
+    connection: Connection, settings: ConnectionSettings, relations: Sequence[str], prepared: Prepared
 ) -> list[str]:
     """What makes the publication hold these tables too."""
-    tables = read_tables(connection, place)
-    wanted = [usable_table(place, tables, relation) for relation in dict.fromkeys(relations)]
-    name = identifier(place.name)
+    tables = read_tables(connection, settings)
+    wanted = [usable_table(settings, tables, relation) for relation in dict.fromkeys(relations)]
+    name = identifier(settings.name)
     if prepared.publication is None:
         listed = ", ".join(table.sql for table in wanted)
         return [f"CREATE PUBLICATION {name} FOR TABLE {listed} WITH (publish_via_partition_root = true)"]

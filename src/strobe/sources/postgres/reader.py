@@ -26,12 +26,12 @@ from strobe.messages import Lookup, Position, Seen
 from strobe.retry import PG_EXACT_SNAPSHOT, Retry
 from strobe.sources.base import Reader, Shared
 from strobe.sources.postgres import pgoutput
-from strobe.sources.postgres.catalog import Table, read_tables
-from strobe.sources.postgres.connection import STARTED, Connection, Place, Pool, rows
+from strobe.sources.postgres.catalog import PgTable, read_tables
+from strobe.sources.postgres.connection import STARTED, Connection, ConnectionSettings, Pool, rows
 from strobe.sources.postgres.pgoutput import parse_lsn, widen
-from strobe.sources.postgres.position import Mark, position_at
+from strobe.sources.postgres.position import LogFingerprint, position_at
 from strobe.sources.postgres.slot import commits, copy_slot
-from strobe.sources.postgres.snapshot import Ranges, Snapshot, flush, flushed, page_ranges
+from strobe.sources.postgres.snapshot import Ranges, XidSnapshot, flush, flushed, page_ranges
 from strobe.sources.postgres.values import Decode, Encoding, PgType, decoder, encoding, unfit
 
 KEYS = 5_000
@@ -46,23 +46,23 @@ SELECT pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text, pg_curren
 
 
 class PostgresReader(Reader):
-    def __init__(self, pool: Pool, tables: dict[str, Table] | None = None, *, at_a_position: bool = False) -> None:
+    def __init__(self, pool: Pool, tables: dict[str, PgTable] | None = None, *, at_a_position: bool = False) -> None:
         """`tables` are as they were last; what comes back is checked against them."""
-        self._place = pool.place
+        self._settings = pool.settings
         self._pool = pool
         self._at_a_position = at_a_position
         self._connection: Connection | None = None
         self._tables = {} if tables is None else tables
         self._cursors = 0
 
-    def __getstate__(self) -> tuple[Place, bool, str]:
+    def __getstate__(self) -> tuple[ConnectionSettings, bool, str]:
         if self._connection is not None:
             raise TypeError("an open reader cannot be pickled")
-        return self._place, self._at_a_position, self._pool.started
+        return self._settings, self._at_a_position, self._pool.started
 
-    def __setstate__(self, state: tuple[Place, bool, str]) -> None:
-        place, at_a_position, started = state
-        self.__init__(Pool(place, started), at_a_position=at_a_position)  # type: ignore[misc]
+    def __setstate__(self, state: tuple[ConnectionSettings, bool, str]) -> None:
+        settings, at_a_position, started = state
+        self.__init__(Pool(settings, started), at_a_position=at_a_position)  # type: ignore[misc]
 
     def open(self) -> Seen:
         self.close()
@@ -71,55 +71,55 @@ class PostgresReader(Reader):
         snapshot, through = self._begin()
         return snapshot.seen(position_at(through))
 
-    def _begin(self) -> tuple[Snapshot, int]:
+    def _begin(self) -> tuple[XidSnapshot, int]:
         """A snapshot, and a place in the log up to which everything that it has seen is there."""
         connection = self._pool.take()
         try:
-            with self._place.errors():
-                statement = sql.SQL(_SNAPSHOT).format(sql.Literal(self._place.name), sql.SQL(STARTED))
+            with self._settings.errors():
+                statement = sql.SQL(_SNAPSHOT).format(sql.Literal(self._settings.name), sql.SQL(STARTED))
                 cursor = connection.execute(statement)
                 cursor.nextset()
                 ((text, end, reached, prepared, started),) = cast(list[tuple[Any, ...]], cursor.fetchall())
                 if self._pool.started not in ("", started):
                     message = "the server was restarted, and is asked again when its log has been looked at"
-                    raise SourceUnavailable(message, where=self._place.where)
+                    raise SourceUnavailable(message, where=self._settings.where)
                 if not prepared:
-                    raise self._place.not_prepared("the database is not prepared: there is no replication slot")
-                through = flushed(self._place, connection, parse_lsn(end), parse_lsn(reached))
+                    raise self._settings.not_prepared("the database is not prepared: there is no replication slot")
+                through = flushed(self._settings, connection, parse_lsn(end), parse_lsn(reached))
         except BaseException:
             self._pool.give_back(connection)
             raise
         self._connection = connection
-        return Snapshot(text), through
+        return XidSnapshot(text), through
 
     def _open_at_a_position(self) -> Seen:
-        with self._place.errors(), self._place.connect(timeout=0) as looking:
+        with self._settings.errors(), self._settings.connect(timeout=0) as looking:
             retry = Retry(PG_EXACT_SNAPSHOT)
             while True:
                 try:
-                    slot, _ = copy_slot(looking, self._place)
+                    slot, _ = copy_slot(looking, self._settings)
                 except psycopg.errors.UndefinedObject:
-                    raise self._place.not_prepared("the database is not prepared: there is no slot") from None
+                    raise self._settings.not_prepared("the database is not prepared: there is no slot") from None
                 snapshot, through = self._begin()
-                found = list(commits(looking, self._place, slot, through))
+                found = list(commits(looking, self._settings, slot, through))
                 exact = _cut([(widen(begin.xid, snapshot.xmax), commit) for begin, commit in found], snapshot, through)
                 if exact is not None and (found or retry.failures):
                     return snapshot.seen(exact)
                 if exact is not None:
-                    flush(self._place)  # nothing has happened since the slot was confirmed: this marks a place
+                    flush(self._settings)  # nothing has happened since the slot was confirmed: this marks a place
                 self.close()
                 rows(looking, "SELECT pg_drop_replication_slot(%s)::text", slot)
                 if not retry.again():
                     break
         raise SourceUnavailable(
             "no snapshot is a state of the log: a transaction is committed there and not visible yet",
-            where=self._place.where,
+            where=self._settings.where,
             fix="It may wait for a synchronous standby; see pg_stat_activity. Strobe tries again.",
         )
 
     @contextmanager
     def shared(self, relations: Sequence[str], most: int) -> Iterator[Shared | None]:
-        tasks = min(most, self._place.connections)
+        tasks = min(most, self._settings.connections)
         if tasks < 2 or not self._pool.sharing.acquire(blocking=False):
             yield None
             return
@@ -139,24 +139,24 @@ class PostgresReader(Reader):
 
     def lookup(self, lookup: Lookup, keys: Iterable[Row] | None) -> Iterator[Row]:
         table = self._table(lookup.relation)
-        search = Search(table, lookup.on)
+        search = KeySearch(table, lookup.on)
         if keys is None or not search.columns:
             yield from self.scan(lookup.relation, lookup.columns)
             return
-        found = Rows(self._place, table, lookup.columns)
+        found = RowDecoder(self._settings, table, lookup.columns)
         wanted = filter(None, map(search.encode, keys))
         while batch := list(islice(wanted, KEYS)):
             yield from self._read(table, found, search.statement(found.selected, batch))
 
     def scan(self, relation: str, columns: Sequence[str]) -> Iterator[Row]:
         table = self._table(relation)
-        found = Rows(self._place, table, columns)
+        found = RowDecoder(self._settings, table, columns)
         yield from self._read(table, found, found.selected)
 
     def rows(self, relation: str) -> int | None:
         """As the server's own statistics have it: counting would read the table. None before it was first analysed."""
         table = self._table(relation)
-        with self._place.errors(table.name):
+        with self._settings.errors(table.name):
             ((estimate,),) = rows(
                 self._open_connection(),
                 "SELECT reltuples::bigint::text FROM pg_class WHERE oid = %s::regclass",
@@ -164,13 +164,13 @@ class PostgresReader(Reader):
             )
         return None if int(estimate) < 0 else int(estimate)
 
-    def _read(self, table: Table, found: Rows, statement: sql.Composable) -> Iterator[Row]:
+    def _read(self, table: PgTable, found: RowDecoder, statement: sql.Composable) -> Iterator[Row]:
         """In portions, through a cursor of the server's that goes with the snapshot."""
         connection = self._open_connection()
         self._cursors += 1
         name = sql.Identifier(f"strobe_{self._cursors}")
         fetch = sql.SQL("FETCH {} FROM {}").format(sql.SQL(str(FETCH)), name)
-        with self._place.errors(table.name):
+        with self._settings.errors(table.name):
             cursor = connection.execute(
                 sql.SQL("DECLARE {} NO SCROLL CURSOR FOR {}; {}").format(name, statement, fetch)
             )
@@ -182,49 +182,51 @@ class PostgresReader(Reader):
                     return
                 cursor = connection.execute(fetch)
 
-    def _expect(self, found: Rows, result: psycopg.pq.abc.PGresult) -> None:
+    def _expect(self, found: RowDecoder, result: psycopg.pq.abc.PGresult) -> None:
         try:
             found.expect(result)
         except UserError:
             self._tables.clear()
             raise
 
-    def _table(self, name: str) -> Table:
+    def _table(self, name: str) -> PgTable:
         if name not in self._tables:
-            with self._place.errors():
-                self._tables.update(read_tables(self._open_connection(), self._place))
+            with self._settings.errors():
+                self._tables.update(read_tables(self._open_connection(), self._settings))
         if name not in self._tables:
-            raise self._place.table_lost(f"there is no table {name}", name)
+            raise self._settings.table_lost(f"there is no table {name}", name)
         return self._tables[name]
 
     def _open_connection(self) -> Connection:
         if self._connection is None:
-            raise SourceUnavailable("the reader is not open", where=self._place.where)
+            raise SourceUnavailable("the reader is not open", where=self._settings.where)
         return self._connection
 
 
 @contextmanager
-def share(pool: Pool, connection: Connection, seen: Seen, tables: Sequence[Table], most: int) -> Iterator[Shared]:
+def share(pool: Pool, connection: Connection, seen: Seen, tables: Sequence[PgTable], most: int) -> Iterator[Shared]:
     """Share the snapshot that is open on a connection."""
-    place = pool.place
-    with place.errors():
+    settings = pool.settings
+    with settings.errors():
         for table in tables:
             connection.execute(sql.SQL("SELECT FROM {} LIMIT 0").format(sql.Identifier(table.schema, table.table)))
         ranges = {table.name: page_ranges(connection, table, most) for table in tables}
         ((name, text),) = rows(connection, "SELECT pg_export_snapshot(), pg_current_snapshot()::text")
-    reader = SharedReader(place, pool.started, (str(name), str(text)), seen, ranges)
+    reader = SharedReader(settings, pool.started, (str(name), str(text)), seen, ranges)
     yield Shared(seen, reader, most, {relation: len(starts) for relation, starts in ranges.items()})
-    with place.errors():
+    with settings.errors():
         connection.execute("SELECT 1")
 
 
 class SharedReader(PostgresReader):
     """Reads a snapshot that another connection shares."""
 
-    def __init__(self, place: Place, started: str, snapshot: tuple[str, str], seen: Seen, ranges: Ranges) -> None:
+    def __init__(
+        self, settings: ConnectionSettings, started: str, snapshot: tuple[str, str], seen: Seen, ranges: Ranges
+    ) -> None:
         """`snapshot` is the name by which it is imported, and what it then looks like."""
-        super().__init__(Pool(place, started))
-        self._given = (place, started, snapshot, seen, ranges)
+        super().__init__(Pool(settings, started))
+        self._given = (settings, started, snapshot, seen, ranges)
 
     def __getstate__(self) -> tuple[object, ...]:  # type: ignore[override]
         return self._given
@@ -237,10 +239,10 @@ class SharedReader(PostgresReader):
         _, _, (name, text), seen, _ = self._given
         connection = self._pool.take()
         try:
-            with self._place.errors():
+            with self._settings.errors():
                 found = self._import(connection, name)
             if found != text:
-                raise SourceUnavailable("the shared snapshot is another one", where=self._place.where)
+                raise SourceUnavailable("the shared snapshot is another one", where=self._settings.where)
         except BaseException:
             self._pool.give_back(connection)
             raise
@@ -252,13 +254,13 @@ class SharedReader(PostgresReader):
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(name)))
         except (psycopg.errors.InvalidParameterValue, psycopg.errors.UndefinedObject):
-            raise SourceUnavailable("the shared snapshot is gone", where=self._place.where) from None
+            raise SourceUnavailable("the shared snapshot is gone", where=self._settings.where) from None
         return str(rows(connection, "SELECT pg_current_snapshot()::text")[0][0])
 
     def scan_portion(self, relation: str, columns: Sequence[str], number: int) -> Iterator[Row]:
         starts = self._given[-1][relation]
         table = self._table(relation)
-        found = Rows(self._place, table, columns)
+        found = RowDecoder(self._settings, table, columns)
         if len(starts) == 1:
             yield from self._read(table, found, found.selected)
             return
@@ -272,7 +274,7 @@ class SharedReader(PostgresReader):
         self._pool.close()
 
 
-def _cut(found: Sequence[tuple[int, pgoutput.Commit]], snapshot: Snapshot, through: int) -> Position | None:
+def _cut(found: Sequence[tuple[int, pgoutput.Commit]], snapshot: XidSnapshot, through: int) -> Position | None:
     """The position at which the log had brought exactly what the snapshot has seen; None if there is none.
 
     `found` are the transactions after the slot's own position, by their ids. Those before have been reported, and what
@@ -280,17 +282,17 @@ def _cut(found: Sequence[tuple[int, pgoutput.Commit]], snapshot: Snapshot, throu
     """
     seen = [commit for xid, commit in found if snapshot.saw(xid)]
     missed = [commit.lsn for xid, commit in found if not snapshot.saw(xid)]
-    place = min(missed, default=through)
-    if any(commit.end_lsn > place for commit in seen):
+    at = min(missed, default=through)
+    if any(commit.end_lsn > at for commit in seen):
         return None
-    return position_at(place, Mark.of(seen[-1]) if seen else None)
+    return position_at(at, LogFingerprint.of(seen[-1]) if seen else None)
 
 
-class Rows:
+class RowDecoder:
     """Selects and decodes columns of one table."""
 
-    def __init__(self, place: Place, table: Table, columns: Sequence[str]) -> None:
-        self._place, self._table, self._columns = place, table, tuple(columns)
+    def __init__(self, settings: ConnectionSettings, table: PgTable, columns: Sequence[str]) -> None:
+        self._settings, self._table, self._columns = settings, table, tuple(columns)
         self._types: list[PgType] = []
         for name in columns:
             column = table.column(name)
@@ -301,7 +303,7 @@ class Rows:
 
     @property
     def _where(self) -> str:
-        return f"{self._place.where}, table {self._table.name}"
+        return f"{self._settings.where}, table {self._table.name}"
 
     @property
     def selected(self) -> sql.Composable:
@@ -314,7 +316,7 @@ class Rows:
         for place, type_ in enumerate(self._types):
             if (result.ftype(place), result.fmod(place)) != (type_.oid, type_.modifier):
                 column = self._columns[place]
-                raise self._place.table_lost(f"its column {column} has another type now", self._table.name)
+                raise self._settings.table_lost(f"its column {column} has another type now", self._table.name)
 
     def decode(self, result: psycopg.pq.abc.PGresult) -> Iterator[Row]:
         columns = list(enumerate(self._decoders))
@@ -335,13 +337,13 @@ class Rows:
         return UserError("a value cannot be read", where=self._where)
 
 
-class Search:
+class KeySearch:
     """Finding rows by equality of some columns, in one statement for many keys.
 
     Columns whose equality differs from Spark's narrow nothing.
     """
 
-    def __init__(self, table: Table, on: Sequence[str]) -> None:
+    def __init__(self, table: PgTable, on: Sequence[str]) -> None:
         columns = {c.name: c for c in table.offered if c.searchable}
         self._places = [i for i, c in enumerate(on) if c in columns]
         self.columns = [on[i] for i in self._places]

@@ -19,7 +19,7 @@ from strobe.errors import LostGuarantee, StrobeError
 from strobe.retry import PG_DROP_SLOT, Retry
 from strobe.sources.base import Kept
 from strobe.sources.postgres import pgoutput
-from strobe.sources.postgres.connection import Connection, Place, Pool, rows
+from strobe.sources.postgres.connection import Connection, ConnectionSettings, Pool, rows
 from strobe.sources.postgres.pgoutput import lsn_text, parse_lsn
 
 LOOK_SECONDS = 10.0
@@ -51,17 +51,19 @@ def read_slot(connection: Connection, name: str) -> Slot | None:
     return Slot(*found[0]) if found else None
 
 
-def copy_slot(connection: Connection, place: Place) -> tuple[str, int]:
+def copy_slot(connection: Connection, settings: ConnectionSettings) -> tuple[str, int]:
     """A temporary copy of the slot, which goes with the connection; returns its name and where it is confirmed."""
-    name = f"{place.name[:40]}_copy_{connection.info.backend_pid}"
+    name = f"{settings.name[:40]}_copy_{connection.info.backend_pid}"
     text = psycopg.sql.SQL("SELECT lsn::text FROM pg_copy_logical_replication_slot({}, {}, true)")
-    result = connection.run(text.format(place.name, name).as_string(connection))
+    result = connection.run(text.format(settings.name, name).as_string(connection))
     if result.status != ExecStatus.TUPLES_OK:
         raise psycopg.errors.error_from_result(result)
     return name, parse_lsn((result.get_value(0, 0) or b"").decode())
 
 
-def peek(looking: Connection, place: Place, slot: str, through: int, kinds: str) -> Iterator[pgoutput.Message]:
+def peek(
+    looking: Connection, settings: ConnectionSettings, slot: str, through: int, kinds: str
+) -> Iterator[pgoutput.Message]:
     """Messages of some kinds from the slot's own position on, of transactions that are committed before `through`, and
     a few more."""
     found = rows(
@@ -70,35 +72,37 @@ def peek(looking: Connection, place: Place, slot: str, through: int, kinds: str)
         "'publication_names', %s, 'messages', 'true') WHERE get_byte(data, 0) = ANY(%s::int[])",
         slot,
         lsn_text(through),
-        sql.Identifier(place.name).as_string(looking),
+        sql.Identifier(settings.name).as_string(looking),
         [ord(kind) for kind in kinds],
     )
     return (pgoutput.decode(bytes(data)) for (data,) in found)
 
 
 def commits(
-    connection: Connection, place: Place, slot: str, through: int
+    connection: Connection, settings: ConnectionSettings, slot: str, through: int
 ) -> Iterator[tuple[pgoutput.Begin, pgoutput.Commit]]:
     """The transactions that a slot would bring up to a place, without taking them from it."""
     begin = None
-    for message in peek(connection, place, slot, through, "BC"):
+    for message in peek(connection, settings, slot, through, "BC"):
         if isinstance(message, pgoutput.Begin):
             begin = message
         elif isinstance(message, pgoutput.Commit) and begin is not None and message.end_lsn <= through:
             yield begin, message
 
 
-def kept(place: Place, slot: Slot) -> Kept:
+def kept(settings: ConnectionSettings, slot: Slot) -> Kept:
     warning = ""
-    if slot.retained > place.keep.warn:
-        warning = f"the server keeps {_shown(slot.retained)} of log for the slot {place.name}: {_because(place, slot)}"
+    if slot.retained > settings.slot_limits.warn:
+        warning = (
+            f"the server keeps {_shown(slot.retained)} of log for the slot {settings.name}: {_because(settings, slot)}"
+        )
     return Kept(slot.retained, warning)
 
 
-def _because(place: Place, slot: Slot) -> str:
+def _because(settings: ConnectionSettings, slot: Slot) -> str:
     if slot.wal_status == "lost":
         return "it has been taken away, and the views must be rebuilt"
-    if slot.unconfirmed > place.keep.warn:
+    if slot.unconfirmed > settings.slot_limits.warn:
         return "views are behind, or nobody reads it"
     return "a transaction has been open for long (see pg_stat_activity and pg_prepared_xacts)"
 
@@ -115,55 +119,55 @@ class Guard:
     """Looks now and then whether the server keeps more than the limit."""
 
     def __init__(self, pool: Pool) -> None:
-        self._pool, self._place = pool, pool.place
+        self._pool, self._settings = pool, pool.settings
         self._next = 0.0
 
     def look(self) -> None:
         """Raise if it does: `SourceLost` if the views are to be rebuilt, else what ends the run."""
-        limit = self._place.keep.limit
+        limit = self._settings.slot_limits.limit
         if limit is None or time.monotonic() < self._next:
             return
         self._next = time.monotonic() + LOOK_SECONDS
         try:
             with self._pool.session() as connection:
-                slot = read_slot(connection, self._place.name)
+                slot = read_slot(connection, self._settings.name)
         except StrobeError:
             return  # another time
         if slot is not None and slot.retained > limit:
             raise self._beyond(slot, limit)
 
     def _beyond(self, slot: Slot, limit: int) -> LostGuarantee:
-        place = self._place
+        settings = self._settings
         message = (
-            f"the server keeps {_shown(slot.retained)} of log for the slot {place.name}, more than slot.limit "
-            f"({_shown(limit)}): {_because(place, slot)}"
+            f"the server keeps {_shown(slot.retained)} of log for the slot {settings.name}, more than slot.limit "
+            f"({_shown(limit)}): {_because(settings, slot)}"
         )
-        if place.keep.rebuild:
-            return place.lost(f"{message}; it is let go", rebuild=True)
-        free = f"`strobe prepare --undo {place.source}`, then `strobe prepare {place.source}`"
+        if settings.slot_limits.rebuild:
+            return settings.lost(f"{message}; it is let go", rebuild=True)
+        free = f"`strobe prepare --undo {settings.source}`, then `strobe prepare {settings.source}`"
         fix = f"Raise slot.limit and run again; or free the log by {free}, and `strobe rebuild` the views that use it."
-        return LostGuarantee(message, where=place.where, fix=fix)
+        return LostGuarantee(message, where=settings.where, fix=fix)
 
 
-def taken_away(place: Place) -> bool:
+def taken_away(settings: ConnectionSettings) -> bool:
     """Whether views are to be rebuilt because the server has not kept the log."""
-    with suppress(StrobeError), place.errors(), place.connect() as connection:
-        slot = read_slot(connection, place.name)
-        return place.keep.rebuild and slot is not None and slot.wal_status == "lost"
+    with suppress(StrobeError), settings.errors(), settings.connect() as connection:
+        slot = read_slot(connection, settings.name)
+        return settings.slot_limits.rebuild and slot is not None and slot.wal_status == "lost"
     return False
 
 
-def let_go(place: Place) -> None:
+def let_go(settings: ConnectionSettings) -> None:
     """Drop a slot that is lost or keeps more than the limit. Whoever read it may need a moment to end."""
-    limit = place.keep.limit
-    with place.errors(), place.connect() as connection:
-        slot = read_slot(connection, place.name)
+    limit = settings.slot_limits.limit
+    with settings.errors(), settings.connect() as connection:
+        slot = read_slot(connection, settings.name)
         if slot is None or (slot.wal_status != "lost" and (limit is None or slot.retained <= limit)):
             return
         retry = Retry(PG_DROP_SLOT)
         while True:
             try:
-                rows(connection, "SELECT pg_drop_replication_slot(%s)::text", place.name)
+                rows(connection, "SELECT pg_drop_replication_slot(%s)::text", settings.name)
                 return
             except psycopg.errors.ObjectInUse:
                 if not retry.again():

@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from strobe.errors import SourceUnavailable
 from strobe.messages import Position, SeenByXid
 from strobe.retry import PG_FLUSH, Retry
-from strobe.sources.postgres.catalog import Table
-from strobe.sources.postgres.connection import Connection, Place, rows
+from strobe.sources.postgres.catalog import PgTable
+from strobe.sources.postgres.connection import Connection, ConnectionSettings, rows
 from strobe.sources.postgres.pgoutput import parse_lsn
 
 PAGES = 1024
@@ -38,7 +38,7 @@ WHERE c.relkind = 'r'
 """Of the largest partition of a table; 0 where ranges of pages are not known to be read as such."""
 
 
-class Snapshot:
+class XidSnapshot:
     """`pg_current_snapshot()`, read."""
 
     def __init__(self, text: str) -> None:
@@ -53,32 +53,32 @@ class Snapshot:
         return SeenByXid(through, self.xmax, self.running)
 
 
-def end_of_log(place: Place, connection: Connection) -> int:
+def end_of_log(settings: ConnectionSettings, connection: Connection) -> int:
     """Where the log ends: everything committed so far is before it."""
     ((end, reached),) = rows(connection, "SELECT pg_current_wal_insert_lsn()::text, pg_current_wal_flush_lsn()::text")
-    return flushed(place, connection, parse_lsn(end), parse_lsn(reached))
+    return flushed(settings, connection, parse_lsn(end), parse_lsn(reached))
 
 
-def flushed(place: Place, connection: Connection, wanted: int, reached: int) -> int:
+def flushed(settings: ConnectionSettings, connection: Connection, wanted: int, reached: int) -> int:
     """Wait until the log is flushed up to a place, and see to it if nobody else does."""
     retry = Retry(PG_FLUSH)
     while reached < wanted:
         if retry.failures == 5:
-            flush(place)
+            flush(settings)
         if not retry.again():
-            raise SourceUnavailable("the server does not flush its log", where=place.where)
+            raise SourceUnavailable("the server does not flush its log", where=settings.where)
         reached = parse_lsn(str(rows(connection, "SELECT pg_current_wal_flush_lsn()::text")[0][0]))
     return wanted
 
 
-def flush(place: Place) -> None:
+def flush(settings: ConnectionSettings) -> None:
     """A commit of our own flushes everything before it. Its message is in the log only, and nobody reads it."""
-    with place.errors(), place.connect() as connection, connection.transaction():
+    with settings.errors(), settings.connect() as connection, connection.transaction():
         connection.execute("SET LOCAL synchronous_commit = 'local'")
         connection.execute("SELECT pg_logical_emit_message(true, 'strobe', '')")
 
 
-def page_ranges(connection: Connection, table: Table, most: int) -> list[int]:
+def page_ranges(connection: Connection, table: PgTable, most: int) -> list[int]:
     ((found,),) = rows(connection, _PAGES, table.id, table.id)
     pages = int(found or 0)
     count = max(1, min(most, pages // PAGES))

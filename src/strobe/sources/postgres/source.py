@@ -25,19 +25,19 @@ from strobe.messages import Position, Transaction
 from strobe.retry import PG_WRITERS, Retry
 from strobe.sources.base import Finding, Kept, Reader, Source, SourceContext
 from strobe.sources.net_changes import remove_files
-from strobe.sources.postgres.catalog import Table, read_tables, read_types, usable_table
+from strobe.sources.postgres.catalog import PgTable, read_tables, read_types, usable_table
 from strobe.sources.postgres.connection import (
     STARTED,
     Connection,
-    Keep,
-    Place,
+    ConnectionSettings,
     Pool,
+    SlotLimits,
     identifier,
     literal,
     object_name,
     rows,
 )
-from strobe.sources.postgres.definition_watch import Definitions, unpublished
+from strobe.sources.postgres.definition_watch import DefinitionWatch, unpublished
 from strobe.sources.postgres.pgoutput import lsn_text, parse_lsn
 from strobe.sources.postgres.position import parse, passes, position_at
 from strobe.sources.postgres.preflight import check
@@ -54,39 +54,39 @@ PREPARE_SECONDS = 60.0
 
 
 class PostgresSource(Source):
-    def __init__(self, place: Place) -> None:
-        self.name = place.source
-        self._place = place
-        self._pool = Pool(place)
+    def __init__(self, settings: ConnectionSettings) -> None:
+        self.name = settings.source
+        self.settings = settings
+        self._pool = Pool(settings)
         self._slots = Slots()
         self._guard = Guard(self._pool)
         self._durable = 0
         self._history = ""
         """Which server's, and which of its timelines, as first seen."""
         self._focus: Mapping[str, Collection[str]] | None = None
-        self._tables: dict[str, Table] = {}
+        self._tables: dict[str, PgTable] = {}
         """As they were when the views were made; a change of what is used stops the stream."""
-        self._answering: dict[str, Table] = {}
+        self._answering: dict[str, PgTable] = {}
 
     @classmethod
     def from_config(cls, name: str, config: Any, context: SourceContext) -> PostgresSource:
         limits, slot = config.limits, config.slot
         return cls(
-            Place(
+            ConnectionSettings(
                 name,
                 config.dsn,
                 config.schema_name,
                 object_name(context.project, name),
                 limits.connections,
                 limits.statement_timeout.total_seconds(),
-                Keep(slot.warn, slot.limit, slot.beyond == "rebuild"),
+                SlotLimits(slot.warn, slot.limit, slot.beyond == "rebuild"),
             )
         )
 
     def schemas(self) -> tuple[RelationSchema, ...]:
         """Tables with their columns of supported types; other columns are left out."""
         with self._pool.session() as connection:
-            self._tables = read_tables(connection, self._place)
+            self._tables = read_tables(connection, self.settings)
         return tuple(t.relation(self.name) for t in self._tables.values() if t.offered)
 
     def focus(self, columns: Mapping[str, Collection[str]]) -> None:
@@ -94,34 +94,34 @@ class PostgresSource(Source):
 
     def beside(self, other: Source) -> None:
         """A slot serves one connection: whoever comes second reads a copy of it."""
-        if isinstance(other, PostgresSource) and other._place.name == self._place.name:
+        if isinstance(other, PostgresSource) and other.settings.name == self.settings.name:
             self._slots = other._slots
 
     def check(self, relations: Sequence[str]) -> list[Finding]:
         try:
             with self._pool.session() as connection:
-                return list(check(connection, self._place, relations))
+                return list(check(connection, self.settings, relations))
         except StrobeError as error:
-            return [Finding("error", error.where or self._place.where, error.message, error.fix)]
+            return [Finding("error", error.where or self.settings.where, error.message, error.fix)]
 
     # Preparing.
 
     def prepare_script(self, relations: Sequence[str]) -> list[str]:
         with self._pool.session() as connection:
-            prepared = read_prepared(connection, self._place)
-            statements = publication_statements(connection, self._place, relations, prepared)
+            prepared = read_prepared(connection, self.settings)
+            statements = publication_statements(connection, self.settings, relations, prepared)
             if prepared.slot is None:
-                name = literal(self._place.name, connection)
+                name = literal(self.settings.name, connection)
                 statements.append(f"SELECT pg_create_logical_replication_slot({name}, 'pgoutput')")
         return statements
 
     def prepare(self, relations: Sequence[str]) -> None:
         with self._pool.session() as connection:
-            prepared = read_prepared(connection, self._place)
-            statements = publication_statements(connection, self._place, relations, prepared)
+            prepared = read_prepared(connection, self.settings)
+            statements = publication_statements(connection, self.settings, relations, prepared)
         if not statements and prepared.slot:
             return
-        with self._place.errors(), self._place.connect(timeout=PREPARE_SECONDS) as connection:
+        with self.settings.errors(), self.settings.connect(timeout=PREPARE_SECONDS) as connection:
             for statement in statements:
                 self._execute(connection, statement)
             if prepared.slot is None:
@@ -136,25 +136,25 @@ class PostgresSource(Source):
         except psycopg.errors.InsufficientPrivilege as error:
             raise UserError(
                 f"the role may not do this: {error.diag.message_primary}",
-                where=self._place.where,
+                where=self.settings.where,
                 fix=f"Let the owner of the tables run: {statement}; then `strobe prepare {self.name}` again.",
             ) from None
 
     def _create_slot(self, connection: Connection) -> None:
-        name = literal(self._place.name, connection)
+        name = literal(self.settings.name, connection)
         try:
             self._execute(connection, f"SELECT pg_create_logical_replication_slot({name}, 'pgoutput')")
         except psycopg.errors.QueryCanceled:
             raise SourceUnavailable(
                 f"the slot was not ready within {PREPARE_SECONDS:.0f} s: it waits for transactions that are open",
-                where=self._place.where,
+                where=self.settings.where,
                 fix="Run `strobe prepare` again when they have ended; pg_stat_activity shows them.",
             ) from None
 
     def _wait_for_writers(self, connection: Connection, relations: Sequence[str]) -> None:
         """What a transaction wrote before its table was published is not in the stream, even if it commits later:
         it has to end before anything is read from the table."""
-        tables = read_tables(connection, self._place)
+        tables = read_tables(connection, self.settings)
         ids = [tables[relation].id for relation in relations]
         writers = (
             "SELECT DISTINCT virtualtransaction FROM pg_locks WHERE locktype = 'relation' AND granted"
@@ -166,10 +166,10 @@ class PostgresSource(Source):
         while before & set(rows(connection, writers, ids)):
             if not retry.again():
                 listed = ", ".join(tables[relation].sql for relation in relations)
-                connection.execute(f"ALTER PUBLICATION {identifier(self._place.name)} DROP TABLE {listed}")
+                connection.execute(f"ALTER PUBLICATION {identifier(self.settings.name)} DROP TABLE {listed}")
                 raise SourceUnavailable(
                     f"transactions that write to {listed} have been open for {PG_WRITERS.seconds:.0f} s",
-                    where=self._place.where,
+                    where=self.settings.where,
                     fix="Run `strobe prepare` again when they have ended; pg_stat_activity shows them.",
                 )
 
@@ -177,22 +177,22 @@ class PostgresSource(Source):
         self._guard.look()
 
     def renew(self) -> None:
-        if self._place.keep.rebuild:
-            let_go(self._place)
-            with self._place.errors(), self._place.connect(timeout=PREPARE_SECONDS) as connection:
-                if read_slot(connection, self._place.name) is None:
+        if self.settings.slot_limits.rebuild:
+            let_go(self.settings)
+            with self.settings.errors(), self.settings.connect(timeout=PREPARE_SECONDS) as connection:
+                if read_slot(connection, self.settings.name) is None:
                     self._create_slot(connection)
 
     def undo(self) -> list[str]:
         taken = []
-        with self._place.errors(), self._place.connect(timeout=PREPARE_SECONDS) as connection:
-            prepared = read_prepared(connection, self._place)
+        with self.settings.errors(), self.settings.connect(timeout=PREPARE_SECONDS) as connection:
+            prepared = read_prepared(connection, self.settings)
             if prepared.slot is not None:
-                self._execute(connection, f"SELECT pg_drop_replication_slot({literal(self._place.name, connection)})")
-                taken.append(f"replication slot {self._place.name}")
+                self._execute(connection, f"SELECT pg_drop_replication_slot({literal(self.settings.name, connection)})")
+                taken.append(f"replication slot {self.settings.name}")
             if prepared.publication is not None:
-                self._execute(connection, f"DROP PUBLICATION {identifier(self._place.name)}")
-                taken.append(f"publication {self._place.name}")
+                self._execute(connection, f"DROP PUBLICATION {identifier(self.settings.name)}")
+                taken.append(f"publication {self.settings.name}")
         return taken
 
     # Positions.
@@ -200,7 +200,7 @@ class PostgresSource(Source):
     def identity(self) -> str:
         with self._pool.session() as connection:
             self._slot(connection)
-            return f"postgres:{self._same_history(connection)}:{self._place.name}"
+            return f"postgres:{self._same_history(connection)}:{self.settings.name}"
 
     def _same_history(self, connection: Connection) -> str:
         ((system, timeline, database),) = rows(
@@ -212,52 +212,54 @@ class PostgresSource(Source):
         found = f"{system}:{int(timeline, 16)}:{database}"
         self._history = self._history or found
         if found != self._history:
-            raise self._place.lost(
+            raise self.settings.lost(
                 f"this is another server or another timeline than before (it was {self._history}, it is {found})"
             )
         return found
 
     def _slot(self, connection: Connection) -> Slot:
-        slot = read_slot(connection, self._place.name)
+        slot = read_slot(connection, self.settings.name)
         if slot is None:
-            raise self._place.not_prepared("the database is not prepared: there is no replication slot")
+            raise self.settings.not_prepared("the database is not prepared: there is no replication slot")
         return slot
 
     def position(self, text: str) -> Position:
         try:
             return parse(text)
         except ValueError:
-            raise UserError(f"{text!r} is not a position in a PostgreSQL log", where=self._place.where) from None
+            raise UserError(f"{text!r} is not a position in a PostgreSQL log", where=self.settings.where) from None
 
     def now(self) -> Position:
         with self._pool.session() as connection:
             self._slot(connection)
-            return position_at(end_of_log(self._place, connection))
+            return position_at(end_of_log(self.settings, connection))
 
     def verify(self, position: Position) -> None:
         with self._pool.session() as connection:
-            prepared = read_prepared(connection, self._place)
+            prepared = read_prepared(connection, self.settings)
             if prepared.slot is None or prepared.publication is None:
-                raise self._place.lost(f"{prepared.missing}: changes after position {position.text} may be gone")
+                raise self.settings.lost(f"{prepared.missing}: changes after position {position.text} may be gone")
             self._reaches(connection, prepared.slot, position)
 
     def _reaches(self, connection: Connection, slot: Slot, position: Position) -> None:
         """A slot would silently start further on, and the log of a restored server may pass the same places."""
-        place = self._place
+        settings = self.settings
         if slot.wal_status == "lost":
-            raise place.lost("the server has taken away log that the slot needed", rebuild=place.keep.rebuild)
+            raise settings.lost(
+                "the server has taken away log that the slot needed", rebuild=settings.slot_limits.rebuild
+            )
         if position.order[0] < slot.confirmed:
             confirmed = lsn_text(slot.confirmed)
-            raise place.lost(
-                f"the slot {place.name} begins at {confirmed}, after position {position.text}: it was made anew, or "
+            raise settings.lost(
+                f"the slot {settings.name} begins at {confirmed}, after position {position.text}: it was made anew, or "
                 "somebody else has read it"
             )
         ((end,),) = rows(connection, "SELECT pg_current_wal_insert_lsn()::text")
         if parse_lsn(end) < position.order[0]:
-            raise place.lost(f"the log ends at {end}, before position {position.text}: the server was restored")
-        with place.connect(timeout=0) as looking:
-            if not passes(looking, place, *copy_slot(looking, place), position):
-                raise place.lost(f"the log has other transactions before position {position.text}: it was restored")
+            raise settings.lost(f"the log ends at {end}, before position {position.text}: the server was restored")
+        with settings.connect(timeout=0) as looking:
+            if not passes(looking, settings, *copy_slot(looking, settings), position):
+                raise settings.lost(f"the log has other transactions before position {position.text}: it was restored")
 
     # The stream.
 
@@ -267,13 +269,13 @@ class PostgresSource(Source):
         with self._pool.session() as connection:
             watched = self._watched(connection)
         visible = Visible(self._pool)
-        definitions = Definitions(self._pool, watched)
+        definitions = DefinitionWatch(self._pool, watched)
 
         def check(slot: str, started: str) -> None:
             self._check_stream(after, slot, started)
 
         with Stream(
-            self._place,
+            self.settings,
             after,
             stops,
             watched,
@@ -302,11 +304,11 @@ class PostgresSource(Source):
         with self._pool.session() as connection:
             if rows(connection, STARTED) != [(started,)]:
                 connection.close()
-                raise SourceUnavailable("connections lead to different servers", where=self._place.where)
+                raise SourceUnavailable("connections lead to different servers", where=self.settings.where)
             self._same_history(connection)
             found = read_slot(connection, slot)
             if found is None:
-                raise self._place.lost(f"the slot {slot} is gone")
+                raise self.settings.lost(f"the slot {slot} is gone")
             self._reaches(connection, found, after)
         self._pool.started = started
 
@@ -314,7 +316,7 @@ class PostgresSource(Source):
         xid = None if arrived.xid is None else visible.widen(arrived.xid)
         return Transaction(
             self.name,
-            position_at(arrived.end, arrived.mark),
+            position_at(arrived.end, arrived.fingerprint),
             arrived.changes,
             arrived.committed_at,
             arrived.part_of,
@@ -325,21 +327,21 @@ class PostgresSource(Source):
     def _watched(self, connection: Connection) -> dict[int, Watched]:
         """The tables that are used, by their ids."""
         if not self._tables:
-            self._tables = read_tables(connection, self._place)
-        published = read_prepared(connection, self._place).publication or frozenset()
+            self._tables = read_tables(connection, self.settings)
+        published = read_prepared(connection, self.settings).publication or frozenset()
         missing = set(self._focus or ()) - published
         if missing:
-            raise unpublished(self._place, *sorted(missing))
+            raise unpublished(self.settings, *sorted(missing))
         found = {}
         for name in self._focus if self._focus is not None else published:
-            table = usable_table(self._place, self._tables, name)
+            table = usable_table(self.settings, self._tables, name)
             used = {c.name for c in table.offered} if self._focus is None else set(self._focus[name])
             key = () if table.images else table.relation(self.name).key
             used |= set(key)
             types = {c.name: c.type for c in table.offered if c.name in used}
-            place = (table.schema, table.table)
+            qualified = (table.schema, table.table)
             declared = {c.name: c.declared for c in table.offered if c.name in used}
-            found[table.id] = Watched(name, types, key, table.images, table.sql, place, declared)
+            found[table.id] = Watched(name, types, key, table.images, table.sql, qualified, declared)
         return found
 
     def _types(self, wanted: set[tuple[int, int]]) -> Mapping[tuple[int, int], PgType]:
@@ -348,8 +350,8 @@ class PostgresSource(Source):
 
     def kept(self) -> Kept | None:
         with self._pool.session() as connection:
-            slot = read_slot(connection, self._place.name)
-        return None if slot is None else kept(self._place, slot)
+            slot = read_slot(connection, self.settings.name)
+        return None if slot is None else kept(self.settings, slot)
 
     def discard(self, through: Position) -> None:
         """The stream tells the slot; without one the slot is moved on directly."""
@@ -358,21 +360,21 @@ class PostgresSource(Source):
             return
         try:
             with self._pool.session() as connection:
-                slot = read_slot(connection, self._place.name)
+                slot = read_slot(connection, self.settings.name)
                 if slot is not None and not slot.active and slot.confirmed < through.order[0]:
                     rows(
                         connection,
                         "SELECT pg_replication_slot_advance(%s, %s::pg_lsn)::text",
-                        self._place.name,
+                        self.settings.name,
                         lsn_text(through.order[0]),
                     )
         except StrobeError:
             return  # another time
 
     def parts(self, through: Position) -> frozenset[str]:
-        with self._place.errors(), self._place.connect(timeout=0) as looking:
-            slot, _ = copy_slot(looking, self._place)
-            return frozenset(parts_before(looking, self._place, slot, through.order[0]))
+        with self.settings.errors(), self.settings.connect(timeout=0) as looking:
+            slot, _ = copy_slot(looking, self.settings)
+            return frozenset(parts_before(looking, self.settings, slot, through.order[0]))
 
     def reader(self, *, at_a_position: bool = False) -> Reader:
         return PostgresReader(self._pool, self._answering, at_a_position=at_a_position)

@@ -25,12 +25,12 @@ from strobe.messages import Position
 from strobe.retry import PG_SLOT_IN_USE, PG_VISIBLE, Retry
 from strobe.sources.net_changes import ROWS, remove_files
 from strobe.sources.postgres import pgoutput
-from strobe.sources.postgres.connection import STARTED, Connection, Place, Pool, identifier, rows
+from strobe.sources.postgres.connection import STARTED, Connection, ConnectionSettings, Pool, identifier, rows
 from strobe.sources.postgres.pgoutput import lsn_text, widen
-from strobe.sources.postgres.position import mark_of
+from strobe.sources.postgres.position import fingerprint_of
 from strobe.sources.postgres.slot import copy_slot, taken_away
-from strobe.sources.postgres.snapshot import Snapshot
-from strobe.sources.postgres.transaction_builder import Arrived, Assembly, Watched
+from strobe.sources.postgres.snapshot import XidSnapshot
+from strobe.sources.postgres.transaction_builder import Arrived, TransactionBuilder, Watched
 from strobe.sources.postgres.values import PgType
 
 WAITING = 200
@@ -68,7 +68,7 @@ class Slots:
 class Stream(threading.Thread):
     def __init__(
         self,
-        place: Place,
+        settings: ConnectionSettings,
         after: Position,
         stops: Sequence[Position],
         watched: Mapping[int, Watched],
@@ -84,13 +84,13 @@ class Stream(threading.Thread):
 
         `check` is called as soon as the slot is held, when nobody else can move it on any more, with the slot's name
         and when the server was started that it is on."""
-        super().__init__(name=f"stream-{place.source}", daemon=True)
-        self._place = place
+        super().__init__(name=f"stream-{settings.source}", daemon=True)
+        self._settings = settings
         self._after = after.order[0]
-        self._mark = mark_of(after)
+        self._fingerprint = fingerprint_of(after)
         self._stops = sorted({stop.order[0] for stop in stops if after < stop})
         self._check = check
-        self._assembly = Assembly(place, watched, types, spill)
+        self._builder = TransactionBuilder(settings, watched, types, spill)
         self._durable = durable
         self._slots = slots
         self._guard = guard
@@ -132,27 +132,27 @@ class Stream(threading.Thread):
         connection: Connection | None = None
         self._own = self._slots.take()
         try:
-            connection = self._place.connect(replication=True)
-            with self._place.errors():
+            connection = self._settings.connect(replication=True)
+            with self._settings.errors():
                 self._begin(connection)
                 self._read(connection)
         except BaseException as error:  # raised where the transactions are taken
             self._put(connection, error)
         finally:
-            self._assembly.forget()
+            self._builder.forget()
             if connection is not None:
                 connection.close()
             if self._own:
                 self._slots.leave()
 
     def _begin(self, connection: Connection) -> None:
-        name = self._place.name
+        name = self._settings.name
         if not self._own:
             name = self._copy(connection)
         started = (connection.run(STARTED).get_value(0, 0) or b"").decode()
         statement = (
             f"START_REPLICATION SLOT {identifier(name)} LOGICAL {lsn_text(self._after)} "
-            f"(proto_version '1', publication_names '{identifier(self._place.name)}', messages 'true')"
+            f"(proto_version '1', publication_names '{identifier(self._settings.name)}', messages 'true')"
         )
         retry = Retry(PG_SLOT_IN_USE, self._ending.wait)
         while True:
@@ -166,19 +166,19 @@ class Stream(threading.Thread):
 
     def _copy(self, connection: Connection) -> str:
         try:
-            return copy_slot(connection, self._place)[0]
+            return copy_slot(connection, self._settings)[0]
         except psycopg.errors.UndefinedObject as error:
             raise self._refused(error) from None
 
     def _refused(self, error: psycopg.Error) -> BaseException:
         if isinstance(error, psycopg.errors.ObjectInUse):
             fix = "Another coordinator may be reading it; the slot belongs to one project."
-            return SourceUnavailable(f"the slot {self._place.name} is in use", where=self._place.where, fix=fix)
+            return SourceUnavailable(f"the slot {self._settings.name} is in use", where=self._settings.where, fix=fix)
         if isinstance(error, psycopg.errors.UndefinedObject):
-            return self._place.lost(f"the slot {self._place.name} is gone")
+            return self._settings.lost(f"the slot {self._settings.name} is gone")
         if isinstance(error, psycopg.errors.ObjectNotInPrerequisiteState):
-            return self._place.lost(
-                f"the slot {self._place.name} cannot be read any more: {error}", rebuild=taken_away(self._place)
+            return self._settings.lost(
+                f"the slot {self._settings.name} cannot be read any more: {error}", rebuild=taken_away(self._settings)
             )
         return error
 
@@ -200,7 +200,7 @@ class Stream(threading.Thread):
                 self._tell(connection)
             if time.monotonic() > self._heard_at + SILENCE_SECONDS:
                 message = f"the server has been silent for {SILENCE_SECONDS:.0f} s"
-                raise SourceUnavailable(message, where=self._place.where)
+                raise SourceUnavailable(message, where=self._settings.where)
             wait = PROGRESS_SECONDS if self._passed is not None else 0.1
             if select.select([pgconn.socket], [], [], wait)[0]:
                 pgconn.consume_input()
@@ -210,23 +210,25 @@ class Stream(threading.Thread):
         if result is not None and result.status == ExecStatus.FATAL_ERROR:
             error = psycopg.errors.error_from_result(result)
             if isinstance(error, (psycopg.errors.UndefinedObject, psycopg.errors.UndefinedFile)):
-                return self._place.lost(f"the log cannot be read any more: {error}", rebuild=taken_away(self._place))
+                return self._settings.lost(
+                    f"the log cannot be read any more: {error}", rebuild=taken_away(self._settings)
+                )
             return error
-        return SourceUnavailable("the server ended the change stream", where=self._place.where)
+        return SourceUnavailable("the server ended the change stream", where=self._settings.where)
 
     def _frame(self, connection: Connection, data: bytes) -> None:
         frame = pgoutput.frame(data)
         if isinstance(frame, pgoutput.KeepAlive):
-            if not self._assembly.open:
+            if not self._builder.open:
                 self._reached(frame.end)
             if frame.reply:
                 self._tell(connection)
             return
-        arrived = self._assembly.receive(pgoutput.decode(frame.payload), len(frame.payload))
+        arrived = self._builder.receive(pgoutput.decode(frame.payload), len(frame.payload))
         if arrived is None:
             return
         self._stop_before(connection, arrived.end)
-        self._mark = arrived.mark
+        self._fingerprint = arrived.fingerprint
         if arrived.told:
             self._passed = None
             self._received = max(self._received, arrived.end)
@@ -244,12 +246,12 @@ class Stream(threading.Thread):
         if self._passed is not None and time.monotonic() >= self._passed_at + PROGRESS_SECONDS:
             passed, self._passed, self._passed_at = self._passed, None, time.monotonic()
             self._stop_before(connection, passed)
-            self._arrive(connection, Arrived(passed, self._mark))
+            self._arrive(connection, Arrived(passed, self._fingerprint))
 
     def _stop_before(self, connection: Connection, end: int) -> None:
         """Report the stops before a place, each with the transaction that was the last one by then."""
         while self._stops and self._stops[0] < end:
-            self._put(connection, Arrived(self._stops.pop(0), self._mark))
+            self._put(connection, Arrived(self._stops.pop(0), self._fingerprint))
 
     def _arrive(self, connection: Connection, arrived: Arrived) -> None:
         if self._stops and self._stops[0] == arrived.end:
@@ -305,9 +307,9 @@ class Visible:
         self._pool = pool
         self._last = self._look()
 
-    def _look(self) -> Snapshot:
+    def _look(self) -> XidSnapshot:
         with self._pool.session() as connection:
-            return Snapshot(str(rows(connection, "SELECT pg_current_snapshot()::text")[0][0]))
+            return XidSnapshot(str(rows(connection, "SELECT pg_current_snapshot()::text")[0][0]))
 
     def widen(self, xid: int) -> int:
         return widen(xid, self._last.xmax)

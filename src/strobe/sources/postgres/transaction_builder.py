@@ -17,9 +17,9 @@ from strobe.messages import GlobalTransaction
 from strobe.sources.global_transactions import global_transaction
 from strobe.sources.net_changes import NetChange, NetChanges
 from strobe.sources.postgres import pgoutput
-from strobe.sources.postgres.connection import Connection, Place
+from strobe.sources.postgres.connection import Connection, ConnectionSettings
 from strobe.sources.postgres.pgoutput import UNCHANGED, RelationInfo, Tuple
-from strobe.sources.postgres.position import Mark
+from strobe.sources.postgres.position import LogFingerprint
 from strobe.sources.postgres.slot import peek
 from strobe.sources.postgres.values import Decode, PgType, decoder, unfit
 
@@ -37,7 +37,7 @@ class Watched:
     key: tuple[str, ...]
     images: bool
     sql: str
-    place: tuple[str, str]
+    qualified: tuple[str, str]
     """Its schema and its name there."""
     declared: Mapping[str, str]
     """The columns' types, as the server writes them."""
@@ -48,7 +48,7 @@ class Arrived:
     """A whole transaction, or (without xid) the news that everything up to `end` has come."""
 
     end: int
-    mark: Mark | None = None
+    fingerprint: LogFingerprint | None = None
     """The last transaction that had come by then."""
     xid: int | None = None
     committed_at: datetime | None = None
@@ -67,18 +67,18 @@ class Arrived:
         return sum(len(rows) for rows in (*self.changes.values(), *self.gone.values()) if isinstance(rows, Bag))
 
 
-class Assembly:
+class TransactionBuilder:
     """Puts transactions together from messages."""
 
     def __init__(
         self,
-        place: Place,
+        settings: ConnectionSettings,
         watched: Mapping[int, Watched],
         types: Callable[[set[tuple[int, int]]], Mapping[tuple[int, int], PgType]],
         spill: Path | None = None,
     ) -> None:
-        self._place, self._watched, self._types = place, watched, types
-        self._relations: dict[int, Rows | None] = {}
+        self._settings, self._watched, self._types = settings, watched, types
+        self._relations: dict[int, ChangeDecoder | None] = {}
         self._begin: pgoutput.Begin | None = None
         self._nets = NetChanges(spill)
         self._parts: dict[GlobalTransaction, None] = {}
@@ -108,30 +108,30 @@ class Assembly:
                 self._nets.grew(size)
         elif isinstance(message, pgoutput.Truncate):
             self._truncate(message)
-        elif isinstance(message, pgoutput.Emitted) and (part := named_by(message, self._place)):
+        elif isinstance(message, pgoutput.Emitted) and (part := named_by(message, self._settings)):
             self._parts[part] = None
         return None
 
     def _commit(self, message: pgoutput.Commit) -> Arrived:
         begin, self._begin = self._begin, None
         if begin is None:
-            raise BrokenInvariant("a commit came without its beginning", where=self._place.where)
+            raise BrokenInvariant("a commit came without its beginning", where=self._settings.where)
         changes, gone = self._nets.take()
-        parts, mark = tuple(self._parts), Mark.of(message)
-        return Arrived(message.end_lsn, mark, begin.xid, message.committed_at, changes, gone, parts)
+        parts, fingerprint = tuple(self._parts), LogFingerprint.of(message)
+        return Arrived(message.end_lsn, fingerprint, begin.xid, message.committed_at, changes, gone, parts)
 
     def _truncate(self, message: pgoutput.Truncate) -> None:
         emptied = [rows.watched.name for n in message.relations if (rows := self._relations.get(n)) is not None]
         if emptied:
             what = f"table {', '.join(emptied)} was emptied by TRUNCATE, which Strobe cannot follow"
             fix = "Rebuild the views that use it: `strobe rebuild VIEW`."
-            raise self._place.table_lost(what, *emptied, fix=fix)
+            raise self._settings.table_lost(what, *emptied, fix=fix)
 
-    def _rows(self, info: RelationInfo) -> Rows | None:
+    def _rows(self, info: RelationInfo) -> ChangeDecoder | None:
         watched = self._watched.get(info.id)
         if watched is None:
             return None
-        if (info.schema, info.name) != watched.place:
+        if (info.schema, info.name) != watched.qualified:
             raise self._altered(watched, "it was renamed")
         types = self._types({(c.type, c.modifier) for c in info.columns})
         there = {c.name: types[c.type, c.modifier] for c in info.columns}
@@ -146,18 +146,18 @@ class Assembly:
             named = {c.name for c in info.columns if c.key}
             if not set(watched.key) <= named:
                 raise self._altered(watched, f"old rows are no longer named by its key ({', '.join(watched.key)})")
-        return Rows(self._place, watched, info)
+        return ChangeDecoder(self._settings, watched, info)
 
     def _altered(self, watched: Watched, what: str) -> RelationLost:
-        return self._place.table_lost(f"table {watched.name} was altered: {what}", watched.name)
+        return self._settings.table_lost(f"table {watched.name} was altered: {what}", watched.name)
 
 
-class Rows:
+class ChangeDecoder:
     """Decodes the changes of one table, as it was described last."""
 
-    def __init__(self, place: Place, watched: Watched, info: RelationInfo) -> None:
+    def __init__(self, settings: ConnectionSettings, watched: Watched, info: RelationInfo) -> None:
         self.watched = watched
-        self._place = place
+        self._settings = settings
         names = [c.name for c in info.columns]
         self._columns = tuple(watched.types)
         self._spark = {name: canonical_ddl(type_.spark or "") for name, type_ in watched.types.items()}
@@ -186,7 +186,7 @@ class Rows:
 
     @property
     def _where(self) -> str:
-        return f"{self._place.where}, table {self.watched.name}"
+        return f"{self._settings.where}, table {self.watched.name}"
 
     def _row(self, values: Tuple, old: Tuple | None = None) -> Row:
         found: list[Any] = []
@@ -215,11 +215,11 @@ class Rows:
         found = unfit(self._where, column, self.watched.types[column], value, reason)
         fix = "Change the value, or leave the column out of the views; then `strobe rebuild` those that use the table."
         return RelationLost(
-            found.message, source=self._place.source, relations=[self.watched.name], where=found.where, fix=fix
+            found.message, source=self._settings.source, relations=[self.watched.name], where=found.where, fix=fix
         )
 
     def _out_of_line(self, column: str) -> RelationLost:
-        return self._place.table_lost(
+        return self._settings.table_lost(
             f"a long value of column {column} was left alone by an update, and is not in the log",
             self.watched.name,
             fix=f"Run: ALTER TABLE {self.watched.sql} REPLICA IDENTITY FULL; then `strobe rebuild` the views that use "
@@ -227,21 +227,21 @@ class Rows:
         )
 
 
-def named_by(message: pgoutput.Emitted, place: Place) -> GlobalTransaction | None:
+def named_by(message: pgoutput.Emitted, settings: ConnectionSettings) -> GlobalTransaction | None:
     """The global transaction that a message in the log names, if that is what it is for."""
     if not message.transactional or message.prefix != PREFIX:
         return None
-    return global_transaction(message.content.decode(errors="replace"), place.source)
+    return global_transaction(message.content.decode(errors="replace"), settings.source)
 
 
-def parts_before(looking: Connection, place: Place, slot: str, through: int) -> Iterator[str]:
+def parts_before(looking: Connection, settings: ConnectionSettings, slot: str, through: int) -> Iterator[str]:
     """The global transactions with a part in the log between the slot's position and another."""
     named: list[str] = []
-    for message in peek(looking, place, slot, through, "BMC"):
+    for message in peek(looking, settings, slot, through, "BMC"):
         if isinstance(message, pgoutput.Begin):
             named = []
         elif isinstance(message, pgoutput.Emitted):
             with suppress(LostGuarantee):  # views that are past it have been rebuilt since
-                named += [part.id for part in [named_by(message, place)] if part]
+                named += [part.id for part in [named_by(message, settings)] if part]
         elif isinstance(message, pgoutput.Commit) and message.end_lsn <= through:
             yield from named

@@ -1,0 +1,171 @@
+"""Where blocks end: which views are cut together, and when.
+
+Strong managers work through the updates between two cuts and send one action list for them. Lists of two views that
+cover one row of the view-update table must end at the same cut: otherwise they overlap in a chain that never closes.
+
+*Together.* With `order: source` all rows of a source are tied, and so a group has one component. With `order: views`
+only the rows that share a view are: views that share a relation are one component, and have cuts of their own. A
+transaction that concerns several components, and a global one whose parts do, ties these until it has been applied;
+then each goes its own way again.
+
+*When.* As soon as the views' freshness allows another commit, the block before has been merged, and no commit is left
+waiting: so under load blocks grow by themselves. Blocks of complete-N views end after every N transactions, whenever
+they come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from strobe.algebra.connected import connected
+from strobe.algebra.view import View
+from strobe.messages import Cut, Rel
+
+
+class Table(Protocol):
+    """What is asked of the view-update table."""
+
+    def holds(self, number: int) -> bool:
+        """Whether this row has not been applied."""
+        ...
+
+    def open_through(self, number: int, views: Collection[str] | None = None) -> bool:
+        """Whether a row up to this one, which concerns one of these views, has not been applied."""
+        ...
+
+
+class Component:
+    """Views whose blocks end together, the last row for them, and where and when their last block ended."""
+
+    def __init__(self, views: Collection[str]) -> None:
+        self.views = frozenset(views)
+        self.arrived = 0
+        self.cut = 0
+        self.cut_at = float("-inf")
+
+    @property
+    def uncut(self) -> bool:
+        """Whether anything has arrived since the last cut."""
+        return self.arrived > self.cut
+
+
+def components(views: Mapping[str, View]) -> tuple[Component, ...]:
+    """The views of a group, in components that share no relation."""
+    used = {name: [relation.id for relation in view.relations] for name, view in views.items()}
+    return tuple(Component(found) for found in connected(used))
+
+
+@dataclass
+class _Tie:
+    rows: set[int]
+    global_ids: set[str]
+    views: set[str]
+
+
+class Ties:
+    """Components that are tied by rows which wait."""
+
+    def __init__(self, of: Collection[Component]) -> None:
+        self._components = tuple(of)
+        self._ties: list[_Tie] = []
+
+    def arrive(self, rel: Rel) -> None:
+        if len(self._components) == 1:
+            self._components[0].arrived = rel.number
+            return
+        concerned = {component for component in self._components if not component.views.isdisjoint(rel.views)}
+        for component in concerned:
+            component.arrived = rel.number
+        ids = {part.id for part in rel.part_of}
+        tie = next((tie for tie in self._ties if tie.global_ids & ids), None)
+        if tie is not None:
+            tie.rows.add(rel.number)
+            tie.global_ids |= ids
+            tie.views |= rel.views
+        elif len(concerned) > 1 or ids:
+            self._ties.append(_Tie({rel.number}, ids, set(rel.views)))
+
+    def together(self, waits: Callable[[int], bool]) -> list[list[Component]]:
+        """All components, those that are tied in one list; `waits` tells of a row whether it has not been applied."""
+        self._ties = [tie for tie in self._ties if any(map(waits, tie.rows))]
+        places = connected({i: c.views for i, c in enumerate(self._components)}, [tie.views for tie in self._ties])
+        return [[self._components[i] for i in sorted(place)] for place in places]
+
+
+class Blocks:
+    """The blocks of one group of views."""
+
+    def __init__(
+        self,
+        views: Mapping[str, View],
+        table: Table,
+        *,
+        pace: int = 0,
+        apart: bool = False,
+        freshness: Mapping[str, float] | None = None,
+    ) -> None:
+        """A block ends after `pace` transactions (complete-N), or, with 0, whenever it suits. With `apart`, blocks end
+        together only where they must; with a pace, all of them do. `freshness` is, in seconds, how often each view
+        wants a commit."""
+        self.components = components(views) if apart and not pace else (Component(views),)
+        self.pace = pace
+        self.arrived = 0
+        """The number of the last row."""
+        self._table = table
+        self._freshness = freshness or {}
+        self._ties = Ties(self.components)
+        self._rows = 0
+
+    def arrive(self, rel: Rel) -> None:
+        self.arrived = rel.number
+        self._rows += not rel.empty
+        self._ties.arrive(rel)
+
+    @property
+    def uncut(self) -> bool:
+        """Whether anything has arrived since the last cut."""
+        return any(component.uncut for component in self.components)
+
+    @property
+    def full(self) -> bool:
+        """Whether a block of complete-N has its N rows."""
+        return self.pace > 0 and self._rows >= self.pace
+
+    def together(self) -> list[list[Component]]:
+        """The components, with those in one list that must have their next cut in common."""
+        return self._ties.together(self._table.holds)
+
+    def open(self, component: Component) -> bool:
+        """Whether anything of its last block has not been applied."""
+        whom = None if len(self.components) == 1 else component.views
+        return self._table.open_through(component.cut, whom)
+
+    def due(self, now: float, at_work: Callable[[str], bool], waiting: int = 0) -> list[list[Component]]:
+        """The components whose blocks are to end now; `at_work` tells of a view whether its last block may still bring
+        something by itself, `waiting` is how many commits are not on their way yet."""
+        if self.pace or waiting or not self.uncut:
+            return []
+        return [
+            tied
+            for tied in self.together()
+            if any(component.uncut for component in tied)
+            and not any(self._goes_on(component, at_work) for component in tied)
+            and now >= max(component.cut_at for component in tied) + self._pause(tied)
+        ]
+
+    def _goes_on(self, component: Component, at_work: Callable[[str], bool]) -> bool:
+        """Whether the block goes on by itself. Where its rows are tied to later ones, it needs another cut."""
+        return self.open(component) and any(map(at_work, component.views))
+
+    def _pause(self, tied: Sequence[Component]) -> float:
+        """Not more often than the freshness of the views demands."""
+        return min(self._freshness.get(view, 0.0) for component in tied for view in component.views)
+
+    def end(self, ended: Sequence[Component], now: float) -> Cut:
+        """Their blocks end here."""
+        self._rows = 0
+        for component in ended:
+            component.cut, component.cut_at = self.arrived, now
+        return Cut(self.arrived, frozenset(view for component in ended for view in component.views))
