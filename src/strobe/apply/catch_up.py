@@ -39,7 +39,7 @@ from strobe.warehouse.warehouse import Warehouse
 
 if TYPE_CHECKING:
     from strobe.spark.session import SparkSession
-    from strobe.warehouse.log import Part
+    from strobe.warehouse.evaluation import Part
 
 JOINING = "joining"
 

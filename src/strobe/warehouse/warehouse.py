@@ -31,13 +31,27 @@ from strobe.messages import Commit, CommitHeader, Lookup
 from strobe.spark.failures import FAILURES, cause, remedy
 from strobe.spark.relation import SparkRelation
 from strobe.spark.session import in_background, own_session
-from strobe.warehouse import claim, folding, inspect, log, lookups, reader, retention, storage, tables, view_table
+from strobe.warehouse import (
+    claim,
+    evaluation,
+    folding,
+    inspect,
+    log,
+    lookups,
+    reader,
+    retention,
+    storage,
+    tables,
+    view_table,
+)
 from strobe.warehouse.control import todo
 from strobe.warehouse.control.lock import CoordinatorLock
+from strobe.warehouse.evaluation import Part
 from strobe.warehouse.folding import Hook
 from strobe.warehouse.layout import FILE_RETENTION, ID_PROPERTY, Layout, field, retention_properties, sql_path, struct
-from strobe.warehouse.log import Batch, Part
+from strobe.warehouse.log import Batch
 from strobe.warehouse.records import Definition, Generation, Published
+from strobe.warehouse.removal_plan import COMMIT
 
 APPENDS = "strobe appends"
 """The group of Spark jobs under which appends run: one job each, if all goes well."""
@@ -172,7 +186,11 @@ class Warehouse:
             claim.ensure_ours(self.layout, self._epoch)
             last = inspect.last_header_of(inspect.open_log(self.layout))
             untouched = (last.number if last else 0) < batches[0].commits[0].number
-            found = (log.failing_view(self._spark, batch) for batch in batches if untouched)
+            found = (
+                evaluation.failing_view(self._spark, batch.members, batch.commits, batch.carried)
+                for batch in batches
+                if untouched
+            )
             failing = next(filter(None, found), None)
         except Fenced as fenced:
             return fenced
@@ -180,7 +198,7 @@ class Warehouse:
             return self._unknown_append(error)
         if failing is None or _DATA_EXCEPTION not in str(failing[1]):
             return self._unknown_append(error)
-        return log.evaluation_error(*failing)
+        return evaluation.evaluation_error(*failing)
 
     def _unknown_append(self, error: Exception) -> CommitUnknown:
         self._epoch = 0
@@ -200,7 +218,7 @@ class Warehouse:
     def load(self, view: View, frame: DataFrame) -> Generation:
         """Write a view's table from freshly computed rows; nobody sees them before `cut_over`."""
         view_table.check_names(view)
-        types = log.output_types(self._spark, view)
+        types = evaluation.output_types(self._spark, view)
         view_table.check_types(view, types)
         found = {f.name: f.dataType.simpleString() for f in frame.schema}
         if list(found.items()) != list(types.items()):
@@ -219,7 +237,7 @@ class Warehouse:
             return view_table.load(self._spark, self.layout, view, frame, generation, properties)
         except FAILURES as error:
             if _DATA_EXCEPTION in str(error):
-                raise log.evaluation_error(view.name, error) from error
+                raise evaluation.evaluation_error(view.name, error) from error
             raise self._unknown(f"view {view.name} could not be loaded", error) from error
 
     def prepare_log(self, loaded: Sequence[Generation]) -> None:
@@ -293,10 +311,10 @@ class Warehouse:
         found: dict[str, list[Part]] = defaultdict(list)
         for name in inspect.changes(own, after, last):
             rows, size = view_table.logged(spark, own, self.definitions[name], after, last)
-            found[name].append((rows, size <= log.TOGETHER))
-        waiting = log.changed_rows(spark, self._members, commits, partial(self._stored, spark=spark))
+            found[name].append((rows, size <= evaluation.TOGETHER))
+        waiting = evaluation.changed_rows(spark, self._members, commits, partial(self._stored, spark=spark))
         for name, (rows, small) in waiting.items():
-            found[name].append((rows.drop(log.COMMIT), small))
+            found[name].append((rows.drop(COMMIT), small))
         return {name: _summed(parts) for name, parts in found.items()}
 
     def empty(self) -> None:
