@@ -34,8 +34,8 @@ from strobe.simulator.explorer import all_schedules
 from strobe.simulator.plans import Shape, judge, random_plan
 from strobe.simulator.spectrum import cell, laboratory
 from strobe.warehouse import reader
+from strobe.warehouse.appender import APPENDS
 from strobe.warehouse.layout import Layout
-from strobe.warehouse.warehouse import APPENDS
 
 PROJECT = f"""{HEAD}  paid_orders:
     sql: |

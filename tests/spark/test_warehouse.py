@@ -23,8 +23,9 @@ from strobe.errors import BrokenInvariant, CommitUnknown, Fenced, NotNow, UserEr
 from strobe.messages import Commit, CommitHeader
 from strobe.spark.relation import SparkRelation, local_data
 from strobe.warehouse import claim, inspect, reader, tables, view_table
+from strobe.warehouse.appender import APPENDS
 from strobe.warehouse.layout import Layout
-from strobe.warehouse.warehouse import APPENDS, Warehouse
+from strobe.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.spark
 

@@ -24,9 +24,10 @@ from strobe.merge.removals import combined
 from strobe.messages import ActionList, Commit, CommitHeader, KeyDelete
 from strobe.spark.relation import SparkRelation
 from strobe.warehouse import inspect, log, view_table
+from strobe.warehouse.appender import APPENDS
 from strobe.warehouse.layout import Layout
 from strobe.warehouse.records import Generation
-from strobe.warehouse.warehouse import APPENDS, Warehouse
+from strobe.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.spark
 

@@ -67,8 +67,7 @@ def _fold_here(project: Project, lock: CoordinatorLock, say: Say) -> int | None:
     from strobe.warehouse.warehouse import Warehouse
 
     spark = spark_starter(project, say)()
-    warehouse = Warehouse.create_or_open(spark, Layout(project.warehouse), project.retention, project.name)
-    warehouse.lock = lock
+    warehouse = Warehouse.create_or_open(spark, Layout(project.warehouse), project.retention, project.name, lock=lock)
     header = warehouse.fence()
     warehouse.use([], unguaranteed=unguaranteed(project))
     warehouse.fold()

@@ -201,9 +201,8 @@ class Coordinator:
         """Claim the warehouse, read where it stands; the first time, load all views."""
         self._reporter.say("starting Spark")
         warehouse = Warehouse.create_or_open(
-            self.spark(), self._layout, self.project.retention, self.project.name, at=reach
+            self.spark(), self._layout, self.project.retention, self.project.name, at=reach, lock=self._lock
         )
-        warehouse.lock = self._lock
         header = warehouse.fence(take_over)
         self._epoch = warehouse.epoch
         staging.sweep_leftovers(self._staging)

@@ -110,7 +110,14 @@ def failing_view(
     return None
 
 
-def evaluation_error(name: str, error: Exception) -> UserError:
+_DATA_EXCEPTION = "SQLSTATE: 22"
+"""The class of SQL errors that rows cause: division by zero, a bad cast, an overflow."""
+
+
+def data_error(name: str, error: Exception) -> UserError | None:
+    """What to tell of a failure that a row of a view has caused; None if it has another cause."""
+    if _DATA_EXCEPTION not in str(error):
+        return None
     reason = next((line for line in str(error).splitlines() if "[" in line), str(error).splitlines()[0])
     return UserError(
         f"a row that a change brings cannot be computed: {reason[reason.find('[') :]}",

@@ -17,8 +17,6 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial, reduce
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from strobe.algebra.bag import Bag
@@ -26,17 +24,15 @@ from strobe.algebra.copies import copy_of
 from strobe.algebra.relation import Relation
 from strobe.algebra.schema import quoted
 from strobe.algebra.view import View
-from strobe.errors import BrokenInvariant, CommitUnknown, Fenced, NotNow, UserError
+from strobe.errors import BrokenInvariant, NotNow, UserError
 from strobe.messages import Commit, CommitHeader, Lookup
-from strobe.spark.failures import FAILURES, cause, remedy
+from strobe.spark.failures import FAILURES
 from strobe.spark.relation import SparkRelation
 from strobe.spark.session import in_background, own_session
 from strobe.warehouse import (
-    claim,
     evaluation,
     folding,
     inspect,
-    log,
     lookups,
     reader,
     retention,
@@ -44,17 +40,16 @@ from strobe.warehouse import (
     tables,
     view_table,
 )
+from strobe.warehouse.appender import Appender, guarded, unknown
+from strobe.warehouse.claim import Claim
 from strobe.warehouse.control import todo
 from strobe.warehouse.control.lock import CoordinatorLock
 from strobe.warehouse.evaluation import Part
 from strobe.warehouse.folding import Hook
-from strobe.warehouse.layout import FILE_RETENTION, ID_PROPERTY, Layout, field, retention_properties, sql_path, struct
+from strobe.warehouse.layout import FILE_RETENTION, Layout, field, retention_properties, sql_path, struct
 from strobe.warehouse.log import Batch
 from strobe.warehouse.records import Definition, Generation, Published
 from strobe.warehouse.removal_plan import COMMIT
-
-APPENDS = "strobe appends"
-"""The group of Spark jobs under which appends run: one job each, if all goes well."""
 
 
 def _nothing(name: str) -> None:
@@ -64,30 +59,43 @@ def _nothing(name: str) -> None:
 class Warehouse:
     """A warehouse that is open. Everything but reading needs `fence` first."""
 
-    def __init__(self, spark: SparkSession, layout: Layout, retention: timedelta, at: Hook = _nothing) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        layout: Layout,
+        retention: timedelta,
+        at: Hook = _nothing,
+        lock: CoordinatorLock | None = None,
+    ) -> None:
         self.layout = layout
-        self.lock = CoordinatorLock(self.layout.control)
-        self.id = inspect.properties(inspect.open_log(self.layout)).get(ID_PROPERTY, "")
+        self._claim = Claim(layout, lock or CoordinatorLock(layout.control))
+        self._appender = Appender(spark, layout, self._claim, at)
         self._spark = spark
         self._background = own_session(spark)
         self._retention = retention
         self._at = at
-        self._epoch = 0
-        self._last: CommitHeader | None = None
         self._definitions: list[Definition] = []
         self._members: dict[str, Generation] = {}
         self._unguaranteed: frozenset[str] = frozenset()
-        self._appending = threading.RLock()
         self._folding = threading.RLock()
 
     @classmethod
     def create_or_open(
-        cls, spark: SparkSession, layout: Layout, retention: timedelta, project: str, at: Hook = _nothing
+        cls,
+        spark: SparkSession,
+        layout: Layout,
+        retention: timedelta,
+        project: str,
+        at: Hook = _nothing,
+        lock: CoordinatorLock | None = None,
     ) -> Warehouse:
-        """Open a warehouse; an empty or absent folder becomes one. `UserError` for any other folder."""
-        with _guarded(layout, "the warehouse could not be made"):
+        """Open a warehouse; an empty or absent folder becomes one. `UserError` for any other folder.
+
+        `lock` is the warehouse's own, for whoever holds it already.
+        """
+        with guarded(layout, "the warehouse could not be made"):
             tables.create_or_check(spark, layout, retention, project)
-        return cls(spark, layout, retention, at)
+        return cls(spark, layout, retention, at, lock)
 
     # -- coordinating -------------------------------------------------------------------------------------------------
 
@@ -96,29 +104,29 @@ class Warehouse:
 
         Afterwards `use` says which compiled views take part.
         """
-        self.lock.acquire(take_over)
-        with self._folding, self._appending, self._guarded("the warehouse could not be claimed"):
-            self._epoch = claim.claim(self._spark, self.layout)
-            self._last = inspect.last_header_of(inspect.open_log(self.layout))
-            tables.check_end(self.layout, self._last)
+        self._claim.lock(take_over)
+        with self._folding, self._appender.appending, self._guarded("the warehouse could not be claimed"):
+            self._claim.fence(self._spark)
+            last = self._appender.last = inspect.last_header_of(inspect.open_log(self.layout))
+            tables.check_end(self.layout, last)
             self._members = {}
-            self._repair()
+            self._repair(last)
             self._keep_retention()
-            return self._last
+            return last
 
     @property
     def epoch(self) -> int:
-        return self._epoch
+        return self._claim.epoch
 
     @property
     def last(self) -> CommitHeader | None:
         """The last header, as this coordinator knows it."""
-        return self._last
+        return self._appender.last
 
     @property
     def definitions(self) -> dict[str, Definition]:
         """The definitions in force, by view."""
-        generations = self._last.generations if self._last else {}
+        generations = self.last.generations if self.last else {}
         return {d.view: d for d in self._definitions if generations.get(d.view) == d.generation}
 
     def use(self, compiled: Sequence[View], unguaranteed: Collection[str] = ()) -> None:
@@ -134,7 +142,7 @@ class Warehouse:
             self._members[view.name] = definition.compiled(view)
 
     def close(self) -> None:
-        self.lock.release()
+        self._claim.release()
 
     def append(self, commits: Sequence[Commit]) -> CommitHeader:
         """Append commits, all or none, in one Spark job; returns the last header, as it is in the log.
@@ -142,75 +150,14 @@ class Warehouse:
         `UserError` if a view's expression fails on a row, and nothing was committed; `Fenced`; or `CommitUnknown`,
         after which this warehouse must be fenced again before anything else.
         """
-        return self._append([self._batch(commits)])
+        return self._appender.append([self._batch(commits)])
 
     def _batch(self, commits: Sequence[Commit]) -> Batch:
         return Batch(commits, self._members, {name: d.generation for name, d in self.definitions.items()})
 
-    def _append(self, batches: Sequence[Batch]) -> CommitHeader:
-        commits = [commit for batch in batches for commit in batch.commits]
-        with self._appending:
-            self._check_numbers(commits)
-            self._at("append.before")
-            described = f"Strobe: commits {commits[0].number} to {commits[-1].number}"
-            self._spark.sparkContext.setJobGroup(APPENDS, described)
-            try:
-                log.append(self._spark, self.layout, self._epoch, batches, self._stored)
-            except (Py4JError, PySparkException) as error:
-                raise self._diagnosis(batches, error) from error
-            except OSError as error:
-                raise self._unknown_append(error) from error
-            self._last = batches[-1].headers(self._epoch)[-1]
-            self._at("append.after")
-            return self._last
-
-    def _stored(self, view: str, spark: SparkSession | None = None) -> tuple[DataFrame, int]:
-        """A view's rows at the last commit, for whoever looks for a few of them."""
-        if self._last is None:
-            raise BrokenInvariant("rows are removed before the first commit", where=f"view {view}")
-        return reader.ViewsAtCommit(
-            spark or self._spark, self.layout, inspect.open_log(self.layout), self._last
-        ).pieces(view)
-
-    def _check_numbers(self, commits: Sequence[Commit]) -> None:
-        if not self._epoch:
-            raise BrokenInvariant("an append without a fence", where=str(self.layout.root))
-        first = self._last.number + 1 if self._last else 1
-        numbers = [commit.number for commit in commits]
-        if not numbers or numbers != list(range(first, first + len(numbers))):
-            raise BrokenInvariant(f"commits {numbers} do not follow commit {first - 1}", where=str(self.layout.root))
-
-    def _diagnosis(self, batches: Sequence[Batch], error: Exception) -> Exception:
-        """What a failed append means."""
-        try:
-            claim.ensure_ours(self.layout, self._epoch)
-            last = inspect.last_header_of(inspect.open_log(self.layout))
-            untouched = (last.number if last else 0) < batches[0].commits[0].number
-            found = (
-                evaluation.failing_view(self._spark, batch.members, batch.commits, batch.carried)
-                for batch in batches
-                if untouched
-            )
-            failing = next(filter(None, found), None)
-        except Fenced as fenced:
-            return fenced
-        except Exception:
-            return self._unknown_append(error)
-        if failing is None or _DATA_EXCEPTION not in str(failing[1]):
-            return self._unknown_append(error)
-        return evaluation.evaluation_error(*failing)
-
-    def _unknown_append(self, error: Exception) -> CommitUnknown:
-        self._epoch = 0
-        return self._unknown("an append failed, and whether it took place is unknown", error)
-
-    def _unknown(self, what: str, error: Exception) -> CommitUnknown:
-        return _unknown(self.layout, what, error)
-
     @contextmanager
     def _guarded(self, what: str) -> Iterator[None]:
-        """What Spark or the file system could not do may be done in part: as after a crash."""
-        with _guarded(self.layout, what):
+        with guarded(self.layout, what):
             yield
 
     # -- bringing views in --------------------------------------------------------------------------------------------
@@ -224,7 +171,7 @@ class Warehouse:
         if list(found.items()) != list(types.items()):
             raise BrokenInvariant(f"changes yield {types}, a computation yields {found}", where=f"view {view.name}")
         with self._folding, in_background(self._spark):
-            claim.ensure_ours(self.layout, self._epoch)
+            self._claim.ensure()
             generation = self._next_generation(view.name)
             properties = retention_properties(self._retention)
             version = self._load(view, frame, generation, properties)
@@ -236,14 +183,13 @@ class Warehouse:
         try:
             return view_table.load(self._spark, self.layout, view, frame, generation, properties)
         except FAILURES as error:
-            if _DATA_EXCEPTION in str(error):
-                raise evaluation.evaluation_error(view.name, error) from error
-            raise self._unknown(f"view {view.name} could not be loaded", error) from error
+            wrong = evaluation.data_error(view.name, error)
+            raise wrong or unknown(self.layout, f"view {view.name} could not be loaded", error) from error
 
     def prepare_log(self, loaded: Sequence[Generation]) -> None:
         """Make room in the log for views that will come in: then their cutover takes less time."""
-        with self._appending:
-            claim.ensure_ours(self.layout, self._epoch)
+        with self._appender.appending:
+            self._claim.ensure()
             self._add_fields(loaded)
 
     def cut_over(
@@ -261,9 +207,9 @@ class Warehouse:
         The commit carries what changed of the views and their tables do not hold (see `unsettled`). Commits `before` it
         are appended with it: all or none. With `empty`, tables of views that leave are to be emptied afterwards.
         """
-        with self._folding, self._appending, self._guarded("views could not be brought in"):
-            claim.ensure_ours(self.layout, self._epoch)
-            self._check_numbers([*before, commit])
+        with self._folding, self._appender.appending, self._guarded("views could not be brought in"):
+            self._claim.ensure()
+            self._appender.check_numbers([*before, commit])
             self._check_loads(loaded)
             ending = {item.view.name for item in loaded} | set(dropped)
             rows = [
@@ -283,7 +229,7 @@ class Warehouse:
             members |= {item.view.name: item for item in loaded}
             earlier = [self._batch(before)] if before else []
             try:
-                last = self._append([*earlier, Batch([commit], members, generations, carried or {})])
+                last = self._appender.append([*earlier, Batch([commit], members, generations, carried or {})])
             except UserError:  # nothing was committed, and commits go on from here
                 tables.write_definitions(self.layout, self._definitions)
                 raise
@@ -300,19 +246,19 @@ class Warehouse:
     def take_back(self) -> None:
         """Loads that will not join after all: the tables hold the generations in force again."""
         with self._folding, in_background(self._spark), self._guarded("loads could not be taken back"):
-            claim.ensure_ours(self.layout, self._epoch)
+            self._claim.ensure()
             for definition in self.definitions.values():
                 view_table.undo_load(self._background, self.layout, definition)
 
     def unsettled(self, spark: SparkSession, after: int, commits: Sequence[Commit]) -> dict[str, Part]:
         """What changed of views after a commit, and would by commits that were not appended: their columns and
         `_count`. For another warehouse, to which `spark` belongs and which the views are to join."""
-        own, last = inspect.open_log(self.layout), self._last.number if self._last else 0
+        own, last = inspect.open_log(self.layout), self.last.number if self.last else 0
         found: dict[str, list[Part]] = defaultdict(list)
         for name in inspect.changes(own, after, last):
             rows, size = view_table.logged(spark, own, self.definitions[name], after, last)
             found[name].append((rows, size <= evaluation.TOGETHER))
-        waiting = evaluation.changed_rows(spark, self._members, commits, partial(self._stored, spark=spark))
+        waiting = evaluation.changed_rows(spark, self._members, commits, partial(self._appender.stored, spark=spark))
         for name, (rows, small) in waiting.items():
             found[name].append((rows.drop(COMMIT), small))
         return {name: _summed(parts) for name, parts in found.items()}
@@ -329,7 +275,7 @@ class Warehouse:
             in_background(self._spark),
             self._guarded("tables of views that have left could not be emptied"),
         ):
-            claim.ensure_ours(self.layout, self._epoch)
+            self._claim.ensure()
             wanted = todo.read(self.layout.control, todo.EMPTY)
             gone = [d for d in self._definitions if d.to_commit is not None and wanted.get(d.view) == d.generation]
             folding.settle(self._background, self.layout, gone, self._at)
@@ -358,11 +304,11 @@ class Warehouse:
         view_table.allow_types(self._spark, self.layout.log, new.values())
         self._spark.sql(f"ALTER TABLE {sql_path(self.layout.log)} ADD COLUMNS ({added})")
 
-    def _repair(self) -> None:
+    def _repair(self, header: CommitHeader | None) -> None:
         """Do away with what an interrupted load left behind: the log's last header is the truth."""
-        last = self._last.number if self._last else 0
+        last = header.number if header else 0
         stored = inspect.definitions(self.layout)
-        named = self._last.generations.items() if self._last else ()
+        named = header.generations.items() if header else ()
         kept = [replace(d, to_commit=None) if (d.view, d.generation) in named else d for d in stored]
         kept = [
             d
@@ -415,11 +361,11 @@ class Warehouse:
             in_background(self._spark),
             self._guarded("old parts of the warehouse could not be dropped"),
         ):
-            claim.ensure_ours(self.layout, self._epoch)
+            self._claim.ensure()
             newest = self.fold()
             if newest is not None:
                 folding.renew(self._background, self.layout, newest, self._retention)
-            retention.drop_old(self._background, self.layout, self._retention, self._appending)
+            retention.drop_old(self._background, self.layout, self._retention, self._appender.appending)
             names = tuple(self.definitions)
             if retention.compact(self._background, self.layout, names) and newest is not None:
                 folding.publish(self.layout, tuple(self.definitions.values()), newest.commit)
@@ -452,24 +398,6 @@ class Warehouse:
     def commit_at(self, time: datetime) -> int:
         """The newest commit that was there at a time."""
         return reader.commit_at(self.layout, time)
-
-
-_DATA_EXCEPTION = "SQLSTATE: 22"
-"""The class of SQL errors that rows cause: division by zero, a bad cast, an overflow."""
-
-
-def _unknown(layout: Layout, what: str, error: Exception) -> CommitUnknown:
-    why = cause(error)
-    fix = f"{remedy(why)}Strobe starts again from the last commit in the log."
-    return CommitUnknown(f"{what}: {why}", where=str(layout.root), fix=fix)
-
-
-@contextmanager
-def _guarded(layout: Layout, what: str) -> Iterator[None]:
-    try:
-        yield
-    except FAILURES as error:
-        raise _unknown(layout, what, error) from error
 
 
 def _summed(parts: Sequence[Part]) -> Part:
