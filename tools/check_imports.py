@@ -99,8 +99,7 @@ MAY_USE_SPARK = {"spark", "warehouse", "api", "auditor.compare"}
 
 
 NOT_YET = {
-    ("apply.cutover", "coordinator"),
-    ("planning.topology", "data"),
+    ("planning.source_set", "data"),
 }
 """(module, what it should not know and still does)."""
 

@@ -166,11 +166,11 @@ def test_a_server_restored_from_a_cold_copy(world: World, name: str) -> None:
     """Its identity and its timeline are the same, and its log has grown past the position again: the transactions
     before it are others."""
     world.keep(world.pipeline(), 0.5)
-    world.topology.close()
+    world.topology.sources.close()
     cold_copy(world, name, restore=False)
     world.keep(world.restarted(), 1)
     world.confirm()
-    world.topology.close()
+    world.topology.sources.close()
     stood = world.topology.sources[name].position(world.last.positions["v"][name])
     cold_copy(world, name, restore=True)
     world.topology = world.open()
@@ -287,7 +287,7 @@ def test_the_original_stops_if_its_copy_went_on(world: World) -> None:
     world.keep(world.restarted(), 0.5)
     stood = world.topology.sources["sales"].position(left.positions["v"]["sales"])
     eventually(lambda: world.confirm() or world.confirmed() > stood)  # once the server has seen the stream end
-    world.topology.close()
+    world.topology.sources.close()
     world.warehouse.commits = commits
     with pytest.raises(LostGuarantee, match="somebody else has read it"):
         world.restarted()

@@ -66,7 +66,7 @@ class PgShop(Shop):
             if name == "sales":
                 self.server.publish(self.database, source.prepare_script(relations))
             source.prepare(relations)
-        topology.close()
+        topology.sources.close()
 
     def sql(self, *statements: str) -> None:
         for statement in statements:

@@ -107,7 +107,7 @@ class LargeShop(Shop):
             if name == "sales":
                 server.publish(self.database, source.prepare_script(relations))
             source.prepare(relations)
-        topology.close()
+        topology.sources.close()
 
     def coordinator(self) -> Coordinator:
         coordinator = Coordinator(load_project(self.folder), self.notes, record=self._note)

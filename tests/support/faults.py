@@ -26,7 +26,7 @@ import pymysql
 import pytest
 from committing import no_spark
 from mariadb_server import Server
-from memory_live import MemoryWarehouse, compare, contents
+from memory_live import MemoryWarehouse, compare, contents, keep
 from patience import PATIENCE, Writing, eventually
 from postgres_server import PostgresServer
 
@@ -279,7 +279,7 @@ class World:
 
     def close(self) -> None:
         for topology in self.opened:
-            topology.close()
+            topology.sources.close()
         for proxy in self.proxies.values():
             proxy.close()
         self.postgres.drop(self.database)
@@ -380,7 +380,7 @@ class World:
             return not any(thread.is_alive() for thread in work) and pipeline.idle()
 
         try:
-            pipeline.run(done)
+            keep(pipeline, done)
         finally:
             writing.stop()
             for thread in work:

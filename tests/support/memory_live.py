@@ -19,6 +19,7 @@ from strobe.algebra.view import View
 from strobe.config.load import load_project
 from strobe.messages import Commit, CommitHeader, Lookup, Message, Position
 from strobe.pipeline.pipeline import Pipeline
+from strobe.pipeline.run_end import Stopped
 from strobe.planning.topology import Topology, assemble
 from strobe.simulator.world import Contents, evaluate
 
@@ -206,6 +207,11 @@ def audit(pipeline: Pipeline, audits: Audits) -> Iterator[None]:
     pipeline.resume()
 
 
+def keep(pipeline: Pipeline, done: Callable[[], bool]) -> None:
+    """Run it until this is so; raise what it fails with."""
+    pipeline.run(lambda: Stopped() if done() else None).check()
+
+
 def run(
     topology: Topology,
     folder: Path,
@@ -252,7 +258,7 @@ def run(
         return pipeline.idle()
 
     try:
-        pipeline.run(done)
+        keep(pipeline, done)
     finally:
         writing.stop()
     return warehouse, Past(topology, start), initial

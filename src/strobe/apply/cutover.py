@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import partial
@@ -21,15 +20,15 @@ from strobe.apply.catch_up import Arrivals, CatchUp
 from strobe.apply.plan import ApplyPlan
 from strobe.config.load import load_project
 from strobe.config.model import Project
-from strobe.coordinator.availability import Availability
-from strobe.errors import LostGuarantee, NotNow, SourceLost, SourceUnavailable, StrobeError, UserError
+from strobe.errors import NotNow, SourceUnavailable, StrobeError, UserError
 from strobe.events import Reporter
 from strobe.failpoints import reach
 from strobe.messages import Commit, CommitHeader
 from strobe.pipeline.background import aside
 from strobe.pipeline.pipeline import BRING, PAUSE, Operation, Pipeline
-from strobe.planning.topology import Topology, as_applied, assemble, open_sources, preflight
-from strobe.retry import CATCH_UP, REBUILD_WITHIN_LIMIT
+from strobe.planning.source_set import SourceSet
+from strobe.planning.topology import Topology, as_applied, assemble, preflight
+from strobe.retry import CATCH_UP
 from strobe.warehouse.control import requests
 from strobe.warehouse.control.store import Document
 from strobe.warehouse.layout import Layout
@@ -74,8 +73,8 @@ class Cutover:
         self._project, self._spark, self._reporter = project, spark, reporter
         self.change: Change | None = None
         self._giving_up = threading.Lock()
-        self._lost_again = 0
-        """Attempts to rebuild views in whose course log was let go again."""
+        self.lost_again = 0
+        """Attempts to load views anew in whose course log was let go again; none since views joined."""
 
     @property
     def near(self) -> bool:
@@ -102,7 +101,7 @@ class Cutover:
         with self._giving_up:  # nor is anything being given up when the next one begins
             if self.change is not None and not self.change.ready:
                 self.change.close()
-                self.change.topology.close()
+                self.change.topology.sources.close()
                 self.change = None
 
     def rebuild(self, warehouse: Warehouse, pipeline: Pipeline, request: str, view: str) -> Operation:
@@ -114,33 +113,13 @@ class Cutover:
         """Make the views those of strobe.yml."""
         return self._change(warehouse, pipeline, request, self._assembled, plan.edit, drop_tables)
 
-    def rebuild_lost(self, warehouse: Warehouse, pipeline: Pipeline, availability: Availability) -> Operation:
-        """Let go of what is left of log that views needed; load those anew, as they are, that can be."""
-        sources, last = pipeline.topology.sources, pipeline.committer.last
-        try:
-            for name in sorted(availability.to_renew & sources.keys() - pipeline.vector.keys()):
-                yield from aside(sources[name].renew, "renew")
-            availability.put_still(
-                (yield from aside(partial(availability.unfit, sources, last, availability.ready), "verify"))
-            )
-            if views := availability.ready:
-                definitions = warehouse.definitions
-                edit = ApplyPlan(rebuild=tuple(views), keep=tuple(name for name in definitions if name not in views))
-                applied = {name: definitions[name].sql for name in views}
-                assembled = partial(self._as_applied, pipeline.topology.project, applied)
-                yield from self._change(warehouse, pipeline, None, assembled, lambda *_: edit)
-        except (UserError, NotNow, SourceUnavailable) as error:
-            pipeline.resume()
-            self._reporter.say(f"{', '.join(availability.to_rebuild)} could not be rebuilt yet: {error}")
-            if not isinstance(error, SourceLost):
-                return
-            if not error.rebuild:
-                availability.stand_still(error, availability.ready)
-                return
-            self._lost_again += 1
-            if REBUILD_WITHIN_LIMIT.exhausted(self._lost_again):
-                fix = "Raise slot.limit: it was reached again, each time, before the views had been loaded."
-                raise LostGuarantee(error.message, where=error.where, fix=fix) from error
+    def reload(self, warehouse: Warehouse, pipeline: Pipeline, views: Sequence[str]) -> Operation:
+        """Load views anew, as they were last applied; nobody has asked for it."""
+        definitions = warehouse.definitions
+        edit = ApplyPlan(rebuild=tuple(views), keep=tuple(name for name in definitions if name not in views))
+        applied = {name: definitions[name].sql for name in views}
+        assembled = partial(self._as_applied, pipeline.topology.project, applied)
+        return self._change(warehouse, pipeline, None, assembled, lambda *_: edit)
 
     def _change(
         self,
@@ -153,11 +132,11 @@ class Cutover:
     ) -> Operation:
         """Load views beside the others while these go on, bring all to one vector, and join them there."""
         fresh = yield from aside(assembled, "apply")
-        with _closed_if_refused(fresh):
+        with fresh.sources.closed_on_error():
             change = Change(request, wanted(fresh, warehouse.definitions), fresh, drop_tables)
         if change.edit.nothing:
             self._answer(change, pipeline.committer.last)
-            fresh.close()
+            fresh.sources.close()
             return
         self.change = change
         try:
@@ -182,7 +161,7 @@ class Cutover:
         """The project as strobe.yml has it now, if nothing is wrong with it."""
         try:
             fresh = assemble(load_project(self._project.directory), self._spark)
-            with _closed_if_refused(fresh):
+            with fresh.sources.closed_on_error():
                 preflight(fresh)
         except SourceUnavailable as error:
             raise _refusal(error) from error
@@ -190,9 +169,8 @@ class Cutover:
 
     def _as_applied(self, project: Project, applied: Mapping[str, str]) -> Topology:
         """Some views as they were last applied, with sources of their own."""
-        fresh = Topology(project, open_sources(project, self._spark), {}, {})
-        with _closed_if_refused(fresh):
-            fresh = as_applied(fresh, applied, lambda _: None)
+        with SourceSet.open(project, self._spark).closed_on_error() as sources:
+            fresh = as_applied(Topology(project, sources, {}, {}), applied, lambda _: None)
             preflight(fresh)
         return fresh
 
@@ -260,7 +238,7 @@ class Cutover:
                 change.close()
                 if change.beside is not None:
                     warehouse.take_back()
-                change.topology.close()
+                change.topology.sources.close()
 
     def _join(
         self, warehouse: Warehouse, change: Change, arrivals: Arrivals, last: CommitHeader, before: Sequence[Commit]
@@ -276,23 +254,26 @@ class Cutover:
             self._fail(change, error)
             return None
         else:
-            self._lost_again = 0
+            self.lost_again = 0
             self._reporter.say(f"applied at commit {header.number}: {edit}")
             self._answer(change, header)
             return header
         finally:
             change.over = True
 
-    def joined(self, warehouse: Warehouse, topology: Topology, change: Change) -> Topology:
-        """The project to go on with: the new one if the views have joined, which the last header says."""
+    def joined(self, warehouse: Warehouse, topology: Topology) -> Topology:
+        """The project to go on with: the new one if views have joined, which the last header says."""
+        change, self.change = self.change, None
+        if change is None:
+            return topology
         change.close()
         self._fail(change, _interrupted())
         there = {name: definition.generation for name, definition in warehouse.definitions.items()}
         if change.loaded.items() <= there.items() and not set(change.edit.drop) & there.keys():
-            topology.close()
+            topology.sources.close()
             return change.topology
         warehouse.take_back()
-        change.topology.close()
+        change.topology.sources.close()
         return topology
 
     def interrupted(self) -> Project | None:
@@ -302,7 +283,7 @@ class Cutover:
             return None
         change.close()
         self._fail(change, _interrupted())
-        change.topology.close()
+        change.topology.sources.close()
         return change.topology.project
 
     def _fail(self, change: Change, error: StrobeError) -> None:
@@ -327,15 +308,6 @@ class Cutover:
     def _reply(self, change: Change, document: Document) -> None:
         if change.request is not None:
             requests.reply(Layout(self._project.warehouse).control, change.request, document)
-
-
-@contextmanager
-def _closed_if_refused(topology: Topology) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        topology.close()
-        raise
 
 
 def _refusal(error: SourceUnavailable) -> UserError:

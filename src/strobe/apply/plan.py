@@ -92,12 +92,10 @@ def applied(warehouse: Path) -> dict[str, Definition]:
 def plan(project: Project) -> tuple[ApplyPlan, Reads]:
     """What `strobe apply` would do now, and how many rows it would read; `UserError` for what is wrong with a view."""
     topology = assemble(project)
-    try:
+    with topology.sources:
         tables.check_before_use(Layout(project.warehouse), project.name)
         found = edit(topology, applied(project.warehouse))
         return found, reads(topology, found)
-    finally:
-        topology.close()
 
 
 def reads(topology: Topology, wanted: ApplyPlan) -> Reads:

@@ -45,6 +45,13 @@ def audit(project: Project, names: Sequence[str], say: Callable[[str], None] = l
     """The verdict over these views (all, if none are named), as the public JSON document."""
     coordinator = Coordinator(project, _Silent(), set_aside=True)
     topology = coordinator.assembled()
+    with topology.sources:
+        return _audited(project, coordinator, topology, names, say)
+
+
+def _audited(
+    project: Project, coordinator: Coordinator, topology: Topology, names: Sequence[str], say: Callable[[str], None]
+) -> dict[str, Any]:
     verdicts: dict[str, dict[str, Any]] = {}
     if applied := plan.applied(project.warehouse):
         topology, verdicts = _as_applied(topology, {n: d.sql for n, d in applied.items() if n in (names or applied)})

@@ -48,8 +48,6 @@ class Availability:
         """Views that are to be rebuilt, and because of which sources."""
         self.detached: set[str] = set()
         self._unreached: set[str] = set()
-        self.regroup: set[str] | None = None
-        """What will be detached when the loop begins anew, because sources came or went or were tied together."""
         self.together: set[frozenset[str]] = set()
         """Sources that have taken part in one global transaction."""
         self._down_since: dict[str, float] = {}
@@ -214,6 +212,10 @@ class Availability:
         absent = {*self.aside, *(n for n, d in self._applied.items() if source_names(d.sql) & self.down)}
         return [name for name in self.to_rebuild if name not in absent]
 
+    def put_off(self, error: StrobeError) -> None:
+        """They could not be loaded; it is tried again."""
+        self._say(f"{', '.join(self.to_rebuild)} could not be rebuilt yet: {error}")
+
     def unfit(self, sources: Mapping[str, Source], last: CommitHeader, views: list[str]) -> dict[str, SourceLost]:
         """Those of the views that have lost more than log which was let go, so that somebody has to decide."""
         found: dict[str, SourceLost] = {}
@@ -230,21 +232,22 @@ class Availability:
 
     # While the loop runs.
 
-    def mind(self, pipeline: Pipeline) -> None:
-        """Let views go on without those whose source is down, and take these in again when it is back."""
+    def mind(self, pipeline: Pipeline) -> frozenset[str] | None:
+        """Let views go on without those whose source is down, and take these in again when it is back: the sources
+        that are to be detached, if something is to change about it."""
         now = time.monotonic()
         down = {name for name in pipeline.monitors if isinstance(pipeline.problem(name), SourceUnavailable)}
         self._down_since = {name: self._down_since.get(name, now) for name in down}
         lost = {name for name, since in self._down_since.items() if now - since > DETACH}
         if any(not lost & set(planned.view.sources) for planned in pipeline.topology.views.values()) and lost:
-            self.regroup = self.detached | lost
-        elif self._looking is not None and self._looking.done():
+            return frozenset(self.detached | lost)
+        if self._looking is not None and self._looking.done():
             back, mended = self._looking.result()
             self._looking, self._next_look = None, now + PROBE.wait(1)
             self._mended += bool(mended)
             if back or mended:
                 self.still = {name: error for name, error in self.still.items() if name not in mended}
-                self.regroup = self.detached - back
+                return frozenset(self.detached - back)
         elif self._looking is None and now >= self._next_look:
             doubted: dict[str, list[str]] = {}
             if now >= self._next_verify:
@@ -254,6 +257,7 @@ class Availability:
                 self._looking = begin(
                     partial(_look, sources, last, set(self.detached), set(self._unreached), doubted), "look"
                 )
+        return None
 
     def _doubted(self) -> dict[str, list[str]]:
         """Sources that were lost as a whole, and the views that would be kept again if that was a mistake."""
@@ -263,11 +267,12 @@ class Availability:
                 found.setdefault(error.source, []).append(name)
         return found
 
-    def tie(self, sources: frozenset[str]) -> None:
-        """A global transaction ties sources together whose views were in different groups: begin anew, in one."""
+    def tie(self, sources: frozenset[str]) -> frozenset[str]:
+        """A global transaction ties sources together whose views were in different groups: begin anew, in one. As many
+        sources are detached as before."""
         self.together.add(sources)
-        self.regroup = set(self.detached)
         self._say(f"a transaction spans {', '.join(sorted(sources))}: their views share commits from now on")
+        return frozenset(self.detached)
 
 
 def _standing(views: Iterable[str]) -> str:

@@ -14,8 +14,6 @@ read again from its positions.
 from __future__ import annotations
 
 import queue
-import sys
-import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,15 +21,17 @@ from functools import partial
 
 from strobe.algebra.relation import Relation
 from strobe.engine.engine import Effect, Engine, Promise, Submit, Tied, ToViews
-from strobe.errors import BrokenInvariant, CommitUnknown, NotNow, SourceLost, StrobeError
+from strobe.errors import BrokenInvariant, NotNow, StrobeError
 from strobe.failpoints import reach
 from strobe.managers.base import Outbound
 from strobe.managers.inbox import Inbox
 from strobe.messages import ActionList, Answer, CommitHeader, Cut, Message, Position, Query, Seen, Transaction, Update
+from strobe.pipeline import run_end
 from strobe.pipeline.answerer import Answerer, SparkAnswer
 from strobe.pipeline.committer import Committer
 from strobe.pipeline.in_flight import InFlight, Read, into_memory
 from strobe.pipeline.monitor import Monitor
+from strobe.pipeline.run_end import RunEnd
 from strobe.pipeline.sink import Sink
 from strobe.pipeline.view_worker import ViewWorker
 from strobe.planning.topology import Topology
@@ -91,7 +91,6 @@ class Pipeline:
         self._read_rows = read
         self._record = record
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self.stop_requested = threading.Event()
         self._operation: Operation | None = None
         self.tied: frozenset[str] = frozenset()
         """Sources that a global transaction ties together while their views are in different groups: then nothing more
@@ -202,27 +201,34 @@ class Pipeline:
 
     # The loop.
 
-    def run(self, done: Callable[[], bool] = lambda: False) -> None:
-        """Keep the views until asked to stop or `done`; then commit what has been merged, and end."""
+    def run(self, step: Callable[[], RunEnd | None] = lambda: None) -> RunEnd:
+        """Keep the views until `step`, which is called in every turn, says why the run ends, or something fails; then
+        commit what has been merged (after a failure, only what is being appended)."""
         for thread in (*self.monitors.values(), *self.workers.values(), self.committer):
             thread.start()
+        end = self._until(step)
+        self._come_to_rest(everything=not isinstance(end, run_end.Failure))
+        return run_end.decided(end, self._left())
+
+    def _until(self, step: Callable[[], RunEnd | None]) -> RunEnd:
         try:
-            while not self.stop_requested.is_set() and not done():
+            while (end := step()) is None:
                 self._turn()
-        finally:
-            producers: list[Monitor | ViewWorker] = [*self.monitors.values(), *self.workers.values()]
-            for producer in producers:
-                producer.stop()
-            deadline = time.monotonic() + 10
-            for producer in producers:
-                producer.join(max(0.0, deadline - time.monotonic()))
-            self.answerer.stop()
-            self.committer.stop(everything=sys.exc_info()[0] is None)
-            self.committer.join()
-            self.in_flight.end()
-            if isinstance(sys.exc_info()[1], SourceLost):  # which would be found again; an unknown append would not
-                self._raise_failures(CommitUnknown)
-        self._raise_failures()
+            return end
+        except BaseException as error:  # whoever runs this decides what it means
+            return run_end.ended_with(error)
+
+    def _come_to_rest(self, *, everything: bool) -> None:
+        producers: list[Monitor | ViewWorker] = [*self.monitors.values(), *self.workers.values()]
+        for producer in producers:
+            producer.stop()
+        deadline = time.monotonic() + 10
+        for producer in producers:
+            producer.join(max(0.0, deadline - time.monotonic()))
+        self.answerer.stop()
+        self.committer.stop(everything=everything)
+        self.committer.join()
+        self.in_flight.end()
 
     def _turn(self) -> None:
         try:
@@ -265,13 +271,16 @@ class Pipeline:
         else:
             raise event.error
 
-    def _raise_failures(self, kind: type[BaseException] = BaseException) -> None:
+    def _left(self) -> list[BaseException]:
+        """What failed while the run came to rest; files of transactions that nobody has taken in are removed."""
+        failed = []
         while not self._events.empty():
             event = self._events.get_nowait()
             if isinstance(event, Transaction):
                 remove_files(event.changes, event.gone)
-            if isinstance(event, Failure) and isinstance(event.error, kind):
-                raise event.error
+            elif isinstance(event, Failure):
+                failed.append(event.error)
+        return failed
 
     def _take_in(self, transaction: Transaction) -> None:
         reach("received")

@@ -1,24 +1,22 @@
-"""Puts a project together: its sources opened, its views compiled, an algorithm chosen for each. No Spark, nothing
-written."""
+"""The views of a project, compiled against what its sources offer, with an algorithm and a level chosen for each. No
+Spark, nothing written."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NoReturn
 
 from strobe.algebra.copies import COPIES, copy_of, copy_sql
 from strobe.algebra.schema import RelationSchema
 from strobe.algebra.sql import compile_view, referenced_relations
 from strobe.algebra.view import View
 from strobe.config.model import Project, ViewConfig
-from strobe.data.spilled import FOLDER
 from strobe.errors import SourceUnavailable, UserError
 from strobe.managers.base import ViewManager
 from strobe.managers.choice import choose
 from strobe.managers.registry import ALGORITHMS, LEVELS, Algorithm, Setting, asking_itself, copied, keys
+from strobe.planning.source_set import SourceSet, no_spark
 from strobe.sources.base import Source, SparkStarter
-from strobe.sources.registry import open_source
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,7 @@ class ViewPlan:
 @dataclass(frozen=True)
 class Topology:
     project: Project
-    sources: dict[str, Source]
+    sources: SourceSet
     views: dict[str, ViewPlan]
     schemas: dict[str, RelationSchema]
     """What the sources offered when they were last asked, by `source.table`."""
@@ -67,24 +65,6 @@ class Topology:
                 if occurrence.source == source:
                     used[occurrence.relation.name].update(occurrence.columns)
         return used
-
-    def close(self) -> None:
-        for source in self.sources.values():
-            source.close()
-
-
-def no_spark() -> NoReturn:
-    raise UserError("this needs Spark, which this command does not start", fix="Run `strobe prepare` or `strobe run`.")
-
-
-def open_sources(project: Project, spark: SparkStarter = no_spark) -> dict[str, Source]:
-    sources = {
-        name: open_source(name, config, project.warehouse, spark, project.name)
-        for name, config in project.sources.items()
-    }
-    for source in sources.values():
-        source.spill = project.warehouse / "staging" / FOLDER if project.evaluate != "driver" else None
-    return sources
 
 
 def schemas(sources: Mapping[str, Source], names: set[str]) -> dict[str, RelationSchema]:
@@ -194,8 +174,13 @@ def raise_levels(views: Mapping[str, ViewPlan]) -> dict[str, ViewPlan]:
 
 
 def assemble(project: Project, spark: SparkStarter = no_spark) -> Topology:
-    """Open the sources and compile the views as strobe.yml has them now."""
-    sources = open_sources(project, spark)
+    """Open the sources, which are the caller's to close, and compile the views as strobe.yml has them now."""
+    with SourceSet.open(project, spark).closed_on_error() as sources:
+        return compiled(project, sources)
+
+
+def compiled(project: Project, sources: SourceSet) -> Topology:
+    """The views as strobe.yml has them now."""
     used = {s for config in project.views.values() for s in source_names(config.sql)}
     relations = schemas(sources, used)
     views = {

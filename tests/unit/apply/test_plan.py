@@ -51,7 +51,7 @@ def wanted(folder: Path, there: dict[str, Definition]) -> plan.ApplyPlan:
     try:
         return plan.edit(topology, there)
     finally:
-        topology.close()
+        topology.sources.close()
 
 
 def planned(folder: Path, capsys: pytest.CaptureFixture[str], code: int = 0) -> dict[str, Any]:

@@ -38,7 +38,7 @@ from strobe.coordinator.status import Appends, Backlog, MaintainedView, StaleVie
 from strobe.errors import Fenced, NotNow, StrobeError, UserError
 from strobe.messages import CommitHeader
 from strobe.pipeline.answerer import QueryCounts
-from strobe.planning.topology import open_sources
+from strobe.planning.source_set import SourceSet
 from strobe.warehouse.control.heartbeat import write_heartbeat
 from strobe.warehouse.layout import Layout
 
@@ -207,7 +207,7 @@ def test_a_wait_believes_only_views_that_are_kept(
     only_sqlite(shop)
     document(capsys, "prepare")
     project = load_project(shop)
-    sources = open_sources(project)
+    sources = SourceSet.open(project)
     before = {name: source.now().text for name, source in sources.items()}
     with closing(sqlite3.connect(shop / "shop.db")) as connection:
         connection.execute("UPDATE orders SET quantity = 9 WHERE id = 101")

@@ -19,6 +19,7 @@ from strobe.apply.cutover import Cutover
 from strobe.apply.plan import ApplyPlan
 from strobe.coordinator import availability as module
 from strobe.coordinator.availability import Availability
+from strobe.coordinator.rebuilding import rebuild_lost
 from strobe.errors import (
     AccessRefused,
     LostGuarantee,
@@ -30,6 +31,7 @@ from strobe.errors import (
     UserError,
 )
 from strobe.messages import CommitHeader
+from strobe.planning.source_set import SourceSet
 from strobe.planning.topology import Topology
 from strobe.retry import VERIFY, Policy
 from strobe.warehouse.layout import Layout
@@ -91,15 +93,14 @@ class World:
 
     def mind(self, absences: Availability, pipeline: Any = None) -> set[str] | None:
         """What a running loop would be told, when it has been looked once."""
-        absences.regroup = None
         pipeline = pipeline or SimpleNamespace(
             monitors={}, topology=replace(self.topology, views={}), committer=SimpleNamespace(last=self.last)
         )
-        absences.mind(pipeline)
+        changed = absences.mind(pipeline)
         if absences._looking is not None:
             eventually(absences._looking.done)
-            absences.mind(pipeline)
-        return absences.regroup
+            changed = absences.mind(pipeline)
+        return None if changed is None else set(changed)
 
     def rebuilt(
         self, absences: Availability, monkeypatch: pytest.MonkeyPatch, error: StrobeError | None
@@ -127,7 +128,7 @@ class World:
         )
         warehouse: Any = SimpleNamespace(definitions=self.definitions)
         for _ in range(3):
-            for _ in cutover.rebuild_lost(warehouse, pipeline, absences):
+            for _ in rebuild_lost(warehouse, pipeline, cutover, absences):
                 pass
         assert set(renewed) == {"sales"}, "what is read for others is left alone"
         return plan
@@ -264,7 +265,7 @@ def test_a_view_to_be_rebuilt_that_cannot_be(world: World) -> None:
     again = world.absences()
     world.begin(again)
     assert again.ready == ["both"] and "nope" in str(again.problems["paid"])
-    without = replace(world.unasked, sources={"sales": world.topology.sources["sales"]})
+    without = replace(world.unasked, sources=SourceSet({"sales": world.topology.sources["sales"]}))
     last = world.absences()
     assert world.begin(last, without) == {"orders", "people"} and last.ready == []
 

@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import psycopg
+
+from strobe.errors import SourceUnavailable, UserError
+from strobe.retry import PG_WRITERS, Retry
 from strobe.sources.postgres.catalog import read_tables, usable_table
-from strobe.sources.postgres.connection import Connection, ConnectionSettings, identifier, rows
-from strobe.sources.postgres.slot import Slot, read_slot
+from strobe.sources.postgres.connection import Connection, ConnectionSettings, Pool, identifier, literal, rows
+from strobe.sources.postgres.slot import Slot, let_go, read_slot
+
+PREPARE_SECONDS = 60.0
+"""How long `prepare` waits for transactions that were open before it."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +37,7 @@ class Prepared:
 
 
 def read_prepared(connection: Connection, settings: ConnectionSettings) -> Prepared:
+    """What is there of the publication and the slot."""
     publication = rows(
         connection,
         "SELECT pubinsert AND pubupdate AND pubdelete AND pubtruncate, pubviaroot FROM pg_publication"
@@ -78,3 +86,101 @@ def publication_statements(
         return [f"CREATE PUBLICATION {name} FOR TABLE {listed} WITH (publish_via_partition_root = true)"]
     new = [table.sql for table in wanted if table.name not in prepared.publication]
     return [f"ALTER PUBLICATION {name} ADD TABLE {', '.join(new)}"] if new else []
+
+
+class Preparation:
+    """Puts the publication and the slot into a database, and takes them out again."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool, self._settings = pool, pool.settings
+        self._command = f"strobe prepare {self._settings.source}"
+
+    def script(self, relations: Sequence[str]) -> list[str]:
+        """The statements that these tables still need."""
+        with self._pool.session() as connection:
+            prepared = read_prepared(connection, self._settings)
+            statements = publication_statements(connection, self._settings, relations, prepared)
+            if prepared.slot is None:
+                name = literal(self._settings.name, connection)
+                statements.append(f"SELECT pg_create_logical_replication_slot({name}, 'pgoutput')")
+        return statements
+
+    def prepare(self, relations: Sequence[str]) -> None:
+        with self._pool.session() as connection:
+            prepared = read_prepared(connection, self._settings)
+            statements = publication_statements(connection, self._settings, relations, prepared)
+        if not statements and prepared.slot:
+            return
+        with self._settings.errors(), self._settings.connect(timeout=PREPARE_SECONDS) as connection:
+            for statement in statements:
+                self._execute(connection, statement)
+            if prepared.slot is None:
+                self._create_slot(connection)
+            elif statements:
+                added = [r for r in relations if prepared.publication is None or r not in prepared.publication]
+                self._wait_for_writers(connection, added)
+
+    def renew(self) -> None:
+        """Replace a slot that is lost or beyond its limit, where views are to be rebuilt."""
+        if self._settings.slot_limits.rebuild:
+            let_go(self._settings)
+            with self._settings.errors(), self._settings.connect(timeout=PREPARE_SECONDS) as connection:
+                if read_slot(connection, self._settings.name) is None:
+                    self._create_slot(connection)
+
+    def undo(self) -> list[str]:
+        """Take all of it out; returns what was there."""
+        taken = []
+        with self._settings.errors(), self._settings.connect(timeout=PREPARE_SECONDS) as connection:
+            prepared = read_prepared(connection, self._settings)
+            if prepared.slot is not None:
+                name = literal(self._settings.name, connection)
+                self._execute(connection, f"SELECT pg_drop_replication_slot({name})")
+                taken.append(f"replication slot {self._settings.name}")
+            if prepared.publication is not None:
+                self._execute(connection, f"DROP PUBLICATION {identifier(self._settings.name)}")
+                taken.append(f"publication {self._settings.name}")
+        return taken
+
+    def _execute(self, connection: Connection, statement: str) -> None:
+        try:
+            connection.execute(statement)
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise UserError(
+                f"the role may not do this: {error.diag.message_primary}",
+                where=self._settings.where,
+                fix=f"Let the owner of the tables run: {statement}; then `{self._command}` again.",
+            ) from None
+
+    def _create_slot(self, connection: Connection) -> None:
+        name = literal(self._settings.name, connection)
+        try:
+            self._execute(connection, f"SELECT pg_create_logical_replication_slot({name}, 'pgoutput')")
+        except psycopg.errors.QueryCanceled:
+            raise SourceUnavailable(
+                f"the slot was not ready within {PREPARE_SECONDS:.0f} s: it waits for transactions that are open",
+                where=self._settings.where,
+                fix="Run `strobe prepare` again when they have ended; pg_stat_activity shows them.",
+            ) from None
+
+    def _wait_for_writers(self, connection: Connection, relations: Sequence[str]) -> None:
+        """What a transaction wrote before its table was published is not in the stream, even if it commits later:
+        it has to end before anything is read from the table."""
+        tables = read_tables(connection, self._settings)
+        ids = [tables[relation].id for relation in relations]
+        writers = (
+            "SELECT DISTINCT virtualtransaction FROM pg_locks WHERE locktype = 'relation' AND granted"
+            " AND relation = ANY(%s::int8[]::oid[]) AND mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock',"
+            " 'ExclusiveLock', 'AccessExclusiveLock')"
+        )
+        before = set(rows(connection, writers, ids))
+        retry = Retry(PG_WRITERS)
+        while before & set(rows(connection, writers, ids)):
+            if not retry.again():
+                listed = ", ".join(tables[relation].sql for relation in relations)
+                connection.execute(f"ALTER PUBLICATION {identifier(self._settings.name)} DROP TABLE {listed}")
+                raise SourceUnavailable(
+                    f"transactions that write to {listed} have been open for {PG_WRITERS.seconds:.0f} s",
+                    where=self._settings.where,
+                    fix="Run `strobe prepare` again when they have ended; pg_stat_activity shows them.",
+                )

@@ -31,7 +31,14 @@ from strobe.sources.postgres.connection import STARTED, Connection, ConnectionSe
 from strobe.sources.postgres.pgoutput import parse_lsn, widen
 from strobe.sources.postgres.position import LogFingerprint, position_at
 from strobe.sources.postgres.slot import commits, copy_slot
-from strobe.sources.postgres.snapshot import Ranges, XidSnapshot, flush, flushed, page_ranges
+from strobe.sources.postgres.snapshot import (
+    ExportedSnapshot,
+    XidSnapshot,
+    export_snapshot,
+    flush,
+    flushed,
+    import_snapshot,
+)
 from strobe.sources.postgres.values import Decode, Encoding, PgType, decoder, encoding, unfit
 
 KEYS = 5_000
@@ -126,8 +133,12 @@ class PostgresReader(Reader):
         try:
             seen = self.open()
             tables = [self._table(relation) for relation in dict.fromkeys(relations)]
-            with share(self._pool, self._open_connection(), seen, tables, tasks) as shared:
-                yield shared
+            connection = self._open_connection()
+            exported = export_snapshot(self._settings, connection, tables, tasks)
+            reader = SharedReader(self._settings, self._pool.started, seen, exported)
+            yield Shared(seen, reader, tasks, {name: len(starts) for name, starts in exported.ranges.items()})
+            with self._settings.errors():
+                connection.execute("SELECT 1")  # it has lasted
         finally:
             self.close()
             self._pool.sharing.release()
@@ -203,62 +214,32 @@ class PostgresReader(Reader):
         return self._connection
 
 
-@contextmanager
-def share(pool: Pool, connection: Connection, seen: Seen, tables: Sequence[PgTable], most: int) -> Iterator[Shared]:
-    """Share the snapshot that is open on a connection."""
-    settings = pool.settings
-    with settings.errors():
-        for table in tables:
-            connection.execute(sql.SQL("SELECT FROM {} LIMIT 0").format(sql.Identifier(table.schema, table.table)))
-        ranges = {table.name: page_ranges(connection, table, most) for table in tables}
-        ((name, text),) = rows(connection, "SELECT pg_export_snapshot(), pg_current_snapshot()::text")
-    reader = SharedReader(settings, pool.started, (str(name), str(text)), seen, ranges)
-    yield Shared(seen, reader, most, {relation: len(starts) for relation, starts in ranges.items()})
-    with settings.errors():
-        connection.execute("SELECT 1")
-
-
 class SharedReader(PostgresReader):
     """Reads a snapshot that another connection shares."""
 
-    def __init__(
-        self, settings: ConnectionSettings, started: str, snapshot: tuple[str, str], seen: Seen, ranges: Ranges
-    ) -> None:
-        """`snapshot` is the name by which it is imported, and what it then looks like."""
+    def __init__(self, settings: ConnectionSettings, started: str, seen: Seen, exported: ExportedSnapshot) -> None:
         super().__init__(Pool(settings, started))
-        self._given = (settings, started, snapshot, seen, ranges)
+        self._seen, self._exported = seen, exported
 
-    def __getstate__(self) -> tuple[object, ...]:  # type: ignore[override]
-        return self._given
+    def __getstate__(self) -> tuple[Any, ...]:
+        return self._settings, self._pool.started, self._seen, self._exported
 
-    def __setstate__(self, state: tuple[object, ...]) -> None:
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
         self.__init__(*state)  # type: ignore[misc]
 
     def open(self) -> Seen:
         self.close()
-        _, _, (name, text), seen, _ = self._given
         connection = self._pool.take()
         try:
-            with self._settings.errors():
-                found = self._import(connection, name)
-            if found != text:
-                raise SourceUnavailable("the shared snapshot is another one", where=self._settings.where)
+            import_snapshot(self._settings, connection, self._exported)
         except BaseException:
             self._pool.give_back(connection)
             raise
         self._connection = connection
-        return seen
-
-    def _import(self, connection: Connection, name: str) -> str:
-        try:
-            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(name)))
-        except (psycopg.errors.InvalidParameterValue, psycopg.errors.UndefinedObject):
-            raise SourceUnavailable("the shared snapshot is gone", where=self._settings.where) from None
-        return str(rows(connection, "SELECT pg_current_snapshot()::text")[0][0])
+        return self._seen
 
     def scan_portion(self, relation: str, columns: Sequence[str], number: int) -> Iterator[Row]:
-        starts = self._given[-1][relation]
+        starts = self._exported.ranges[relation]
         table = self._table(relation)
         found = RowDecoder(self._settings, table, columns)
         if len(starts) == 1:

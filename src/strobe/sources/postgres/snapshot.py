@@ -1,8 +1,11 @@
-"""One snapshot of a PostgreSQL database for several processes, each on a connection of its own.
+"""Snapshots of a PostgreSQL database: what one has seen, where the log ended by then, and one for several processes.
 
-The snapshot is exported (`pg_export_snapshot`) by a transaction that stays open until all have read, and imported by
-the others (`SET TRANSACTION SNAPSHOT`); what they then see is compared, since a snapshot that was not imported reads
-like any other.
+What a snapshot has seen is a matter of transaction ids (`XidSnapshot`). All of it is before the end of the log that is
+read after the snapshot was taken (`end_of_log`).
+
+Several processes read one snapshot, each on a connection of its own: it is exported (`pg_export_snapshot`) by a
+transaction that stays open until all have read, and imported by the others (`SET TRANSACTION SNAPSHOT`); what they then
+see is compared, since a snapshot that was not imported reads like any other.
 
 A table is read in ranges of its pages (`ctid`), whether it has a key or not; the last range has no end. A row version
 that a snapshot sees stays where it is, unless the table is written anew (`VACUUM FULL`, `CLUSTER`): so the exporting
@@ -14,6 +17,10 @@ counts for nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import psycopg
+from psycopg import sql
 
 from strobe.errors import SourceUnavailable
 from strobe.messages import Position, SeenByXid
@@ -24,9 +31,6 @@ from strobe.sources.postgres.pgoutput import parse_lsn
 
 PAGES = 1024
 """A portion has as many, at the least: smaller tables are read in one."""
-
-Ranges = Mapping[str, Sequence[int]]
-"""By relation, the first page of each range."""
 
 _PAGES = """
 SELECT CASE WHEN bool_and(a.amname = 'heap') THEN max(pg_relation_size(c.oid)) ELSE 0 END
@@ -78,8 +82,44 @@ def flush(settings: ConnectionSettings) -> None:
         connection.execute("SELECT pg_logical_emit_message(true, 'strobe', '')")
 
 
-def page_ranges(connection: Connection, table: PgTable, most: int) -> list[int]:
+@dataclass(frozen=True)
+class ExportedSnapshot:
+    """A snapshot that other connections may import as long as the transaction lasts that exported it."""
+
+    name: str
+    text: str
+    """What `pg_current_snapshot()` is where it was imported."""
+    ranges: Mapping[str, Sequence[int]]
+    """By relation, the first page of each range."""
+
+
+def export_snapshot(
+    settings: ConnectionSettings, connection: Connection, tables: Sequence[PgTable], most: int
+) -> ExportedSnapshot:
+    """Export the snapshot that is open on a connection, with these tables in at most so many ranges each."""
+    with settings.errors():
+        for table in tables:
+            connection.execute(sql.SQL("SELECT FROM {} LIMIT 0").format(sql.Identifier(table.schema, table.table)))
+        ranges = {table.name: _ranges(connection, table, most) for table in tables}
+        ((name, text),) = rows(connection, "SELECT pg_export_snapshot(), pg_current_snapshot()::text")
+    return ExportedSnapshot(str(name), str(text), ranges)
+
+
+def _ranges(connection: Connection, table: PgTable, most: int) -> list[int]:
     ((found,),) = rows(connection, _PAGES, table.id, table.id)
     pages = int(found or 0)
     count = max(1, min(most, pages // PAGES))
     return [pages * n // count for n in range(count)]
+
+
+def import_snapshot(settings: ConnectionSettings, connection: Connection, exported: ExportedSnapshot) -> None:
+    """Begin a transaction that sees an exported snapshot."""
+    with settings.errors():
+        try:
+            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(exported.name)))
+        except (psycopg.errors.InvalidParameterValue, psycopg.errors.UndefinedObject):
+            raise SourceUnavailable("the shared snapshot is gone", where=settings.where) from None
+        found = str(rows(connection, "SELECT pg_current_snapshot()::text")[0][0])
+    if found != exported.text:
+        raise SourceUnavailable("the shared snapshot is another one", where=settings.where)

@@ -17,12 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-import psycopg
-
 from strobe.algebra.schema import RelationSchema
 from strobe.errors import SourceUnavailable, StrobeError, UserError
 from strobe.messages import Position, Transaction
-from strobe.retry import PG_WRITERS, Retry
 from strobe.sources.base import Finding, Kept, Reader, Source, SourceContext
 from strobe.sources.net_changes import remove_files
 from strobe.sources.postgres.catalog import PgTable, read_tables, read_types, usable_table
@@ -32,8 +29,6 @@ from strobe.sources.postgres.connection import (
     ConnectionSettings,
     Pool,
     SlotLimits,
-    identifier,
-    literal,
     object_name,
     rows,
 )
@@ -41,16 +36,13 @@ from strobe.sources.postgres.definition_watch import DefinitionWatch, unpublishe
 from strobe.sources.postgres.pgoutput import lsn_text, parse_lsn
 from strobe.sources.postgres.position import parse, passes, position_at
 from strobe.sources.postgres.preflight import check
-from strobe.sources.postgres.preparation import publication_statements, read_prepared
+from strobe.sources.postgres.preparation import Preparation, read_prepared
 from strobe.sources.postgres.reader import PostgresReader
-from strobe.sources.postgres.slot import Guard, Slot, copy_slot, kept, let_go, read_slot
+from strobe.sources.postgres.slot import Guard, Slot, copy_slot, kept, read_slot
 from strobe.sources.postgres.snapshot import end_of_log
 from strobe.sources.postgres.stream import Slots, Stream, Visible
-from strobe.sources.postgres.transaction_builder import Arrived, Watched, parts_before
+from strobe.sources.postgres.transaction_builder import Watched, parts_before
 from strobe.sources.postgres.values import PgType
-
-PREPARE_SECONDS = 60.0
-"""How long `prepare` waits for transactions that were open before it."""
 
 
 class PostgresSource(Source):
@@ -58,6 +50,7 @@ class PostgresSource(Source):
         self.name = settings.source
         self.settings = settings
         self._pool = Pool(settings)
+        self._preparation = Preparation(self._pool)
         self._slots = Slots()
         self._guard = Guard(self._pool)
         self._durable = 0
@@ -104,96 +97,20 @@ class PostgresSource(Source):
         except StrobeError as error:
             return [Finding("error", error.where or self.settings.where, error.message, error.fix)]
 
-    # Preparing.
-
     def prepare_script(self, relations: Sequence[str]) -> list[str]:
-        with self._pool.session() as connection:
-            prepared = read_prepared(connection, self.settings)
-            statements = publication_statements(connection, self.settings, relations, prepared)
-            if prepared.slot is None:
-                name = literal(self.settings.name, connection)
-                statements.append(f"SELECT pg_create_logical_replication_slot({name}, 'pgoutput')")
-        return statements
+        return self._preparation.script(relations)
 
     def prepare(self, relations: Sequence[str]) -> None:
-        with self._pool.session() as connection:
-            prepared = read_prepared(connection, self.settings)
-            statements = publication_statements(connection, self.settings, relations, prepared)
-        if not statements and prepared.slot:
-            return
-        with self.settings.errors(), self.settings.connect(timeout=PREPARE_SECONDS) as connection:
-            for statement in statements:
-                self._execute(connection, statement)
-            if prepared.slot is None:
-                self._create_slot(connection)
-            elif statements:
-                added = [r for r in relations if prepared.publication is None or r not in prepared.publication]
-                self._wait_for_writers(connection, added)
+        self._preparation.prepare(relations)
 
-    def _execute(self, connection: Connection, statement: str) -> None:
-        try:
-            connection.execute(statement)
-        except psycopg.errors.InsufficientPrivilege as error:
-            raise UserError(
-                f"the role may not do this: {error.diag.message_primary}",
-                where=self.settings.where,
-                fix=f"Let the owner of the tables run: {statement}; then `strobe prepare {self.name}` again.",
-            ) from None
+    def renew(self) -> None:
+        self._preparation.renew()
 
-    def _create_slot(self, connection: Connection) -> None:
-        name = literal(self.settings.name, connection)
-        try:
-            self._execute(connection, f"SELECT pg_create_logical_replication_slot({name}, 'pgoutput')")
-        except psycopg.errors.QueryCanceled:
-            raise SourceUnavailable(
-                f"the slot was not ready within {PREPARE_SECONDS:.0f} s: it waits for transactions that are open",
-                where=self.settings.where,
-                fix="Run `strobe prepare` again when they have ended; pg_stat_activity shows them.",
-            ) from None
-
-    def _wait_for_writers(self, connection: Connection, relations: Sequence[str]) -> None:
-        """What a transaction wrote before its table was published is not in the stream, even if it commits later:
-        it has to end before anything is read from the table."""
-        tables = read_tables(connection, self.settings)
-        ids = [tables[relation].id for relation in relations]
-        writers = (
-            "SELECT DISTINCT virtualtransaction FROM pg_locks WHERE locktype = 'relation' AND granted"
-            " AND relation = ANY(%s::int8[]::oid[]) AND mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock',"
-            " 'ExclusiveLock', 'AccessExclusiveLock')"
-        )
-        before = set(rows(connection, writers, ids))
-        retry = Retry(PG_WRITERS)
-        while before & set(rows(connection, writers, ids)):
-            if not retry.again():
-                listed = ", ".join(tables[relation].sql for relation in relations)
-                connection.execute(f"ALTER PUBLICATION {identifier(self.settings.name)} DROP TABLE {listed}")
-                raise SourceUnavailable(
-                    f"transactions that write to {listed} have been open for {PG_WRITERS.seconds:.0f} s",
-                    where=self.settings.where,
-                    fix="Run `strobe prepare` again when they have ended; pg_stat_activity shows them.",
-                )
+    def undo(self) -> list[str]:
+        return self._preparation.undo()
 
     def guard(self) -> None:
         self._guard.look()
-
-    def renew(self) -> None:
-        if self.settings.slot_limits.rebuild:
-            let_go(self.settings)
-            with self.settings.errors(), self.settings.connect(timeout=PREPARE_SECONDS) as connection:
-                if read_slot(connection, self.settings.name) is None:
-                    self._create_slot(connection)
-
-    def undo(self) -> list[str]:
-        taken = []
-        with self.settings.errors(), self.settings.connect(timeout=PREPARE_SECONDS) as connection:
-            prepared = read_prepared(connection, self.settings)
-            if prepared.slot is not None:
-                self._execute(connection, f"SELECT pg_drop_replication_slot({literal(self.settings.name, connection)})")
-                taken.append(f"replication slot {self.settings.name}")
-            if prepared.publication is not None:
-                self._execute(connection, f"DROP PUBLICATION {identifier(self.settings.name)}")
-                taken.append(f"publication {self.settings.name}")
-        return taken
 
     # Positions.
 
@@ -280,6 +197,7 @@ class PostgresSource(Source):
             stops,
             watched,
             self._types,
+            visible.widen,
             lambda: self._durable,
             self._slots,
             check,
@@ -289,15 +207,14 @@ class PostgresSource(Source):
             reported = after.order[0]
             while not stopped():
                 definitions.look(reported)
-                arrived = stream.take(0.05)
-                if arrived is None:
+                transaction = stream.take(0.05)
+                if transaction is None:
                     continue
-                transaction = self._transaction(arrived, visible)
                 if transaction.xid is not None and not visible.wait(transaction.xid, stopped):
-                    remove_files(arrived.changes, arrived.gone)
+                    remove_files(transaction.changes, transaction.gone)
                     return
                 yield transaction
-                reported = arrived.end
+                reported = transaction.position.order[0]
 
     def _check_stream(self, after: Position, slot: str, started: str) -> None:
         """A stream has begun, from a server that was started then: it is the one that was read up to this position."""
@@ -311,18 +228,6 @@ class PostgresSource(Source):
                 raise self.settings.lost(f"the slot {slot} is gone")
             self._reaches(connection, found, after)
         self._pool.started = started
-
-    def _transaction(self, arrived: Arrived, visible: Visible) -> Transaction:
-        xid = None if arrived.xid is None else visible.widen(arrived.xid)
-        return Transaction(
-            self.name,
-            position_at(arrived.end, arrived.fingerprint),
-            arrived.changes,
-            arrived.committed_at,
-            arrived.part_of,
-            arrived.gone,
-            xid=xid,
-        )
 
     def _watched(self, connection: Connection) -> dict[int, Watched]:
         """The tables that are used, by their ids."""

@@ -9,10 +9,11 @@ A slot serves one connection at a time. A second stream of the same process read
 
 from __future__ import annotations
 
-import queue
 import select
+import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -20,17 +21,18 @@ from pathlib import Path
 import psycopg
 from psycopg.pq import ExecStatus
 
-from strobe.errors import SourceUnavailable, StrobeError
-from strobe.messages import Position
+from strobe.algebra.bag import Bag
+from strobe.errors import SourceUnavailable
+from strobe.messages import Position, Transaction
 from strobe.retry import PG_SLOT_IN_USE, PG_VISIBLE, Retry
 from strobe.sources.net_changes import ROWS, remove_files
 from strobe.sources.postgres import pgoutput
 from strobe.sources.postgres.connection import STARTED, Connection, ConnectionSettings, Pool, identifier, rows
 from strobe.sources.postgres.pgoutput import lsn_text, widen
-from strobe.sources.postgres.position import fingerprint_of
+from strobe.sources.postgres.position import fingerprint_of, position_at
 from strobe.sources.postgres.slot import copy_slot, taken_away
 from strobe.sources.postgres.snapshot import XidSnapshot
-from strobe.sources.postgres.transaction_builder import Arrived, TransactionBuilder, Watched
+from strobe.sources.postgres.transaction_builder import TransactionBuilder, Watched
 from strobe.sources.postgres.values import PgType
 
 WAITING = 200
@@ -65,6 +67,70 @@ class Slots:
         return self._taken
 
 
+class Arrivals:
+    """Transactions that a stream has read and nobody has taken yet: a bounded number of them, and of their rows."""
+
+    def __init__(self, transactions: int, rows: int) -> None:
+        """There is room while there are fewer than these."""
+        self._most, self._most_rows = transactions, rows
+        self._changed = threading.Condition()
+        self._waiting: deque[Transaction] = deque()
+        self._rows = 0
+        self._error: BaseException | None = None
+        self._closed = False
+
+    def put(self, transaction: Transaction, seconds: float) -> bool:
+        """False if there is no room for it in time. Once closed, what comes is dropped."""
+        rows = _rows_held(transaction)
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._closed or self._has_room(rows), seconds):
+                return False
+            if not self._closed:
+                self._waiting.append(transaction)
+                self._rows += rows
+                self._changed.notify_all()
+                return True
+        remove_files(transaction.changes, transaction.gone)
+        return True
+
+    def _has_room(self, rows: int) -> bool:
+        return len(self._waiting) < self._most and (not rows or self._rows < self._most_rows)
+
+    def fail(self, error: BaseException) -> None:
+        """Nothing more will come: raised after the last transaction."""
+        with self._changed:
+            self._error = error
+            self._changed.notify_all()
+
+    def take(self, seconds: float) -> Transaction | None:
+        """The next transaction; None if nothing comes in time."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._error, seconds)
+            if self._waiting:
+                found = self._waiting.popleft()
+                self._rows -= _rows_held(found)
+                self._changed.notify_all()
+                return found
+            if self._error is not None:
+                raise self._error
+        return None
+
+    def close(self) -> None:
+        """Nobody will take what is left: it will come again."""
+        with self._changed:
+            self._closed = True
+            left, self._waiting = self._waiting, deque()
+            self._changed.notify_all()
+        for transaction in left:
+            remove_files(transaction.changes, transaction.gone)
+
+
+def _rows_held(transaction: Transaction) -> int:
+    """The rows that it has in memory."""
+    found = (*transaction.changes.values(), *transaction.gone.values())
+    return sum(len(rows) for rows in found if isinstance(rows, Bag))
+
+
 class Stream(threading.Thread):
     def __init__(
         self,
@@ -73,14 +139,15 @@ class Stream(threading.Thread):
         stops: Sequence[Position],
         watched: Mapping[int, Watched],
         types: Callable[[set[tuple[int, int]]], Mapping[tuple[int, int], PgType]],
+        widen: Callable[[int], int],
         durable: Callable[[], int],
         slots: Slots,
         check: Callable[[str, str], None],
         guard: Callable[[], None],
         spill: Path | None = None,
     ) -> None:
-        """`watched` is by the tables' ids; `durable` says up to where the log is no longer needed; `guard` is called
-        often, and may raise; large transactions go into files in `spill`.
+        """`watched`, `types` and `widen` are as in `TransactionBuilder`; `durable` is where the log that is still
+        needed begins; `guard` is called often, and may raise; large transactions go into files in `spill`.
 
         `check` is called as soon as the slot is held, when nobody else can move it on any more, with the slot's name
         and when the server was started that it is on."""
@@ -90,14 +157,15 @@ class Stream(threading.Thread):
         self._fingerprint = fingerprint_of(after)
         self._stops = sorted({stop.order[0] for stop in stops if after < stop})
         self._check = check
-        self._builder = TransactionBuilder(settings, watched, types, spill)
+        self._builder = TransactionBuilder(settings, watched, types, widen, spill)
         self._durable = durable
         self._slots = slots
         self._guard = guard
         self._own = False
-        self._arrived: queue.Queue[Arrived | StrobeError | BaseException] = queue.Queue(WAITING)
-        self._rows_put = self._rows_taken = 0
+        self._arrivals = Arrivals(WAITING, ROWS)
         self._ending = threading.Event()
+        self._wake, self._waker = socket.socketpair()
+        """Ends a wait for the server."""
         self._received = self._after
         self._passed: int | None = None
         self._passed_at = 0.0
@@ -111,22 +179,13 @@ class Stream(threading.Thread):
 
     def __exit__(self, *_: object) -> None:
         self._ending.set()
+        self._arrivals.close()
+        self._waker.close()
         self.join(timeout=5)
-        while not self._arrived.empty():  # nobody has taken it: it will come again
-            if isinstance(arrived := self._arrived.get_nowait(), Arrived):
-                remove_files(arrived.changes, arrived.gone)
 
-    def take(self, seconds: float) -> Arrived | None:
-        """The next that has arrived; None if nothing does in time."""
-        try:
-            found = self._arrived.get(timeout=seconds)
-        except queue.Empty:
-            return None
-        if isinstance(found, BaseException):
-            self._arrived.put(found)  # for whoever asks again
-            raise found
-        self._rows_taken += found.held
-        return found
+    def take(self, seconds: float) -> Transaction | None:
+        """The next transaction; None if nothing comes in time. One without an id says how far the log has been read."""
+        return self._arrivals.take(seconds)
 
     def run(self) -> None:
         connection: Connection | None = None
@@ -137,8 +196,9 @@ class Stream(threading.Thread):
                 self._begin(connection)
                 self._read(connection)
         except BaseException as error:  # raised where the transactions are taken
-            self._put(connection, error)
+            self._arrivals.fail(error)
         finally:
+            self._wake.close()
             self._builder.forget()
             if connection is not None:
                 connection.close()
@@ -202,7 +262,7 @@ class Stream(threading.Thread):
                 message = f"the server has been silent for {SILENCE_SECONDS:.0f} s"
                 raise SourceUnavailable(message, where=self._settings.where)
             wait = PROGRESS_SECONDS if self._passed is not None else 0.1
-            if select.select([pgconn.socket], [], [], wait)[0]:
+            if pgconn.socket in select.select([pgconn.socket, self._wake.fileno()], [], [], wait)[0]:
                 pgconn.consume_input()
 
     def _ended(self, connection: Connection) -> BaseException:
@@ -224,17 +284,18 @@ class Stream(threading.Thread):
             if frame.reply:
                 self._tell(connection)
             return
-        arrived = self._builder.receive(pgoutput.decode(frame.payload), len(frame.payload))
-        if arrived is None:
+        transaction = self._builder.receive(pgoutput.decode(frame.payload), len(frame.payload))
+        if transaction is None:
             return
-        self._stop_before(connection, arrived.end)
-        self._fingerprint = arrived.fingerprint
-        if arrived.told:
+        end = transaction.position.order[0]
+        self._stop_before(connection, end)
+        self._fingerprint = fingerprint_of(transaction.position)
+        if transaction.changes or transaction.gone or transaction.part_of:
             self._passed = None
-            self._received = max(self._received, arrived.end)
-            self._arrive(connection, arrived)
+            self._received = max(self._received, end)
+            self._report(connection, transaction)
         else:
-            self._reached(arrived.end)
+            self._reached(end)
 
     def _reached(self, end: int) -> None:
         if end > self._received:
@@ -246,35 +307,25 @@ class Stream(threading.Thread):
         if self._passed is not None and time.monotonic() >= self._passed_at + PROGRESS_SECONDS:
             passed, self._passed, self._passed_at = self._passed, None, time.monotonic()
             self._stop_before(connection, passed)
-            self._arrive(connection, Arrived(passed, self._fingerprint))
+            self._report(connection, self._progress(passed))
 
     def _stop_before(self, connection: Connection, end: int) -> None:
         """Report the stops before a place, each with the transaction that was the last one by then."""
         while self._stops and self._stops[0] < end:
-            self._put(connection, Arrived(self._stops.pop(0), self._fingerprint))
+            self._put(connection, self._progress(self._stops.pop(0)))
 
-    def _arrive(self, connection: Connection, arrived: Arrived) -> None:
-        if self._stops and self._stops[0] == arrived.end:
+    def _progress(self, end: int) -> Transaction:
+        """The news that everything up to `end` has come."""
+        return Transaction(self._settings.source, position_at(end, self._fingerprint))
+
+    def _report(self, connection: Connection, transaction: Transaction) -> None:
+        if self._stops and self._stops[0] == transaction.position.order[0]:
             del self._stops[0]
-        self._put(connection, arrived)
+        self._put(connection, transaction)
 
-    def _put(self, connection: Connection | None, item: Arrived | BaseException) -> None:
-        rows = item.held if isinstance(item, Arrived) else 0
-        while not self._ending.is_set():
-            try:
-                if not rows or self._rows_put - self._rows_taken < ROWS:
-                    self._arrived.put(item, timeout=0.5)
-                    self._rows_put += rows
-                    return
-                self._ending.wait(0.02)
-            except queue.Full:
-                pass
-            if connection is None or isinstance(item, BaseException):
-                continue
-            if time.monotonic() >= self._told_at + WAITING_FEEDBACK_SECONDS:
-                self._tell(connection)
-        if isinstance(item, Arrived):
-            remove_files(item.changes, item.gone)
+    def _put(self, connection: Connection, transaction: Transaction) -> None:
+        while not self._arrivals.put(transaction, WAITING_FEEDBACK_SECONDS):
+            self._tell(connection)
 
     def _feedback_due(self) -> bool:
         now = time.monotonic()
@@ -312,6 +363,7 @@ class Visible:
             return XidSnapshot(str(rows(connection, "SELECT pg_current_snapshot()::text")[0][0]))
 
     def widen(self, xid: int) -> int:
+        """The whole id of a recent transaction, of its lower 32 bits."""
         return widen(xid, self._last.xmax)
 
     def wait(self, xid: int, stopped: Callable[[], bool]) -> bool:

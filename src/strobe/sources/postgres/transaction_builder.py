@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from strobe.algebra.bag import Bag, Row
-from strobe.algebra.relation import Relation
+from strobe.algebra.bag import Row
 from strobe.data.arrow import canonical_ddl
 from strobe.errors import BrokenInvariant, LostGuarantee, RelationLost, Unfit
-from strobe.messages import GlobalTransaction
+from strobe.messages import GlobalTransaction, Transaction
 from strobe.sources.global_transactions import global_transaction
 from strobe.sources.net_changes import NetChange, NetChanges
 from strobe.sources.postgres import pgoutput
 from strobe.sources.postgres.connection import Connection, ConnectionSettings
 from strobe.sources.postgres.pgoutput import UNCHANGED, RelationInfo, Tuple
-from strobe.sources.postgres.position import LogFingerprint
+from strobe.sources.postgres.position import LogFingerprint, position_at
 from strobe.sources.postgres.slot import peek
 from strobe.sources.postgres.values import Decode, PgType, decoder, unfit
 
@@ -43,30 +41,6 @@ class Watched:
     """The columns' types, as the server writes them."""
 
 
-@dataclass(frozen=True)
-class Arrived:
-    """A whole transaction, or (without xid) the news that everything up to `end` has come."""
-
-    end: int
-    fingerprint: LogFingerprint | None = None
-    """The last transaction that had come by then."""
-    xid: int | None = None
-    committed_at: datetime | None = None
-    changes: Mapping[str, Relation] = field(default_factory=dict)
-    gone: Mapping[str, Relation] = field(default_factory=dict)
-    part_of: tuple[GlobalTransaction, ...] = ()
-
-    @property
-    def told(self) -> bool:
-        """Whether it says more than how far the log has come."""
-        return bool(self.changes or self.gone or self.part_of)
-
-    @property
-    def held(self) -> int:
-        """The rows that it has in memory."""
-        return sum(len(rows) for rows in (*self.changes.values(), *self.gone.values()) if isinstance(rows, Bag))
-
-
 class TransactionBuilder:
     """Puts transactions together from messages."""
 
@@ -75,9 +49,12 @@ class TransactionBuilder:
         settings: ConnectionSettings,
         watched: Mapping[int, Watched],
         types: Callable[[set[tuple[int, int]]], Mapping[tuple[int, int], PgType]],
+        widen: Callable[[int], int],
         spill: Path | None = None,
     ) -> None:
-        self._settings, self._watched, self._types = settings, watched, types
+        """`watched` is by the tables' ids; `types` knows the types of columns; `widen` makes a whole transaction id of
+        its lower 32 bits, which is what the log has."""
+        self._settings, self._watched, self._types, self._widen = settings, watched, types, widen
         self._relations: dict[int, ChangeDecoder | None] = {}
         self._begin: pgoutput.Begin | None = None
         self._nets = NetChanges(spill)
@@ -92,7 +69,7 @@ class TransactionBuilder:
         """What has come in part will come again."""
         self._nets.forget()
 
-    def receive(self, message: pgoutput.Message, size: int = 0) -> Arrived | None:
+    def receive(self, message: pgoutput.Message, size: int = 0) -> Transaction | None:
         """A message, which had so many bytes; the transaction that ends with it."""
         if isinstance(message, pgoutput.Begin):
             self._begin, self._parts = message, {}
@@ -112,13 +89,20 @@ class TransactionBuilder:
             self._parts[part] = None
         return None
 
-    def _commit(self, message: pgoutput.Commit) -> Arrived:
+    def _commit(self, message: pgoutput.Commit) -> Transaction:
         begin, self._begin = self._begin, None
         if begin is None:
             raise BrokenInvariant("a commit came without its beginning", where=self._settings.where)
         changes, gone = self._nets.take()
-        parts, fingerprint = tuple(self._parts), LogFingerprint.of(message)
-        return Arrived(message.end_lsn, fingerprint, begin.xid, message.committed_at, changes, gone, parts)
+        return Transaction(
+            self._settings.source,
+            position_at(message.end_lsn, LogFingerprint.of(message)),
+            changes,
+            message.committed_at,
+            tuple(self._parts),
+            gone,
+            xid=self._widen(begin.xid),
+        )
 
     def _truncate(self, message: pgoutput.Truncate) -> None:
         emptied = [rows.watched.name for n in message.relations if (rows := self._relations.get(n)) is not None]
