@@ -14,10 +14,11 @@ from strobe.algebra.schema import quoted
 from strobe.messages import Commit, CommitHeader
 from strobe.spark.relation import COUNT
 from strobe.warehouse.evaluation import Part, Stored, changed_rows
-from strobe.warehouse.layout import RANGE, Layout
+from strobe.warehouse.layout import RANGE, Layout, sql_path, struct
 from strobe.warehouse.layout import field as column
 from strobe.warehouse.records import Generation
 from strobe.warehouse.removal_plan import COMMIT
+from strobe.warehouse.view_table import allow_types
 
 _TEXTS = pa.map_(pa.string(), pa.string())
 _TIME = pa.timestamp("us", tz="UTC")
@@ -67,6 +68,22 @@ def append(spark: SparkSession, layout: Layout, epoch: int, batches: Sequence[Ba
         whole = whole.coalesce(1)
     whole = whole.withColumn("range", F.expr(f"commit div {RANGE}"))
     whole.write.format("delta").mode("append").save(layout.log)
+
+
+def add_fields(spark: SparkSession, layout: Layout, loaded: Sequence[Generation]) -> None:
+    """Give the log a struct for the rows of each new generation."""
+    schema = spark.read.format("delta").load(layout.log).schema
+    there = set(schema["rows"].dataType.fieldNames()) if "rows" in schema.names else set()  # type: ignore[attr-defined]
+    fields = {column(item.view.name, item.number): item.schema for item in loaded}
+    new = {name: struct(ddl) for name, ddl in fields.items() if name not in there}
+    if not new:
+        return
+    if "rows" in schema.names:
+        added = ", ".join(f"rows.{name} {type_}" for name, type_ in new.items())
+    else:
+        added = f"rows STRUCT<{', '.join(f'{name}: {type_}' for name, type_ in new.items())}> AFTER `count`"
+    allow_types(spark, layout.log, new.values())
+    spark.sql(f"ALTER TABLE {sql_path(layout.log)} ADD COLUMNS ({added})")
 
 
 def _data(frame: DataFrame, member: Generation, epoch: int) -> DataFrame:

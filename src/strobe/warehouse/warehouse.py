@@ -1,7 +1,6 @@
 """The warehouse as the coordinator uses it: claim it, append commits, bring views in, fold, maintain, read.
 
-Appends come from one thread; folding and maintenance may run in another at the same time, in a Spark session of their
-own, because what they set there (Delta's transaction numbers) must not leak into appends.
+Appends come from one thread (`appender`); work on the tables may go on in another at the same time (`upkeep`).
 
 What is true is in the log. A header names, for every view, the generation in force; a definition or a loaded table that
 no header names does not exist for readers, and is done away with at the next start.
@@ -9,33 +8,26 @@ no header names does not exist for readers, and is done away with at the next st
 
 from __future__ import annotations
 
-import threading
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial, reduce
 
 from pyspark.sql import DataFrame, SparkSession
 
-from strobe.algebra.bag import Bag
-from strobe.algebra.copies import copy_of
 from strobe.algebra.relation import Relation
 from strobe.algebra.schema import quoted
 from strobe.algebra.view import View
 from strobe.errors import BrokenInvariant, NotNow, UserError
 from strobe.messages import Commit, CommitHeader, Lookup
 from strobe.spark.failures import FAILURES
-from strobe.spark.relation import SparkRelation
-from strobe.spark.session import in_background, own_session
+from strobe.spark.session import in_background
 from strobe.warehouse import (
     evaluation,
-    folding,
     inspect,
+    log,
     lookups,
     reader,
-    retention,
     storage,
     tables,
     view_table,
@@ -46,10 +38,11 @@ from strobe.warehouse.control import todo
 from strobe.warehouse.control.lock import CoordinatorLock
 from strobe.warehouse.evaluation import Part
 from strobe.warehouse.folding import Hook
-from strobe.warehouse.layout import FILE_RETENTION, Layout, field, retention_properties, sql_path, struct
-from strobe.warehouse.log import Batch
+from strobe.warehouse.generations import Generations
+from strobe.warehouse.layout import FILE_RETENTION, Layout, retention_properties
 from strobe.warehouse.records import Definition, Generation, Published
 from strobe.warehouse.removal_plan import COMMIT
+from strobe.warehouse.upkeep import Upkeep
 
 
 def _nothing(name: str) -> None:
@@ -70,14 +63,11 @@ class Warehouse:
         self.layout = layout
         self._claim = Claim(layout, lock or CoordinatorLock(layout.control))
         self._appender = Appender(spark, layout, self._claim, at)
+        self._generations = Generations()
+        self._upkeep = Upkeep(spark, layout, retention, self._claim, self._appender, lambda: self._generations, at)
         self._spark = spark
-        self._background = own_session(spark)
         self._retention = retention
         self._at = at
-        self._definitions: list[Definition] = []
-        self._members: dict[str, Generation] = {}
-        self._unguaranteed: frozenset[str] = frozenset()
-        self._folding = threading.RLock()
 
     @classmethod
     def create_or_open(
@@ -105,11 +95,10 @@ class Warehouse:
         Afterwards `use` says which compiled views take part.
         """
         self._claim.lock(take_over)
-        with self._folding, self._appender.appending, self._guarded("the warehouse could not be claimed"):
+        with self._upkeep.alone, self._appender.appending, guarded(self.layout, "the warehouse could not be claimed"):
             self._claim.fence(self._spark)
             last = self._appender.last = inspect.last_header_of(inspect.open_log(self.layout))
             tables.check_end(self.layout, last)
-            self._members = {}
             self._repair(last)
             self._keep_retention()
             return last
@@ -126,20 +115,14 @@ class Warehouse:
     @property
     def definitions(self) -> dict[str, Definition]:
         """The definitions in force, by view."""
-        generations = self.last.generations if self.last else {}
-        return {d.view: d for d in self._definitions if generations.get(d.view) == d.generation}
+        return self._generations.in_force
 
     def use(self, compiled: Sequence[View], unguaranteed: Collection[str] = ()) -> None:
         """Take these compiled views for appends. They are the stored definitions' own SQL; others must be loaded.
 
         `unguaranteed` names views without any guarantee, whose changes may take away rows that are not there.
         """
-        self._unguaranteed = frozenset(unguaranteed)
-        for view in compiled:
-            definition = self.definitions.get(view.name)
-            if definition is None:
-                raise BrokenInvariant("this view was never loaded", where=f"view {view.name}")
-            self._members[view.name] = definition.compiled(view)
+        self._generations = self._generations.use(compiled, unguaranteed)
 
     def close(self) -> None:
         self._claim.release()
@@ -150,15 +133,7 @@ class Warehouse:
         `UserError` if a view's expression fails on a row, and nothing was committed; `Fenced`; or `CommitUnknown`,
         after which this warehouse must be fenced again before anything else.
         """
-        return self._appender.append([self._batch(commits)])
-
-    def _batch(self, commits: Sequence[Commit]) -> Batch:
-        return Batch(commits, self._members, {name: d.generation for name, d in self.definitions.items()})
-
-    @contextmanager
-    def _guarded(self, what: str) -> Iterator[None]:
-        with guarded(self.layout, what):
-            yield
+        return self._appender.append([self._generations.batch(commits)])
 
     # -- bringing views in --------------------------------------------------------------------------------------------
 
@@ -170,7 +145,7 @@ class Warehouse:
         found = {f.name: f.dataType.simpleString() for f in frame.schema}
         if list(found.items()) != list(types.items()):
             raise BrokenInvariant(f"changes yield {types}, a computation yields {found}", where=f"view {view.name}")
-        with self._folding, in_background(self._spark):
+        with self._upkeep.alone, in_background(self._spark):
             self._claim.ensure()
             generation = self._next_generation(view.name)
             properties = retention_properties(self._retention)
@@ -190,7 +165,7 @@ class Warehouse:
         """Make room in the log for views that will come in: then their cutover takes less time."""
         with self._appender.appending:
             self._claim.ensure()
-            self._add_fields(loaded)
+            log.add_fields(self._spark, self.layout, loaded)
 
     def cut_over(
         self,
@@ -207,33 +182,24 @@ class Warehouse:
         The commit carries what changed of the views and their tables do not hold (see `unsettled`). Commits `before` it
         are appended with it: all or none. With `empty`, tables of views that leave are to be emptied afterwards.
         """
-        with self._folding, self._appender.appending, self._guarded("views could not be brought in"):
+        with self._upkeep.alone, self._appender.appending, guarded(self.layout, "views could not be brought in"):
             self._claim.ensure()
             self._appender.check_numbers([*before, commit])
             self._check_loads(loaded)
-            ending = {item.view.name for item in loaded} | set(dropped)
-            rows = [
-                replace(d, to_commit=commit.number - 1) if d.view in ending and d.to_commit is None else d
-                for d in self._definitions
-            ]
-            rows += [Definition.of(item, commit.number) for item in loaded]
-            tables.write_definitions(self.layout, rows)
+            after = self._generations.cut_over(loaded, dropped, commit.number)
+            tables.write_definitions(self.layout, after.definitions)
             if empty:
                 leaving = {n: d.generation for n, d in self.definitions.items() if n in dropped}
                 todo.add(self.layout.control, todo.EMPTY, leaving)
-            self._add_fields(loaded)
+            log.add_fields(self._spark, self.layout, loaded)
             self._at("load.definitions")
-            generations = {n: d.generation for n, d in self.definitions.items() if n not in dropped}
-            generations |= {item.view.name: item.number for item in loaded}
-            members = {n: m for n, m in self._members.items() if n not in dropped}
-            members |= {item.view.name: item for item in loaded}
-            earlier = [self._batch(before)] if before else []
+            earlier = [self._generations.batch(before)] if before else []
             try:
-                last = self._appender.append([*earlier, Batch([commit], members, generations, carried or {})])
+                last = self._appender.append([*earlier, after.batch([commit], carried)])
             except UserError:  # nothing was committed, and commits go on from here
-                tables.write_definitions(self.layout, self._definitions)
+                tables.write_definitions(self.layout, self._generations.definitions)
                 raise
-            self._members, self._definitions = members, rows
+            self._generations = after
             self._at("load.joined")
             return last
 
@@ -245,10 +211,10 @@ class Warehouse:
 
     def take_back(self) -> None:
         """Loads that will not join after all: the tables hold the generations in force again."""
-        with self._folding, in_background(self._spark), self._guarded("loads could not be taken back"):
+        with self._upkeep.work("loads could not be taken back") as spark:
             self._claim.ensure()
             for definition in self.definitions.values():
-                view_table.undo_load(self._background, self.layout, definition)
+                view_table.undo_load(spark, self.layout, definition)
 
     def unsettled(self, spark: SparkSession, after: int, commits: Sequence[Commit]) -> dict[str, Part]:
         """What changed of views after a commit, and would by commits that were not appended: their columns and
@@ -258,66 +224,29 @@ class Warehouse:
         for name in inspect.changes(own, after, last):
             rows, size = view_table.logged(spark, own, self.definitions[name], after, last)
             found[name].append((rows, size <= evaluation.TOGETHER))
-        waiting = evaluation.changed_rows(spark, self._members, commits, partial(self._appender.stored, spark=spark))
+        waiting = evaluation.changed_rows(
+            spark, self._generations.members, commits, partial(self._appender.stored, spark=spark)
+        )
         for name, (rows, small) in waiting.items():
             found[name].append((rows.drop(COMMIT), small))
         return {name: _summed(parts) for name, parts in found.items()}
 
     def empty(self) -> None:
-        """Take the rows out of the tables of views that have left, where that was asked for.
-
-        The tables stay, and with them the versions that past commits name; their files go when nothing needs them.
-        """
-        if not todo.read(self.layout.control, todo.EMPTY):
-            return
-        with (
-            self._folding,
-            in_background(self._spark),
-            self._guarded("tables of views that have left could not be emptied"),
-        ):
-            self._claim.ensure()
-            wanted = todo.read(self.layout.control, todo.EMPTY)
-            gone = [d for d in self._definitions if d.to_commit is not None and wanted.get(d.view) == d.generation]
-            folding.settle(self._background, self.layout, gone, self._at)
-            for definition in gone:
-                view_table.empty(self._background, self.layout, definition)
-            todo.clear(self.layout.control, todo.EMPTY)
+        """Take the rows out of the tables of views that have left, where that was asked for."""
+        self._upkeep.empty()
 
     def _next_generation(self, view: str) -> int:
-        defined = [d.generation for d in self._definitions if d.view == view]
+        defined = [d.generation for d in self._generations.definitions if d.view == view]
         location = self.layout.view(view)
         loaded = inspect.last_load(inspect.open_table(location), view) if storage.exists(location) else 0
         return 1 + max([loaded, *defined])
 
-    def _add_fields(self, loaded: Sequence[Generation]) -> None:
-        """Give the log a struct for the rows of each new generation."""
-        schema = self._spark.read.format("delta").load(self.layout.log).schema
-        there = set(schema["rows"].dataType.fieldNames()) if "rows" in schema.names else set()  # type: ignore[attr-defined]
-        fields = {field(item.view.name, item.number): item.schema for item in loaded}
-        new = {name: struct(ddl) for name, ddl in fields.items() if name not in there}
-        if not new:
-            return
-        if "rows" in schema.names:
-            added = ", ".join(f"rows.{name} {type_}" for name, type_ in new.items())
-        else:
-            added = f"rows STRUCT<{', '.join(f'{name}: {type_}' for name, type_ in new.items())}> AFTER `count`"
-        view_table.allow_types(self._spark, self.layout.log, new.values())
-        self._spark.sql(f"ALTER TABLE {sql_path(self.layout.log)} ADD COLUMNS ({added})")
-
     def _repair(self, header: CommitHeader | None) -> None:
         """Do away with what an interrupted load left behind: the log's last header is the truth."""
-        last = header.number if header else 0
         stored = inspect.definitions(self.layout)
-        named = header.generations.items() if header else ()
-        kept = [replace(d, to_commit=None) if (d.view, d.generation) in named else d for d in stored]
-        kept = [
-            d
-            for d in kept
-            if (d.view, d.generation) in named or (d.from_commit <= last and (d.to_commit or last) < last)
-        ]
-        if kept != stored:
-            tables.write_definitions(self.layout, kept)
-        self._definitions = kept
+        self._generations = Generations.named_by(header, stored)
+        if self._generations.definitions != tuple(stored):
+            tables.write_definitions(self.layout, self._generations.definitions)
         for definition in self.definitions.values():
             view_table.undo_load(self._spark, self.layout, definition)
 
@@ -332,60 +261,31 @@ class Warehouse:
 
     def fold(self) -> Published | None:
         """Bring the view tables up to the last commit and publish their versions; nothing if they are there already."""
-        with self._folding, in_background(self._spark), self._guarded("the view tables could not be folded"):
-            there = tuple(self.definitions.values())
-            left = folding.left_since(self._definitions, folding.newest_published(self.layout))
-            return folding.fold(
-                self._background, self.layout, there, left, self._retention, self._at, self._unguaranteed
-            )
+        return self._upkeep.fold()
 
     @property
     def unpublished(self) -> bool:
         """Whether views have come or left with a commit that is not published yet."""
-        newest = folding.newest_published(self.layout)
-        came = any(newest is None or d.from_commit > newest.commit for d in self.definitions.values())
-        return came or bool(folding.left_since(self._definitions, newest))
+        return self._upkeep.unpublished
 
     @property
     def folding(self) -> bool:
         """Whether tables are being folded, loaded or maintained at this moment, in another thread."""
-        free = self._folding.acquire(blocking=False)
-        if free:
-            self._folding.release()
-        return not free
+        return self._upkeep.busy
 
     def maintain(self) -> None:
         """Drop what is older than the horizon, join small files, delete files that nothing uses. Now and then."""
-        with (
-            self._folding,
-            in_background(self._spark),
-            self._guarded("old parts of the warehouse could not be dropped"),
-        ):
-            self._claim.ensure()
-            newest = self.fold()
-            if newest is not None:
-                folding.renew(self._background, self.layout, newest, self._retention)
-            retention.drop_old(self._background, self.layout, self._retention, self._appender.appending)
-            names = tuple(self.definitions)
-            if retention.compact(self._background, self.layout, names) and newest is not None:
-                folding.publish(self.layout, tuple(self.definitions.values()), newest.commit)
-            left = dict.fromkeys(d.view for d in self._definitions if storage.exists(self.layout.view(d.view)))
-            retention.vacuum(self._background, self.layout, tuple(left))
+        self._upkeep.maintain()
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def copy(self, source: str, lookup: Lookup, types: Mapping[str, str]) -> tuple[Relation, str]:
         """Rows of a relation from the copy that is kept here, and the source's position that they are of."""
-        if isinstance(lookup.keys, Bag):
-            return lookups.answer(self.layout, source, lookup, (row for row, _ in lookup.keys.items()))
-        snapshot, name = self.snapshot(), copy_of(source, lookup.relation)
-        rows = snapshot.table(name).select(*(quoted(column) for column in lookup.columns))
-        return SparkRelation.of_rows(rows, types), snapshot.header.positions[name][source]
+        return lookups.copy(self._spark, self.layout, source, lookup, types)
 
     def shown(self, view: View, lookup: Lookup) -> tuple[Relation, str]:
         """Rows of a relation that a view itself shows, and the source's position that they are of; few keys only."""
-        few = lookup.keys if isinstance(lookup.keys, Bag) and len(lookup.keys) <= lookups.MOST_KEYS else Bag(lookup.on)
-        return lookups.shown(self.layout, view, lookup, (row for row, _ in few.items()))
+        return lookups.shown(self.layout, view, lookup)
 
     def snapshot(self, at: int | None = None) -> reader.ViewsAtCommit:
         """All views at one commit, or at the last."""
