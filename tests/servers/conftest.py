@@ -10,13 +10,12 @@ import pytest
 from faults import World
 from mariadb_server import Server, running
 from mariadb_shop import Shop
-from postgres_database import Database
+from postgres_database import Database, use_timing
 from postgres_server import PostgresServer
 
 import strobe.sources.mariadb.binlog.protocol as binlog_module
 import strobe.sources.mariadb.connection as mariadb_place
-import strobe.sources.postgres.connection as postgres_place
-import strobe.sources.postgres.stream as stream_module
+from strobe.sources.postgres.limits import Timing
 
 
 @pytest.fixture
@@ -68,11 +67,8 @@ def world(
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A silent server is given up after a moment instead of half a minute."""
-    for module in (postgres_place, mariadb_place):
-        monkeypatch.setattr(module, "CONNECT_SECONDS", 2)
-    monkeypatch.setattr(postgres_place, "SILENCE_SECONDS", 0.2)
+    use_timing(monkeypatch, Timing(connect=2, answer=0.2, silence=1.5, feedback=0.5))
+    monkeypatch.setattr(mariadb_place, "CONNECT_SECONDS", 2)
     monkeypatch.setattr(mariadb_place, "SILENCE_SECONDS", 0.2)
-    monkeypatch.setattr(stream_module, "SILENCE_SECONDS", 1.5)
-    monkeypatch.setattr(stream_module, "FEEDBACK_SECONDS", 0.5)
     monkeypatch.setattr(binlog_module, "SILENCE_SECONDS", 1.5)
     monkeypatch.setattr(binlog_module, "HEARTBEAT_SECONDS", 0.5)

@@ -35,6 +35,7 @@ from strobe.config.load import load_project
 from strobe.coordinator.verify import verify_source
 from strobe.errors import SourceUnavailable
 from strobe.messages import CommitHeader, Position
+from strobe.pipeline.backpressure import Limits
 from strobe.pipeline.pipeline import Pipeline
 from strobe.planning.topology import Topology, assemble
 from strobe.simulator.world import Contents, evaluate
@@ -329,13 +330,13 @@ class World:
 
     # Keeping.
 
-    def pipeline(self, *, verify: bool = True) -> Pipeline:
+    def pipeline(self, *, verify: bool = True, limits: Limits = Limits()) -> Pipeline:  # noqa: B008  # frozen
         """As at a start of the service: the sources are verified first."""
         if verify:
             for name, source in self.topology.sources.items():
                 verify_source(source, self.last, ["v"])
                 source.focus(self.topology.columns(name))
-        return Pipeline(self.topology, self.warehouse, self.last, through_spark=no_spark)
+        return Pipeline(self.topology, self.warehouse, self.last, through_spark=no_spark, limits=limits)
 
     def keep(
         self,

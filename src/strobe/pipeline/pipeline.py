@@ -28,6 +28,7 @@ from strobe.managers.inbox import Inbox
 from strobe.messages import ActionList, Answer, CommitHeader, Cut, Message, Position, Query, Seen, Transaction, Update
 from strobe.pipeline import run_end
 from strobe.pipeline.answerer import Answerer, SparkAnswer
+from strobe.pipeline.backpressure import Backpressure, Limits
 from strobe.pipeline.committer import Committer
 from strobe.pipeline.in_flight import InFlight, Read, into_memory
 from strobe.pipeline.monitor import Monitor
@@ -37,12 +38,6 @@ from strobe.pipeline.view_worker import ViewWorker
 from strobe.planning.topology import Topology
 from strobe.sources.base import Source
 from strobe.sources.net_changes import remove_files
-
-TABLE_ROWS = 5_000
-"""Rows of the view-update table beyond which the sources are left alone until some have been applied."""
-
-HELD_ROWS = 500_000
-"""Rows of transactions in memory beyond which the sources are left alone until some have been committed."""
 
 MOMENT = 0.3
 """Seconds without anything new after which nothing more is expected, by those who wait for the end."""
@@ -76,6 +71,7 @@ class Pipeline:
         read: Read = into_memory,
         record: Callable[[Message], None] = lambda _: None,
         together: Collection[frozenset[str]] = (),
+        limits: Limits = Limits(),  # noqa: B008  # frozen
     ) -> None:
         """`last` is the last commit in the log, read after fencing; the assembly holds exactly the views in it.
 
@@ -96,6 +92,7 @@ class Pipeline:
         """Sources that a global transaction ties together while their views are in different groups: then nothing more
         is taken in, and the loop is to end and to begin anew with them in one."""
         self._together = tuple(together)
+        self._limits = limits
         self._build(last)
 
     def _build(self, last: CommitHeader) -> None:
@@ -121,6 +118,12 @@ class Pipeline:
             for name, planned in self.topology.views.items()
         }
         self.committer = Committer(self._sink, last, views, positions, unguaranteed=unguaranteed, fail=self.fail)
+        self.backpressure = Backpressure(
+            self._limits,
+            backlog=lambda: self.engine.backlog,
+            queued=self._events.qsize,
+            appends=lambda: self.committer.waiting,
+        )
         self.answerer = Answerer(
             {s: self.topology.sources[s] for s in self.vector},
             deliver=self._events.put,
@@ -137,17 +140,13 @@ class Pipeline:
                 stops[s],
                 deliver=self._events.put,
                 fail=self.fail,
-                room=partial(self._room, s),
+                room=partial(self.backpressure.room, s),
             )
             for s in self.vector
         }
         for name in self.vector:
             self.topology.sources[name].focus(self.topology.columns(name))
         self._told = last.number
-        self._wanted: dict[str, Position] = {}
-        self._missing: frozenset[str] = frozenset()
-        """Sources whose parts of global transactions rows wait for."""
-        self._crowded = False
         self._let_go_at: Mapping[str, Position] | None = None
         self._read: dict[str, str] = {}
         self._read_at = 0.0
@@ -172,20 +171,6 @@ class Pipeline:
         else:
             rows, position = self._sink.copy(query.source, lookup, view.attribute_types())
         return (rows,), Seen(self.topology.sources[query.source].position(position))
-
-    def _room(self, source: str, position: Position) -> bool:
-        """Whether more of a source may come in. What an answer or a part of a global transaction waits for always may:
-        else neither would ever move."""
-        wanted = self._wanted.get(source)
-        if source in self._missing or (wanted is not None and position < wanted):
-            return True
-        return not self._crowded and self.engine.backlog + self._events.qsize() < TABLE_ROWS
-
-    def _too_many_rows(self) -> bool:
-        """Whether there are too many rows in memory, and some will go by themselves: nothing waits for rows to come."""
-        if self.in_flight.rows < HELD_ROWS or self._missing:
-            return False
-        return bool(self.engine.backlog or self.committer.waiting)
 
     def _positions(self, last: CommitHeader) -> dict[str, dict[str, Position]]:
         sources = self.topology.sources
@@ -237,10 +222,10 @@ class Pipeline:
                 self._handle(self._events.get_nowait())
         except queue.Empty:
             pass
-        self._wanted = self._early_answers()
-        self._missing = frozenset().union(*self.engine.missing_parts().values())
         self._tell_commits()
         self._let_go()
+        missing = frozenset().union(*self.engine.missing_parts().values())
+        self.backpressure.look(self._early_answers(), missing)
         waiting = self.committer.waiting
         self._carry_out(self.engine.cut_due(time.monotonic(), lambda view: self.workers[view].at_work, waiting))
         if self._operation is not None and next(self._operation, self) is self:
@@ -258,13 +243,14 @@ class Pipeline:
         if self.committer.visible is not self._let_go_at:
             self._let_go_at = self.committer.visible
             self.in_flight.committed(self.visible)
-        self._crowded = self._too_many_rows()
+            self.backpressure.committed(self.visible)
 
     def _handle(self, event: Event) -> None:
         if isinstance(event, Transaction):
             self._take_in(event)
         elif isinstance(event, Answer):
             self._record(event)
+            self.backpressure.answered(event)
             self.workers[event.view].answer(event)
         elif isinstance(event, ActionList):
             self._carry_out(self.engine.receive(event, time.monotonic()))
@@ -286,6 +272,7 @@ class Pipeline:
         reach("received")
         self._record(transaction)
         self.in_flight.arrive(transaction)
+        self.backpressure.arrived(transaction)
         self._carry_out(self.engine.receive(transaction, time.monotonic()))
         reach("routed")
 
@@ -293,6 +280,7 @@ class Pipeline:
         for effect in effects:
             if isinstance(effect, Submit):
                 reach("merged")
+                self.backpressure.submitted(effect.transaction)
                 self.committer.submit(effect.transaction, wait=effect.wait, keep=effect.keep)
             elif isinstance(effect, Tied):
                 self.tied = effect.sources

@@ -13,7 +13,7 @@ from typing import NoReturn
 from strobe.config.model import Project
 from strobe.data.spilled import FOLDER
 from strobe.errors import UserError
-from strobe.sources.base import Source, SparkStarter
+from strobe.sources.base import Source, SparkStarter, Spill
 from strobe.sources.registry import open_source
 
 
@@ -38,7 +38,8 @@ class SourceSet(Mapping[str, Source]):
             for name, config in project.sources.items():
                 sources[name] = source = open_source(name, config, project.warehouse, spark, project.name)
                 opened.callback(source.close)
-                source.spill = project.warehouse / "staging" / FOLDER if project.evaluate != "driver" else None
+                if project.evaluate != "driver":
+                    source.spill = Spill(project.warehouse / "staging" / FOLDER)
             opened.pop_all()
         return cls(sources)
 

@@ -41,10 +41,6 @@ from strobe.sources.postgres.snapshot import (
 )
 from strobe.sources.postgres.values import Decode, Encoding, PgType, decoder, encoding, unfit
 
-KEYS = 5_000
-"""Keys of one statement."""
-FETCH = 5_000
-
 _SNAPSHOT = """
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
 SELECT pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text, pg_current_wal_flush_lsn()::text,
@@ -156,7 +152,7 @@ class PostgresReader(Reader):
             return
         found = RowDecoder(self._settings, table, lookup.columns)
         wanted = filter(None, map(search.encode, keys))
-        while batch := list(islice(wanted, KEYS)):
+        while batch := list(islice(wanted, self._settings.limits.keys)):
             yield from self._read(table, found, search.statement(found.selected, batch))
 
     def scan(self, relation: str, columns: Sequence[str]) -> Iterator[Row]:
@@ -180,7 +176,8 @@ class PostgresReader(Reader):
         connection = self._open_connection()
         self._cursors += 1
         name = sql.Identifier(f"strobe_{self._cursors}")
-        fetch = sql.SQL("FETCH {} FROM {}").format(sql.SQL(str(FETCH)), name)
+        most = self._settings.limits.fetched
+        fetch = sql.SQL("FETCH {} FROM {}").format(sql.SQL(str(most)), name)
         with self._settings.errors(table.name):
             cursor = connection.execute(
                 sql.SQL("DECLARE {} NO SCROLL CURSOR FOR {}; {}").format(name, statement, fetch)
@@ -189,7 +186,7 @@ class PostgresReader(Reader):
             while (result := cursor.pgresult) is not None and result.ntuples:
                 self._expect(found, result)
                 yield from found.decode(result)
-                if result.ntuples < FETCH:
+                if result.ntuples < most:
                     return
                 cursor = connection.execute(fetch)
 

@@ -22,9 +22,6 @@ from strobe.sources.postgres import pgoutput
 from strobe.sources.postgres.connection import Connection, ConnectionSettings, Pool, rows
 from strobe.sources.postgres.pgoutput import lsn_text, parse_lsn
 
-LOOK_SECONDS = 10.0
-"""How often the limit is looked at while the stream is read."""
-
 
 @dataclass(frozen=True)
 class Slot:
@@ -127,7 +124,7 @@ class Guard:
         limit = self._settings.slot_limits.limit
         if limit is None or time.monotonic() < self._next:
             return
-        self._next = time.monotonic() + LOOK_SECONDS
+        self._next = time.monotonic() + self._settings.timing.retained
         try:
             with self._pool.session() as connection:
                 slot = read_slot(connection, self._settings.name)

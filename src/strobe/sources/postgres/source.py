@@ -23,16 +23,9 @@ from strobe.messages import Position, Transaction
 from strobe.sources.base import Finding, Kept, Reader, Source, SourceContext
 from strobe.sources.net_changes import remove_files
 from strobe.sources.postgres.catalog import PgTable, read_tables, read_types, usable_table
-from strobe.sources.postgres.connection import (
-    STARTED,
-    Connection,
-    ConnectionSettings,
-    Pool,
-    SlotLimits,
-    object_name,
-    rows,
-)
+from strobe.sources.postgres.connection import STARTED, Connection, ConnectionSettings, Pool, object_name, rows
 from strobe.sources.postgres.definition_watch import DefinitionWatch, unpublished
+from strobe.sources.postgres.limits import SlotLimits, Timing
 from strobe.sources.postgres.pgoutput import lsn_text, parse_lsn
 from strobe.sources.postgres.position import parse, passes, position_at
 from strobe.sources.postgres.preflight import check
@@ -62,7 +55,9 @@ class PostgresSource(Source):
         self._answering: dict[str, PgTable] = {}
 
     @classmethod
-    def from_config(cls, name: str, config: Any, context: SourceContext) -> PostgresSource:
+    def from_config(
+        cls, name: str, config: Any, context: SourceContext, timing: Timing | None = None
+    ) -> PostgresSource:
         limits, slot = config.limits, config.slot
         return cls(
             ConnectionSettings(
@@ -73,6 +68,7 @@ class PostgresSource(Source):
                 limits.connections,
                 limits.statement_timeout.total_seconds(),
                 SlotLimits(slot.warn, slot.limit, slot.beyond == "rebuild"),
+                timing or Timing(),
             )
         )
 

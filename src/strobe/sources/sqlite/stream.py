@@ -11,12 +11,12 @@ import sqlite3
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
 
 from strobe.algebra.relation import Relation
 from strobe.errors import SourceUnavailable
 from strobe.messages import Position, Transaction
+from strobe.sources.base import Spill
 from strobe.sources.net_changes import NetChanges, remove_files
 from strobe.sources.sqlite.catalog import read_table
 from strobe.sources.sqlite.connection import Place
@@ -39,7 +39,7 @@ class Stream:
         stops: Sequence[Position],
         stopped: Callable[[], bool],
         focus: Mapping[str, Collection[str]] | None,
-        spill: Path | None,
+        spill: Spill | None,
     ) -> None:
         """Columns outside `focus` are not decoded; large transactions go into files in `spill`."""
         self._place, self._gate, self._stops, self._stopped = place, gate, stops, stopped
@@ -135,7 +135,7 @@ class Group:
         connection: sqlite3.Connection,
         state: Prepared,
         focus: Mapping[str, Collection[str]] | None,
-        spill: Path | None,
+        spill: Spill | None,
     ) -> None:
         self._place = place
         self._connection = connection
