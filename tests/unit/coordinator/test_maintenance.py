@@ -11,6 +11,7 @@ import pytest
 
 from strobe.coordinator import maintenance as module
 from strobe.coordinator.maintenance import Maintenance
+from strobe.coordinator.states import Reason
 from strobe.errors import SourceLost, SourceUnavailable, UserError
 from strobe.messages import CommitHeader, Position, Seen
 
@@ -70,7 +71,7 @@ def made(sources: dict[str, FakeSource], failed: list[BaseException]) -> Mainten
         fail=failed.append,
     )
     maintenance = Maintenance(pipeline, SimpleNamespace(empty=lambda: None), lambda _: None)  # type: ignore[arg-type]
-    maintenance.still, maintenance.given_up = {"c", "d"}, {"c"}
+    maintenance.stopped = {"c": Reason.RELATION_LOST, "d": Reason.SOURCE_LOST}
     return maintenance
 
 
