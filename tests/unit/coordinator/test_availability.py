@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
@@ -18,10 +20,10 @@ from strobe.apply import plan
 from strobe.apply.cutover import Cutover
 from strobe.apply.plan import ApplyPlan
 from strobe.apply.states import ViewState
-from strobe.coordinator import availability as module
 from strobe.coordinator.availability import Availability
 from strobe.coordinator.rebuilding import rebuild_lost
 from strobe.coordinator.states import Log
+from strobe.coordinator.timing import USUAL, Timing
 from strobe.errors import (
     AccessRefused,
     LostGuarantee,
@@ -32,6 +34,7 @@ from strobe.errors import (
     StrobeError,
     UserError,
 )
+from strobe.events import Event
 from strobe.messages import CommitHeader
 from strobe.planning.source_set import SourceSet
 from strobe.planning.topology import Topology
@@ -72,8 +75,14 @@ class World:
         """As at a start with nothing known of the sources."""
         return Topology(self.topology.project, self.topology.sources, {}, {})
 
-    def absences(self, *, set_aside: bool = False) -> Availability:
-        return Availability(Layout(self.folder / "warehouse"), self.said.append, set_aside=set_aside)
+    def hear(self, event: Event) -> None:
+        self.said.append(str(event))
+
+    def absences(
+        self, *, set_aside: bool = False, timing: Timing = USUAL, clock: Callable[[], float] = time.monotonic
+    ) -> Availability:
+        layout = Layout(self.folder / "warehouse")
+        return Availability(layout, self.hear, set_aside=set_aside, timing=timing, clock=clock)
 
     def present(self, absences: Availability, topology: Topology | None = None) -> Topology:
         return absences.present(absences.as_applied(topology or self.topology, self.definitions), self.last)
@@ -121,7 +130,7 @@ class World:
         monkeypatch.setattr(Cutover, "_change", change)
         for name, source in self.topology.sources.items():
             monkeypatch.setattr(source, "renew", partial(renewed.append, name))
-        cutover = Cutover(self.topology.project, None, SimpleNamespace(say=self.said.append))  # type: ignore[arg-type]
+        cutover = Cutover(self.topology.project, None, self.hear)  # type: ignore[arg-type]
         pipeline: Any = SimpleNamespace(
             topology=self.topology,
             committer=SimpleNamespace(last=self.last),
@@ -317,12 +326,11 @@ def test_a_source_that_is_down_at_the_start_is_waited_for(world: World) -> None:
 
 
 @pytest.mark.parametrize("error", [SourceUnavailable("it is down"), AccessRefused("not this one")])
-def test_how_long_a_source_may_be_down(world: World, monkeypatch: pytest.MonkeyPatch, error: SourceUnavailable) -> None:
+def test_how_long_a_source_may_be_down(world: World, error: SourceUnavailable) -> None:
     """Ten seconds on end, whatever is wrong with it; then the views that can go on without it do. One that all views
     need is waited for, and so is one that answers in between."""
     now, problems = [100.0], {"billing": error}
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    absences = world.absences()
+    absences = world.absences(clock=lambda: now[0])
     pipeline: Any = SimpleNamespace(
         monitors={"sales": None, "billing": None},
         topology=world.present(absences),
@@ -366,10 +374,9 @@ def test_a_source_that_does_not_say_what_it_offers(world: World, monkeypatch: py
         raise SourceUnavailable("a statement took longer")
 
     monkeypatch.setattr(world.topology.sources["billing"], "schemas", schemas)
-    absences = world.absences()
+    absences = world.absences(timing=Timing(probe=Policy((0.0,))))
     assert world.begin(absences, world.unasked) == {"orders", "people"} and absences.down == {"billing"}
     assert len(asked) == 1
-    monkeypatch.setattr(module, "PROBE", Policy((0.0,)))
     assert world.mind(absences) is None
 
 
