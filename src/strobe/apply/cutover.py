@@ -18,10 +18,22 @@ from typing import TYPE_CHECKING
 from strobe.apply import plan
 from strobe.apply.catch_up import Arrivals, CatchUp
 from strobe.apply.plan import ApplyPlan
+from strobe.apply.states import VIEW, ViewEvent, ViewState
 from strobe.config.load import load_project
 from strobe.config.model import Project
 from strobe.errors import NotNow, SourceUnavailable, StrobeError, UserError
-from strobe.events import Reporter
+from strobe.events import (
+    Applied,
+    ApplyFailed,
+    CatchingUp,
+    CuttingOver,
+    Event,
+    Listener,
+    Loading,
+    RowsRead,
+    SourcesRead,
+    ignore,
+)
 from strobe.failpoints import reach
 from strobe.messages import Commit, CommitHeader
 from strobe.pipeline.background import aside
@@ -53,13 +65,12 @@ class Change:
     beside: CatchUp | None = None
     loaded: Mapping[str, int] = field(default_factory=dict)
     """The generations with which the views are to join."""
-    near: bool = False
-    """The views will join in a moment: nothing that takes long is begun."""
-    ready: bool = False
-    """The views join, and it is too late to give up."""
-    over: bool = False
-    """They have joined, or could not: the loop ends."""
+    state: ViewState = VIEW.begins
+    """Of the views that are to join; of an edit that only lets views go, how far it has come all the same."""
     answered: bool = False
+
+    def told(self, event: ViewEvent) -> None:
+        self.state = VIEW.next(self.state, event)
 
     def close(self) -> None:
         if self.beside is not None:
@@ -69,8 +80,8 @@ class Change:
 class Cutover:
     """The edit that is being applied, if there is one."""
 
-    def __init__(self, project: Project, spark: Callable[[], SparkSession], reporter: Reporter) -> None:
-        self._project, self._spark, self._reporter = project, spark, reporter
+    def __init__(self, project: Project, spark: Callable[[], SparkSession], tell: Listener) -> None:
+        self._project, self._spark, self._tell = project, spark, tell
         self.change: Change | None = None
         self._giving_up = threading.Lock()
         self.lost_again = 0
@@ -79,12 +90,12 @@ class Cutover:
     @property
     def near(self) -> bool:
         """Whether views are about to join."""
-        return self.change is not None and self.change.near
+        return self.change is not None and self.change.state not in (ViewState.LOADING, ViewState.CATCHING_UP)
 
     @property
     def ready(self) -> bool:
         """Whether views join at this moment, or have; whoever asked is told."""
-        return self.change is not None and self.change.ready
+        return self.change is not None and (self.change.state is ViewState.CUTTING_OVER or self.over)
 
     @property
     def asked_by(self) -> str | None:
@@ -94,12 +105,12 @@ class Cutover:
     @property
     def over(self) -> bool:
         """Whether views have joined, or could not."""
-        return self.change is not None and self.change.over
+        return self.change is not None and self.change.state in (ViewState.MAINTAINED, ViewState.RETIRED)
 
     def abandon(self) -> None:
         """The loop has ended before everything stood at one vector."""
         with self._giving_up:  # nor is anything being given up when the next one begins
-            if self.change is not None and not self.change.ready:
+            if self.change is not None and not self.ready:
                 self.change.close()
                 self.change.topology.sources.close()
                 self.change = None
@@ -152,9 +163,9 @@ class Cutover:
                 raise _refusal(error) from error
             raise
         change.loaded = {item.view.name: item.number for item in arrivals.loaded}
-        change.ready = True
+        change.told(ViewEvent.MET)
         pipeline.committer.end_with(partial(self._join, warehouse, change, arrivals))
-        while not change.over:
+        while not self.over:
             yield
 
     def _assembled(self) -> Topology:
@@ -170,13 +181,12 @@ class Cutover:
     def _as_applied(self, project: Project, applied: Mapping[str, str]) -> Topology:
         """Some views as they were last applied, with sources of their own."""
         with SourceSet.open(project, self._spark).closed_on_error() as sources:
-            fresh = as_applied(Topology(project, sources, {}, {}), applied, lambda _: None)
+            fresh = as_applied(Topology(project, sources, {}, {}), applied, ignore)
             preflight(fresh)
         return fresh
 
     def _load_beside(self, warehouse: Warehouse, pipeline: Pipeline, change: Change) -> Operation:
-        names = ", ".join(change.edit.load)
-        self._tell(change, f"loading {names}")
+        self._report(change, Loading(change.edit.load))
         for name in change.topology.sources.keys() & pipeline.topology.sources.keys():
             change.topology.sources[name].beside(pipeline.topology.sources[name])
         own = change.beside = CatchUp(warehouse, self._spark(), change.topology, change.edit.load)
@@ -186,12 +196,13 @@ class Cutover:
             if own.rows != told and (told := dict(own.rows)):
                 self._tell_rows(change, told)
             yield
-        self._tell(change, f"{names}: catching up")
+        change.told(ViewEvent.LOADED)
+        self._report(change, CatchingUp(change.edit.load))
         yield from self._catch_up(pipeline, own)
         yield from own.settle()
         yield from own.meet(pipeline)
         yield from self._draw_near(warehouse, change)
-        self._tell(change, f"{names}: joining")
+        self._report(change, CuttingOver(change.edit.load))
         yield from own.hold()
         yield from own.pause(pipeline, PAUSE)
         own.stand(BRING)
@@ -204,20 +215,20 @@ class Cutover:
     def _before_they_leave(self, warehouse: Warehouse, change: Change) -> Operation:
         if warehouse.unpublished:  # while all views are there that came last
             yield from aside(warehouse.fold, "fold")
+        change.told(ViewEvent.LOADED)  # nothing
         yield from self._draw_near(warehouse, change)
 
     @staticmethod
     def _draw_near(warehouse: Warehouse, change: Change) -> Operation:
         """Wait for the end of whatever takes long, and let nothing of the kind begin."""
-        change.near = True
+        change.told(ViewEvent.CLOSE_BEHIND)
         while warehouse.folding:
             yield
 
     def _tell_rows(self, change: Change, rows: Mapping[str, int]) -> None:
         for source, number in rows.items():
-            self._reporter.loading(source, number)
-        read = ", ".join(f"{number:,} rows of {source}" for source, number in rows.items())
-        self._mail(change, f"read {read}")
+            self._tell(RowsRead(source, number))
+        self._mail(change, SourcesRead(rows))
 
     @staticmethod
     def _catch_up(pipeline: Pipeline, own: CatchUp) -> Operation:
@@ -252,14 +263,13 @@ class Cutover:
             )
         except (UserError, NotNow) as error:  # nothing was committed: the others go on
             self._fail(change, error)
+            change.told(ViewEvent.GIVE_UP)
             return None
-        else:
-            self.lost_again = 0
-            self._reporter.say(f"applied at commit {header.number}: {edit}")
-            self._answer(change, header)
-            return header
-        finally:
-            change.over = True
+        self.lost_again = 0
+        self._tell(Applied(header.number, edit.add, edit.rebuild, edit.drop))
+        self._answer(change, header)
+        change.told(ViewEvent.DURABLE)
+        return header
 
     def joined(self, warehouse: Warehouse, topology: Topology) -> Topology:
         """The project to go on with: the new one if views have joined, which the last header says."""
@@ -289,7 +299,7 @@ class Cutover:
     def _fail(self, change: Change, error: StrobeError) -> None:
         """Tell whoever asked, unless they know already."""
         if not change.answered:
-            self._reporter.say(str(error))
+            self._tell(ApplyFailed(str(error)))
             self._reply(change, error.document())
         change.answered = True
 
@@ -297,13 +307,13 @@ class Cutover:
         change.answered = True
         self._reply(change, {"commit": last.number, **change.edit.document()})
 
-    def _tell(self, change: Change, text: str) -> None:
-        self._reporter.say(text)
-        self._mail(change, text)
+    def _report(self, change: Change, event: Event) -> None:
+        self._tell(event)
+        self._mail(change, event)
 
-    def _mail(self, change: Change, text: str) -> None:
+    def _mail(self, change: Change, event: Event) -> None:
         if change.request is not None:
-            requests.tell(Layout(self._project.warehouse).control, change.request, text)
+            requests.tell(Layout(self._project.warehouse).control, change.request, str(event))
 
     def _reply(self, change: Change, document: Document) -> None:
         if change.request is not None:

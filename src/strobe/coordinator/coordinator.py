@@ -26,9 +26,10 @@ from strobe.config.model import Project
 from strobe.coordinator.availability import Availability
 from strobe.coordinator.maintenance import Maintenance
 from strobe.coordinator.requests import RequestHandler
-from strobe.coordinator.run import BEAT, Run, Until
+from strobe.coordinator.run import Run, Until
 from strobe.coordinator.states import PHASES, Claimed, Opened, Phase
 from strobe.coordinator.status import Reporter, Status, observe
+from strobe.coordinator.timing import USUAL, Timing
 from strobe.errors import (
     BrokenInvariant,
     CommitUnknown,
@@ -36,6 +37,17 @@ from strobe.errors import (
     NotNow,
     SparkLost,
     UserError,
+)
+from strobe.events import (
+    CommitInDoubt,
+    Loaded,
+    Loading,
+    Maintaining,
+    ProjectRefused,
+    RowsRead,
+    SparkRestarting,
+    SparkStarting,
+    Stopping,
 )
 from strobe.failpoints import reach
 from strobe.messages import CommitHeader, Message, Query, Seen
@@ -45,7 +57,6 @@ from strobe.pipeline.pipeline import Pipeline
 from strobe.pipeline.run_end import RunEnd
 from strobe.planning.source_set import SourceSet
 from strobe.planning.topology import Topology, compiled, preflight
-from strobe.retry import APPEND, START_SPARK
 from strobe.sources.base import Source
 from strobe.spark import staging
 from strobe.spark.failures import SPARK, cause, reading
@@ -69,21 +80,23 @@ class Coordinator:
         *,
         record: Callable[[Message], None] = lambda _: None,
         set_aside: bool = False,
+        timing: Timing = USUAL,
     ) -> None:
         """With `set_aside`, views that cannot be kept (their source was replaced, a column is gone) stand still instead
         of ending the run: for whoever wants to load or drop views."""
         self.project = project
         self._reporter = reporter
         self._record = record
+        self._timing = timing
         self._layout = Layout(project.warehouse)
-        self._availability = Availability(self._layout, reporter.say, set_aside=set_aside)
+        self._availability = Availability(self._layout, reporter.tell, set_aside=set_aside, timing=timing)
         self._staging = self._layout.staging
         self._staged: list[staging.Staged] = []
         self._lock = CoordinatorLock(self._layout.control)
         self._spark: SparkSession | None = None
         self._stop = threading.Event()
         self.pipeline: Pipeline | None = None
-        self._cutover = Cutover(project, self.spark, reporter)
+        self._cutover = Cutover(project, self.spark, reporter.tell)
         self._ended = threading.Event()
         self._epoch = 0
         self._status: Status | None = None
@@ -161,7 +174,7 @@ class Coordinator:
         if lost is None:
             return run_end.Failed(error)
         lost.__cause__ = error
-        if START_SPARK.exhausted(self._without_spark.after(self.last_number())) or self._stop.is_set():
+        if self._timing.start_spark.exhausted(self._without_spark.after(self.last_number())) or self._stop.is_set():
             return run_end.Failed(lost)
         return run_end.SparkEnded(lost)
 
@@ -189,7 +202,7 @@ class Coordinator:
             except UserError as error:
                 if not plan.applied(self.project.warehouse):
                     raise
-                self._reporter.say(f"the views are kept as they were last applied: {error}")
+                self._reporter.tell(ProjectRefused(str(error)))
                 return Topology(self.project, sources, {}, {})
 
     def _say_goodbye(self, heart: threading.Thread) -> None:
@@ -207,12 +220,12 @@ class Coordinator:
     def _open(self, before: Opened | Claimed | RunEnd, take_over: bool) -> Opened:
         """Claim the warehouse, read where it stands; the first time, load all views. Again, if Spark has ended."""
         if isinstance(before, run_end.SparkEnded):
-            self._reporter.say(f"{before.error.message}: it is started again")
+            self._reporter.tell(SparkRestarting(before.error.message))
             self._spark, self._epoch, self._staged = None, 0, []
             self.project = self._cutover.interrupted() or self.project
             self._topology.sources.close()
             self._topology = self.assembled()
-        self._reporter.say("starting Spark")
+        self._reporter.tell(SparkStarting())
         self._warehouse = Warehouse.create_or_open(
             self.spark(), self._layout, self.project.retention, self.project.name, at=reach, lock=self._lock
         )
@@ -225,20 +238,20 @@ class Coordinator:
 
     def _load_all(self) -> CommitHeader:
         topology = self._topology
-        self._reporter.say(f"loading {', '.join(topology.views)}")
+        self._reporter.tell(Loading(tuple(topology.views)))
         views = [planned.view for planned in topology.views.values()]
-        last = load(self.spark(), topology.sources, self._warehouse, views, self._reporter.loading)
-        self._reporter.say(f"loaded {', '.join(topology.views)} at commit {last.number}")
+        last = load(self.spark(), topology.sources, self._warehouse, views, self._rows_read)
+        self._reporter.tell(Loaded(tuple(topology.views), last.number))
         return last
 
     def _claim_again(self, before: Opened | Claimed | RunEnd) -> Claimed | RunEnd:
         """An append with an unknown outcome counts as a crash: fence, read the last header, go on from there."""
         if not isinstance(before, run_end.AppendUnknown):
             raise BrokenInvariant(f"the warehouse is claimed again after {before}")
-        self._reporter.say(str(before.error))
+        self._reporter.tell(CommitInDoubt(str(before.error)))
         in_a_row = self._unknown.after(self._last.number)
-        given_up = APPEND.exhausted(in_a_row) or self._spark_lost(patience=1.0)
-        if given_up or self._stop.wait(APPEND.wait(in_a_row)):
+        given_up = self._timing.append.exhausted(in_a_row) or self._spark_lost(patience=1.0)
+        if given_up or self._stop.wait(self._timing.append.wait(in_a_row)):
             return self._failed(before.error)
         try:
             header = self._warehouse.fence(take_over=not self._lock.held)
@@ -247,6 +260,9 @@ class Coordinator:
         self._epoch = self._warehouse.epoch
         self._last = header if header is not None else self._last
         return Claimed()
+
+    def _rows_read(self, source: str, rows: int) -> None:
+        self._reporter.tell(RowsRead(source, rows))
 
     # Keeping.
 
@@ -290,6 +306,7 @@ class Coordinator:
             self._availability,
             self._cutover,
             until,
+            timing=self._timing,
             status=partial(self._note_status, pipeline),
             unstage=partial(self._unstage, pipeline),
         )
@@ -297,10 +314,10 @@ class Coordinator:
         self._heartbeat()
         try:
             maintenance.start()
-            self._reporter.say(f"keeping {', '.join(topology.views) or 'no view'} from commit {self._last.number}")
+            self._reporter.tell(Maintaining(tuple(topology.views), self._last.number))
             end = self._followed_up(pipeline.run(run.step), handler)
             if isinstance(end, run_end.Stopped):
-                self._reporter.say(f"stopping at commit {pipeline.committer.last.number}")
+                self._reporter.tell(Stopping(pipeline.committer.last.number))
                 maintenance.finish()
             if not isinstance(end, run_end.Failure) or isinstance(end, run_end.SourceLost):
                 self._last = pipeline.committer.last
@@ -320,7 +337,7 @@ class Coordinator:
         elif isinstance(end, run_end.Failure):
             return end
         elif isinstance(end, run_end.MembersChanged):
-            self._availability.detached = set(end.detached)
+            self._availability.regroup(end.detached)
         elif self._cutover.ready:  # views may have joined in the last moment
             end = run_end.CutOver()
         if not self._cutover.ready:
@@ -328,10 +345,10 @@ class Coordinator:
         return end
 
     def _maintenance(self, pipeline: Pipeline) -> Maintenance:
-        maintenance = Maintenance(pipeline, self._warehouse, self._reporter.say)
+        maintenance = Maintenance(pipeline, self._warehouse, self._reporter.tell, self._timing)
         maintenance.logs_needed = lambda: self._cutover.change is not None
         maintenance.hurry = lambda: self._cutover.near
-        maintenance.still, maintenance.given_up = set(self._availability.still), self._availability.given_up
+        maintenance.stopped = self._availability.stopped
         if self._warehouse.unpublished:
             maintenance.fold_soon()
         return maintenance
@@ -341,7 +358,7 @@ class Coordinator:
 
     def _beat(self) -> None:
         """Twice a second, in a thread of its own: say what the loop last said of itself, and see who else is there."""
-        while not self._ended.wait(BEAT):
+        while not self._ended.wait(self._timing.beat):
             try:
                 self._beat_once()
             except OSError:  # a full disk, a terminal that went away: the coordinator works on, and tries again

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Any
 
+from strobe.apply.states import VIEW
+from strobe.errors import RelationLost, SourceLost, UserError
 from strobe.pipeline import run_end
 from strobe.pipeline.run_end import RunEnd
-from strobe.pipeline.states import Machine
+from strobe.pipeline.states import COMMITTER, MONITOR, Machine
 
 
 class Phase(Enum):
@@ -51,3 +54,91 @@ PHASES: Machine[Phase, type[RunEnd | Opened | Claimed]] = Machine(
 )
 """By how a run, or an attempt to open or to claim the warehouse, has ended. Too many appends of unknown outcome, or
 ends of Spark, one after another without a commit in between are `Failed`, and so is a source lost with no view left."""
+
+
+class SourceState(Enum):
+    """What is known of a source. That a source is lost is no state of its own: it may be lost to one view, and followed
+    for another that was loaded since."""
+
+    CONNECTING = "it is verified before views are kept from it"
+    STREAMING = "it is read and asked"
+    RETRYING = "it fails, and is tried again; its views wait"
+    UNAVAILABLE = "it has been down for too long: the other views go on without its own"
+    UNREACHED = "it was down before it could be asked what it offers: its views are not compiled"
+
+
+class SourceEvent(Enum):
+    BEGIN = "a run begins"
+    VERIFIED = "verified"
+    UNREACHABLE = "it cannot be reached"
+    NOT_DESCRIBED = "it does not say what it offers"
+    FAIL = "its stream or a question failed"
+    SUCCEED = "whatever failed succeeds"
+    DOWN_TOO_LONG = "ten seconds, and some view can go on without it"
+    ANSWER = "a probe was answered"
+
+
+SOURCE: Machine[SourceState, SourceEvent] = Machine(
+    "a source",
+    SourceState.CONNECTING,
+    {
+        (SourceState.CONNECTING, SourceEvent.VERIFIED): SourceState.STREAMING,
+        (SourceState.CONNECTING, SourceEvent.UNREACHABLE): SourceState.UNAVAILABLE,
+        (SourceState.CONNECTING, SourceEvent.NOT_DESCRIBED): SourceState.UNREACHED,
+        (SourceState.CONNECTING, SourceEvent.BEGIN): SourceState.CONNECTING,
+        (SourceState.STREAMING, SourceEvent.FAIL): SourceState.RETRYING,
+        (SourceState.STREAMING, SourceEvent.BEGIN): SourceState.CONNECTING,
+        (SourceState.RETRYING, SourceEvent.SUCCEED): SourceState.STREAMING,
+        (SourceState.RETRYING, SourceEvent.DOWN_TOO_LONG): SourceState.UNAVAILABLE,
+        (SourceState.RETRYING, SourceEvent.BEGIN): SourceState.CONNECTING,
+        (SourceState.UNAVAILABLE, SourceEvent.ANSWER): SourceState.CONNECTING,
+        (SourceState.UNAVAILABLE, SourceEvent.NOT_DESCRIBED): SourceState.UNREACHED,
+        (SourceState.UNAVAILABLE, SourceEvent.BEGIN): SourceState.UNAVAILABLE,
+        (SourceState.UNREACHED, SourceEvent.BEGIN): SourceState.CONNECTING,
+    },
+)
+
+
+class Log(Enum):
+    """Whether a source keeps log for a view that is stopped."""
+
+    KEPT = "until it is dropped or loaded anew"
+    KEPT_UNLESS_READ = "as long as the source is not read for others: it may be the wrong one, or come back"
+    RELEASED = "not at all"
+
+
+class Reason(Enum):
+    """Why a view is stopped."""
+
+    SOURCE_LOST = "a source is another one, or its log does not reach back"
+    RELATION_LOST = "a table cannot be followed any more"
+    LOG_RELEASED = "log that it needed was let go on purpose"
+    NOT_COMPILED = "a source has no more of what it uses"
+
+    @property
+    def log(self) -> Log:
+        if self is Reason.NOT_COMPILED:
+            return Log.KEPT
+        return Log.RELEASED if self is Reason.RELATION_LOST else Log.KEPT_UNLESS_READ
+
+    @property
+    def rebuilt(self) -> bool:
+        """Whether it is loaded anew without anybody's asking."""
+        return self is Reason.LOG_RELEASED
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether what was lost may be found again."""
+        return self is Reason.SOURCE_LOST
+
+
+def reason_of(error: UserError) -> Reason:
+    if isinstance(error, RelationLost):
+        return Reason.RELATION_LOST
+    if isinstance(error, SourceLost):
+        return Reason.LOG_RELEASED if error.rebuild else Reason.SOURCE_LOST
+    return Reason.NOT_COMPILED
+
+
+MACHINES: tuple[Machine[Any, Any], ...] = (PHASES, SOURCE, VIEW, COMMITTER, MONITOR)
+"""All that have states, the largest first."""

@@ -1,4 +1,7 @@
-"""A MariaDB database's tables, as information_schema has them."""
+"""A database's tables, as information_schema has them: columns with what they hold, keys and indexes.
+
+Once read they are remembered: the stream ends where a column that is used changes.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import pymysql
 
 from strobe.algebra.schema import Column, RelationSchema
 from strobe.errors import UserError
@@ -174,3 +179,15 @@ def cascades(connection: Any, table: str) -> list[str]:
 def _without_comments(created: str) -> str:
     """SHOW CREATE TABLE has one element in a line; text in quotes could look like anything."""
     return re.sub(r"'(?:[^'\\]|\\.|'')*'", "''", created, flags=re.DOTALL)
+
+
+def charsets(connection: Any) -> dict[int, str]:
+    """Character sets by the numbers of their collations."""
+    schema = "information_schema"
+    found = dict(rows(connection, f"SELECT ID, CHARACTER_SET_NAME FROM {schema}.COLLATIONS WHERE ID IS NOT NULL"))
+    try:
+        more = f"SELECT ID, CHARACTER_SET_NAME FROM {schema}.COLLATION_CHARACTER_SET_APPLICABILITY"
+        found |= dict(rows(connection, f"{more} WHERE ID IS NOT NULL"))
+    except pymysql.err.OperationalError:
+        pass  # servers before 10.10 have no numbers there, and need none
+    return {int(number): charset for number, charset in found.items()}
