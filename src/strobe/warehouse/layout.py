@@ -7,10 +7,11 @@ from datetime import timedelta
 from pathlib import Path
 
 from strobe.algebra.schema import quoted
+from strobe.data.scratch import STAGING
 from strobe.warehouse.control.store import ControlStore
 from strobe.warehouse.storage import Location
 
-_VIEWS, _STAGING, _CONTROL = "views", "staging", "_strobe"
+_VIEWS, _CONTROL = "views", "_strobe"
 
 FORMAT = 1
 """Stands in the properties of the log; a warehouse with a newer one is refused."""
@@ -81,7 +82,7 @@ class Layout:
     @property
     def staging(self) -> Path:
         """For what is needed for a while only, and for what sources keep there."""
-        return self.root / _STAGING
+        return self.root / STAGING
 
     def view(self, name: str) -> Location:
         return str((self.views or self.root / _VIEWS) / name)
@@ -93,7 +94,7 @@ class Layout:
     def entries(self) -> tuple[list[str], bool]:
         """What lies here; and whether some of it is no part of a warehouse in the making."""
         found = {entry.name for entry in self.root.iterdir()}
-        own = {_STAGING, _CONTROL, *(Path(table).name for table in self.small)}
+        own = {STAGING, _CONTROL, *(Path(table).name for table in self.small)}
         return sorted(found), not found <= own
 
     def _table(self, name: str) -> Location:
