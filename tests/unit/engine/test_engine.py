@@ -29,7 +29,7 @@ def change(source: str, number: int, *participants: str) -> Transaction:
     relation = {"x": R, "y": S, "z": T}[source]
     rows = Bag.of([column.name for column in relation.columns], [(number, number)])
     part_of = (GlobalTransaction("g", frozenset(participants)),) if participants else ()
-    return Transaction(source, position(number), {relation.name: rows}, part_of=part_of)
+    return Transaction(source, position(number), changes={relation.name: rows}, part_of=part_of)
 
 
 def done(view: str, *numbers: int) -> ActionList:

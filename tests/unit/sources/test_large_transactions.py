@@ -137,8 +137,8 @@ def test_files_go_when_nothing_can_need_them_any_more(tmp_path: Path) -> None:
     at = [Position(str(n), (n,)) for n in range(10)]
     rows = Spilled(tmp_path / "one", "0", 1, {"n": "int"})
     flight = InFlight()
-    flight.arrive(Transaction("a", at[2], {"t": rows}))
-    flight.arrive(Transaction("a", at[3], {"t": Bag.of(("n",), [(1,), (2,)])}))
+    flight.arrive(Transaction("a", at[2], changes={"t": rows}))
+    flight.arrive(Transaction("a", at[3], changes={"t": Bag.of(("n",), [(1,), (2,)])}))
     assert flight.rows == 2
     flight.arrive(Transaction("b", at[5]))
     flight.committed(lambda source: at[1])

@@ -317,7 +317,9 @@ class FilesSource(Source):
         changes = {self._relation: change if len(rows) > DRIVER_ROWS else bag}
         fingerprint = _fingerprint(self._table, version)
         at = datetime.fromtimestamp(fingerprint["mtime_ns"] / 1e9, timezone.utc) if fingerprint else None
-        return Transaction(self.name, _position(_identity(table), version), changes if rows else {}, at)
+        return Transaction(
+            self.name, _position(_identity(table), version), changes=changes if rows else {}, committed_at=at
+        )
 
     def _version(self, version: int) -> DataFrame:
         return self._session().read.format("delta").option("versionAsOf", version).load(str(self._table))

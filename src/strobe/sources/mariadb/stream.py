@@ -250,7 +250,9 @@ class Stream:
         position, source = self._at.position, self._place.source
         moment = datetime.fromtimestamp(event.timestamp, timezone.utc)
         parts_of = [part for text in named if (part := global_transaction(text, source))]
-        return Transaction(source, position, changes, moment, tuple(dict.fromkeys(parts_of)))
+        return Transaction(
+            source, position, changes=changes, committed_at=moment, part_of=tuple(dict.fromkeys(parts_of))
+        )
 
     def _query(self, event: Event, group: Group) -> Counts | None:
         schema, sql = statement(event)

@@ -122,7 +122,10 @@ class Stream:
         if seq != through or mark is None or at is None:
             raise self._place.lost(f"the log has no row {through} any more")
         return Transaction(
-            self._place.source, position_at(through, mark), group.changes(), datetime.fromtimestamp(at, timezone.utc)
+            self._place.source,
+            position_at(through, mark),
+            changes=group.changes(),
+            committed_at=datetime.fromtimestamp(at, timezone.utc),
         )
 
 
