@@ -38,7 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sources.base": _BASICS | {"data"},
     "spark": _BASICS | {"data", "sources.base"},
     "sources.lookups": _BASICS | {"sources.base"},
-    "sources.net_changes": _BASICS | {"data"},
+    "sources.net_changes": _BASICS | {"data", "sources.base"},
     "sources.global_transactions": _BASICS,
     "sources.postgres": _OF_A_KIND,
     "sources.mariadb": _OF_A_KIND,
@@ -55,7 +55,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "coordinator": _BASICS | _SMALL | _RUN | {"apply"},
     "client": _BASICS | _SMALL | _RUN | {"apply", "coordinator"},
     "report": _BASICS | _SMALL | _RUN | {"apply", "coordinator", "client", "managers", "merge"},
-    "api": _BASICS | {"config", "warehouse", "spark", "planning", "apply", "coordinator", "client", "report"},
+    "api": _BASICS | {"events", "config", "warehouse", "spark", "planning", "apply", "coordinator", "client", "report"},
     "demo": _BASICS
     | _SMALL
     | {"config", "planning", "apply", "coordinator", "client", "report", "auditor", "sources.base"},
@@ -94,8 +94,7 @@ MAY_USE_SPARK = {"spark", "warehouse", "api", "auditor.compare"}
 
 
 NOT_YET = {
-    ("apply.cutover", "coordinator"),
-    ("planning.topology", "data"),
+    ("planning.source_set", "data"),
 }
 """(module, what it should not know and still does)."""
 

@@ -17,7 +17,7 @@ import pytest
 from committing import no_spark
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
-from memory_live import MemoryWarehouse, compare, contents
+from memory_live import MemoryWarehouse, compare, contents, keep
 from patience import PATIENCE, Writing
 
 from strobe.algebra.bag import Bag
@@ -129,9 +129,9 @@ def test_every_commit_is_a_state_of_the_tables(tmp_path: Path, algorithm: str) -
         return not any(thread.is_alive() for thread in work) and pipeline.idle()
 
     try:
-        pipeline.run(done)
+        keep(pipeline, done)
     finally:
         writing.stop()
     assert sum(bool(commit.changes) for commit in warehouse.commits) > 5
     compare(topology, warehouse, Past(), initial)  # type: ignore[arg-type]  # a past of Delta's
-    topology.close()
+    topology.sources.close()

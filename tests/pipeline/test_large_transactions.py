@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +12,19 @@ from memory_live import PROJECT, MemoryWarehouse, compare, opened, run
 
 from strobe.engine.recording import encode
 from strobe.messages import Transaction
-from strobe.pipeline import pipeline as coordinator_module
-from strobe.sources import net_changes as nets_module
+from strobe.pipeline.backpressure import Limits
 
 
 @pytest.mark.parametrize("level", ["strong", "complete"])
-def test_every_commit_is_a_state_of_the_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: str) -> None:
+def test_every_commit_is_a_state_of_the_sources(tmp_path: Path, level: str) -> None:
     """Nearly everything in files and hardly any row allowed in memory, under concurrent writers: all is right, nothing
     stands still, and no file is left."""
-    monkeypatch.setattr(nets_module, "ROWS", 2)
-    monkeypatch.setattr(coordinator_module, "HELD_ROWS", 3)
     topology = opened(tmp_path, PROJECT.replace("consistency: complete", f"consistency: {level}"))
-    folders = {source.spill for source in topology.sources.values()}
+    folders = set()
+    for source in topology.sources.values():
+        assert source.spill
+        source.spill = replace(source.spill, rows=2)
+        folders.add(source.spill.folder)
     seen: list[Any] = []
 
     def enough(warehouse: MemoryWarehouse) -> bool:
@@ -30,8 +32,14 @@ def test_every_commit_is_a_state_of_the_sources(tmp_path: Path, monkeypatch: pyt
         return in_files and len(warehouse.commits) > 1
 
     warehouse, past, states = run(
-        topology, tmp_path, seconds=1, commit_seconds=0.02, record=lambda m: seen.append(m) or encode(m), enough=enough
+        topology,
+        tmp_path,
+        seconds=1,
+        commit_seconds=0.02,
+        record=lambda m: seen.append(m) or encode(m),
+        enough=enough,
+        limits=Limits(rows=3),
     )
     assert enough(warehouse)
-    assert all(folder and list(folder.iterdir()) == [] for folder in folders)
+    assert all(list(folder.iterdir()) == [] for folder in folders)
     compare(topology, warehouse, past, states)

@@ -20,6 +20,7 @@ from strobe.coordinator.metrics import serving
 from strobe.errors import UserError
 from strobe.pipeline.answerer import QueryCounts
 from strobe.pipeline.pipeline import Pipeline
+from strobe.pipeline.run_end import RunEnd
 
 PROJECT = (
     memory_live.HEAD
@@ -65,9 +66,10 @@ def test_a_coordinator_says_what_waits_and_what_it_asked(tmp_path: Path, monkeyp
             if len(documents) == 20:
                 read.append(scraped(port))
 
-        def run(self, done: Any = None) -> None:
-            super().run(done)
+        def run(self, step: Any = None) -> RunEnd:
+            end = super().run(step)
             record(self)
+            return end
 
     def happened() -> list[bool]:
         """Views were waited for, updates waited, others wrote while it asked, no order was `never`, it was read."""

@@ -21,8 +21,10 @@ from strobe.errors import CommitUnknown, Fenced, SourceLost, StrobeError, UserEr
 from strobe.managers.base import Inbound, Outbound
 from strobe.managers.sweep import Sweep
 from strobe.messages import Commit, CommitHeader, Cut, GlobalTransaction, Message, Position, Transaction
-from strobe.pipeline import pipeline as coordinator_module
+from strobe.pipeline.backpressure import Limits
 from strobe.pipeline.pipeline import Pipeline
+from strobe.pipeline.run_end import Failure, Stopped
+from strobe.pipeline.states import Committing
 from strobe.planning.topology import Topology
 
 
@@ -86,33 +88,37 @@ def test_audits_of_several_groups_and_blocks(tmp_path: Path, order: str, pace: s
     compare(topology, warehouse, past, states)
 
 
-def test_a_block_that_is_larger_than_the_table_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_block_that_is_larger_than_the_table_ends(tmp_path: Path) -> None:
     """Rows that only wait for the end of their block do not keep its other rows out."""
-    monkeypatch.setattr(coordinator_module, "TABLE_ROWS", 3)
     text = PROJECT.replace("consistency: complete", "every: 20")
     topology = opened(tmp_path, text)
     warehouse, past, states = run(
-        topology, tmp_path, seconds=1, commit_seconds=0.02, enough=lambda w: len(w.commits) > 2, step=0.1
+        topology,
+        tmp_path,
+        seconds=1,
+        commit_seconds=0.02,
+        enough=lambda w: len(w.commits) > 2,
+        step=0.1,
+        limits=Limits(updates=3),
     )
     assert len(warehouse.commits) > 2
     compare(topology, warehouse, past, states)
 
 
-def test_a_full_table_does_not_stand_still(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_table_does_not_stand_still(tmp_path: Path) -> None:
     """The bound on the view-update table never keeps back what an answer waits for: else neither would ever move."""
-    monkeypatch.setattr(coordinator_module, "TABLE_ROWS", 3)
     topology = project(tmp_path, "strong")
-    warehouse, past, states = run(topology, tmp_path, seconds=1.2, commit_seconds=0.05)
+    warehouse, past, states = run(topology, tmp_path, seconds=1.2, commit_seconds=0.05, limits=Limits(updates=3))
     compare(topology, warehouse, past, states)
 
 
-def not_run(topology: Topology) -> Pipeline:
+def not_run(topology: Topology, limits: Limits = Limits()) -> Pipeline:  # noqa: B008  # frozen
     """A coordinator that starts from what the sources hold, and stays there."""
     start = {name: contents(topology, name)[0] for name in topology.sources}
     last = CommitHeader(
         1, datetime.now(timezone.utc), {v: {s: start[s] for s in p.view.sources} for v, p in topology.views.items()}
     )
-    return Pipeline(topology, MemorySink(), last, through_spark=no_spark)
+    return Pipeline(topology, MemorySink(), last, through_spark=no_spark, limits=limits)
 
 
 def test_what_comes_while_sources_are_asked_for_their_end_is_waited_for(tmp_path: Path) -> None:
@@ -134,18 +140,17 @@ def test_what_comes_while_sources_are_asked_for_their_end_is_waited_for(tmp_path
     assert not pipeline.idle()
 
 
-def test_a_full_table_takes_in_the_part_that_its_rows_wait_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_table_takes_in_the_part_that_its_rows_wait_for(tmp_path: Path) -> None:
     """Else the rows behind half a global transaction would keep the other half out, for ever."""
-    monkeypatch.setattr(coordinator_module, "TABLE_ROWS", 3)
-    pipeline = not_run(project(tmp_path, "strong"))
+    pipeline = not_run(project(tmp_path, "strong"), Limits(updates=3))
     half = (GlobalTransaction("g", frozenset({"sales", "billing"})),)
     for number in range(1, 6):
         position = Position(str(number), (10_000 + number,))
         effects = pipeline.engine.receive(Transaction("sales", position, part_of=half if number == 1 else ()), 0.0)
         assert not any(isinstance(effect, Submit) for effect in effects)
     pipeline._turn()
-    assert not pipeline._room("sales", position)
-    assert pipeline._room("billing", Position("0", (0,)))
+    assert not pipeline.backpressure.room("sales", position)
+    assert pipeline.backpressure.room("billing", Position("0", (0,)))
 
 
 ONE_BY_ONE = {
@@ -265,7 +270,7 @@ def test_which_of_two_errors_a_run_ends_with(
             if first is not None:
                 pipeline.fail(first)
             ending.set()
-            eventually(lambda: pipeline.committer._stopping)
+            eventually(lambda: pipeline.committer.state is Committing.DRAINING)
             if then is not None:
                 raise then
 
@@ -273,6 +278,5 @@ def test_which_of_two_errors_a_run_ends_with(
     pipeline = Pipeline(topology, warehouse, last, through_spark=no_spark)
     with closing(sqlite3.connect(tmp_path / "sales.db")) as connection, connection:
         connection.execute("INSERT INTO orders VALUES (50, 1, 'x')")
-    with pytest.raises(StrobeError) as error:
-        pipeline.run(lambda: first is None and ending.is_set())
-    assert error.value is told and ending.is_set()
+    end = pipeline.run(lambda: Stopped() if first is None and ending.is_set() else None)
+    assert isinstance(end, Failure) and end.error is told and ending.is_set()

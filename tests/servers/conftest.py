@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import mariadb_shop
+import postgres_database
 import postgres_server
 import pytest
 from faults import World
@@ -13,10 +15,8 @@ from mariadb_shop import Shop
 from postgres_database import Database
 from postgres_server import PostgresServer
 
-import strobe.sources.mariadb.binlog.protocol as binlog_module
-import strobe.sources.mariadb.connection as mariadb_place
-import strobe.sources.postgres.connection as postgres_place
-import strobe.sources.postgres.stream as stream_module
+from strobe.sources.mariadb import limits as mariadb_limits
+from strobe.sources.postgres import limits as postgres_limits
 
 
 @pytest.fixture
@@ -68,11 +68,7 @@ def world(
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A silent server is given up after a moment instead of half a minute."""
-    for module in (postgres_place, mariadb_place):
-        monkeypatch.setattr(module, "CONNECT_SECONDS", 2)
-    monkeypatch.setattr(postgres_place, "SILENCE_SECONDS", 0.2)
-    monkeypatch.setattr(mariadb_place, "SILENCE_SECONDS", 0.2)
-    monkeypatch.setattr(stream_module, "SILENCE_SECONDS", 1.5)
-    monkeypatch.setattr(stream_module, "FEEDBACK_SECONDS", 0.5)
-    monkeypatch.setattr(binlog_module, "SILENCE_SECONDS", 1.5)
-    monkeypatch.setattr(binlog_module, "HEARTBEAT_SECONDS", 0.5)
+    postgres_timing = postgres_limits.Timing(connect=2, answer=0.2, silence=1.5, feedback=0.5)
+    postgres_database.use_timing(monkeypatch, postgres_timing)
+    mariadb_timing = mariadb_limits.Timing(connect=2, answer=0.2, silence=1.5, heartbeat=0.5)
+    mariadb_shop.use_timing(monkeypatch, mariadb_timing)

@@ -22,8 +22,8 @@ from memory_live import contents
 from patience import PATIENCE, Writing, eventually
 
 import strobe.pipeline.committer as committer_module
-import strobe.pipeline.pipeline as coordinator_module
 from strobe.errors import AccessRefused, SourceUnavailable
+from strobe.pipeline.backpressure import Limits
 from strobe.simulator.world import Contents
 
 # The network.
@@ -261,11 +261,10 @@ def test_a_transaction_that_stays_open_for_long(world: World) -> None:
     assert len([row for row, _ in orders.items() if row[0] >= 500]) == 200
 
 
-def test_a_burst_of_ten_times_the_load(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_burst_of_ten_times_the_load(world: World) -> None:
     """The view-update table stays near its bound, the sources keep what does not fit, and all of it comes in. Loads
     under such writers are exactly the states at their positions."""
-    monkeypatch.setattr(coordinator_module, "TABLE_ROWS", 50)
-    pipeline, sizes, loads = world.pipeline(), [0], dict[str, tuple[str, Contents]]()
+    pipeline, sizes, loads = world.pipeline(limits=Limits(updates=50)), [0], dict[str, tuple[str, Contents]]()
 
     def fault() -> None:
         world.more()

@@ -16,11 +16,12 @@ import psycopg
 import pytest
 from faults import SLOT, World, end_connections
 from patience import PATIENCE, eventually
+from postgres_database import use_timing
 
-import strobe.sources.postgres.stream as stream_module
 from strobe.coordinator.verify import verify_source
 from strobe.errors import LostGuarantee, SourceUnavailable
 from strobe.retry import PG_SLOT_IN_USE
+from strobe.sources.postgres.limits import Timing
 
 
 def test_a_slot_that_is_dropped(world: World) -> None:
@@ -166,11 +167,11 @@ def test_a_server_restored_from_a_cold_copy(world: World, name: str) -> None:
     """Its identity and its timeline are the same, and its log has grown past the position again: the transactions
     before it are others."""
     world.keep(world.pipeline(), 0.5)
-    world.topology.close()
+    world.topology.sources.close()
     cold_copy(world, name, restore=False)
     world.keep(world.restarted(), 1)
     world.confirm()
-    world.topology.close()
+    world.topology.sources.close()
     stood = world.topology.sources[name].position(world.last.positions["v"][name])
     cold_copy(world, name, restore=True)
     world.topology = world.open()
@@ -255,7 +256,7 @@ def test_a_warehouse_restored_behind_its_slot(world: World) -> None:
 def test_a_warehouse_copied_while_the_original_runs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both read one slot. The copy waits while the original reads; what the original confirms meanwhile is gone for the
     copy, which stops with the view to rebuild, at the moment when it gets the slot."""
-    monkeypatch.setattr(stream_module, "PG_SLOT_IN_USE", replace(PG_SLOT_IN_USE, seconds=2 * PATIENCE))
+    use_timing(monkeypatch, Timing(slot_in_use=replace(PG_SLOT_IN_USE, seconds=2 * PATIENCE)))
     world.keep(world.pipeline(), 0.3)
     original, copied = world.restarted(), world.last
     stopped = threading.Thread(target=world.keep, args=(original, 1.5, lambda: confirming(world)))
@@ -287,7 +288,7 @@ def test_the_original_stops_if_its_copy_went_on(world: World) -> None:
     world.keep(world.restarted(), 0.5)
     stood = world.topology.sources["sales"].position(left.positions["v"]["sales"])
     eventually(lambda: world.confirm() or world.confirmed() > stood)  # once the server has seen the stream end
-    world.topology.close()
+    world.topology.sources.close()
     world.warehouse.commits = commits
     with pytest.raises(LostGuarantee, match="somebody else has read it"):
         world.restarted()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from postgres_database import use_timing
 from postgres_server import PostgresServer
 from pyspark.sql import SparkSession
 from service_shop import Shop, still, wait_for
@@ -15,7 +16,7 @@ from strobe.client.audit import audit
 from strobe.config.load import load_project
 from strobe.errors import LostGuarantee
 from strobe.planning.topology import assemble
-from strobe.sources.postgres import definition_watch, slot
+from strobe.sources.postgres.limits import Timing
 from strobe.warehouse.control import requests
 from strobe.warehouse.layout import Layout
 
@@ -66,7 +67,7 @@ class PgShop(Shop):
             if name == "sales":
                 self.server.publish(self.database, source.prepare_script(relations))
             source.prepare(relations)
-        topology.close()
+        topology.sources.close()
 
     def sql(self, *statements: str) -> None:
         for statement in statements:
@@ -77,7 +78,7 @@ class PgShop(Shop):
 def shop(
     postgres: PostgresServer, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[PgShop]:
-    monkeypatch.setattr(definition_watch, "LOOK_SECONDS", 0.2)
+    use_timing(monkeypatch, Timing(definitions=0.2))
     made = PgShop(postgres, tmp_path, spark, monkeypatch)
     yield made
     postgres.drop(made.database)
@@ -156,7 +157,7 @@ def test_beyond_the_limit_of_its_log_the_views_are_rebuilt(
     """Somebody leaves a transaction open: the log is let go, views of other sources go on, and the source's own are
     rebuilt by themselves as soon as that is possible, though Strobe is started anew in between and strobe.yml was
     edited."""
-    monkeypatch.setattr(slot, "LOOK_SECONDS", 0.1)
+    use_timing(monkeypatch, Timing(retained=0.1))
     shop = PgShop(postgres, tmp_path, spark, monkeypatch, LIMITED)
     kept = (
         "SELECT count(*) FROM pg_replication_slots WHERE database = %s AND pg_current_wal_lsn() - restart_lsn > 3000000"

@@ -19,6 +19,7 @@ from strobe.algebra.bag import Bag, Row
 from strobe.algebra.schema import RelationSchema
 from strobe.algebra.view import Occurrence, View
 from strobe.messages import Lookup, Query
+from strobe.sources.postgres.limits import Limits
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,13 +49,11 @@ END = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_ba
 
 @pytest.fixture(scope="module")
 def db(postgres: PostgresServer) -> Iterator[Database]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("strobe.sources.postgres.snapshot.PAGES", 50)
-        database = Database(postgres)
-        database.make(TABLES, *NAMES, timeout=30).focus(dict.fromkeys(NAMES, COLUMNS))
-        yield database
-        database.source.close()
-        postgres.drop(database.name)
+    database = Database(postgres)
+    database.make(TABLES, *NAMES, timeout=30, limits=Limits(pages=50)).focus(dict.fromkeys(NAMES, COLUMNS))
+    yield database
+    database.source.close()
+    postgres.drop(database.name)
 
 
 def relations(db: Database) -> list[tuple[RelationSchema, tuple[str, ...]]]:

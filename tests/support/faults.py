@@ -26,7 +26,7 @@ import pymysql
 import pytest
 from committing import no_spark
 from mariadb_server import Server
-from memory_live import MemoryWarehouse, compare, contents
+from memory_live import MemoryWarehouse, compare, contents, keep
 from patience import PATIENCE, Writing, eventually
 from postgres_server import PostgresServer
 
@@ -35,6 +35,7 @@ from strobe.config.load import load_project
 from strobe.coordinator.verify import verify_source
 from strobe.errors import SourceUnavailable
 from strobe.messages import CommitHeader, Position
+from strobe.pipeline.backpressure import Limits
 from strobe.pipeline.pipeline import Pipeline
 from strobe.planning.topology import Topology, assemble
 from strobe.simulator.world import Contents, evaluate
@@ -279,7 +280,7 @@ class World:
 
     def close(self) -> None:
         for topology in self.opened:
-            topology.close()
+            topology.sources.close()
         for proxy in self.proxies.values():
             proxy.close()
         self.postgres.drop(self.database)
@@ -329,13 +330,13 @@ class World:
 
     # Keeping.
 
-    def pipeline(self, *, verify: bool = True) -> Pipeline:
+    def pipeline(self, *, verify: bool = True, limits: Limits = Limits()) -> Pipeline:  # noqa: B008  # frozen
         """As at a start of the service: the sources are verified first."""
         if verify:
             for name, source in self.topology.sources.items():
                 verify_source(source, self.last, ["v"])
                 source.focus(self.topology.columns(name))
-        return Pipeline(self.topology, self.warehouse, self.last, through_spark=no_spark)
+        return Pipeline(self.topology, self.warehouse, self.last, through_spark=no_spark, limits=limits)
 
     def keep(
         self,
@@ -380,7 +381,7 @@ class World:
             return not any(thread.is_alive() for thread in work) and pipeline.idle()
 
         try:
-            pipeline.run(done)
+            keep(pipeline, done)
         finally:
             writing.stop()
             for thread in work:

@@ -18,7 +18,9 @@ from strobe.algebra.relation import Relation
 from strobe.algebra.view import View
 from strobe.config.load import load_project
 from strobe.messages import Commit, CommitHeader, Lookup, Message, Position
+from strobe.pipeline.backpressure import Limits
 from strobe.pipeline.pipeline import Pipeline
+from strobe.pipeline.run_end import Stopped
 from strobe.planning.topology import Topology, assemble
 from strobe.simulator.world import Contents, evaluate
 
@@ -206,6 +208,11 @@ def audit(pipeline: Pipeline, audits: Audits) -> Iterator[None]:
     pipeline.resume()
 
 
+def keep(pipeline: Pipeline, done: Callable[[], bool]) -> None:
+    """Run it until this is so; raise what it fails with."""
+    pipeline.run(lambda: Stopped() if done() else None).check()
+
+
 def run(
     topology: Topology,
     folder: Path,
@@ -216,6 +223,7 @@ def run(
     record: Callable[[Message], None] = lambda _: None,
     enough: Callable[[MemoryWarehouse], bool] = lambda warehouse: len(warehouse.commits) > 5,
     step: float = STEP,
+    limits: Limits = Limits(),  # noqa: B008  # frozen
 ) -> tuple[MemoryWarehouse, Past, dict[str, Bag]]:
     """Keep the views while others write, for some seconds and until it is `enough`; the view `ahead` starts from a
     later state than the others.
@@ -234,7 +242,7 @@ def run(
     positions = {name: {s: begins[name][s][0] for s in view.sources} for name, view in views.items()}
     last = CommitHeader(1, datetime.now(timezone.utc), positions)
     warehouse = MemoryWarehouse(topology, last, initial, commit_seconds)
-    pipeline = Pipeline(topology, warehouse, last, through_spark=no_spark, record=record)
+    pipeline = Pipeline(topology, warehouse, last, through_spark=no_spark, record=record, limits=limits)
     writing = Writing(seconds, lambda: enough(warehouse), step)
     writers = [threading.Thread(target=write, args=(folder, name, writing)) for name in WRITES]
     for writer in writers:
@@ -252,7 +260,7 @@ def run(
         return pipeline.idle()
 
     try:
-        pipeline.run(done)
+        keep(pipeline, done)
     finally:
         writing.stop()
     return warehouse, Past(topology, start), initial

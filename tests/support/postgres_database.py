@@ -6,18 +6,26 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import psycopg
+import pytest
 from patience import PATIENCE, eventually
 from postgres_server import PostgresServer
 
 from strobe.messages import Position, Transaction
-from strobe.sources.postgres.connection import ConnectionSettings, SlotLimits, object_name
+from strobe.sources.postgres.connection import ConnectionSettings, object_name
+from strobe.sources.postgres.limits import Timing
 from strobe.sources.postgres.source import PostgresSource
 
 ORDERS = "CREATE TABLE orders (id bigint PRIMARY KEY, customer bigint, note text)"
 COLUMNS = ("id", "customer", "note")
+
+
+def use_timing(monkeypatch: pytest.MonkeyPatch, timing: Timing) -> None:
+    """For the sources of projects that are opened from now on."""
+    monkeypatch.setattr(PostgresSource, "from_config", partial(PostgresSource.from_config, timing=timing))
 
 
 class Database:
@@ -28,17 +36,18 @@ class Database:
         self.name = ""
         self.source: PostgresSource
 
-    def make(self, script: str, *relations: str, timeout: float = 5.0) -> PostgresSource:
+    def make(self, script: str, *relations: str, timeout: float = 5.0, **more: Any) -> PostgresSource:
         self.name = self.server.database(script)
-        self.source = self.open(timeout)
+        self.source = self.open(timeout, **more)
         if relations:
             self.server.publish(self.name, self.source.prepare_script(relations))
             self.source.prepare(relations)
         return self.source
 
-    def open(self, timeout: float = 5.0, slot_limits: SlotLimits | None = None) -> PostgresSource:
+    def open(self, timeout: float = 5.0, **more: Any) -> PostgresSource:
+        """With `more` of the settings than a test must have."""
         name, dsn = object_name("test", "shop"), self.server.dsn(self.name)
-        return PostgresSource(ConnectionSettings("shop", dsn, "public", name, 3, timeout, slot_limits or SlotLimits()))
+        return PostgresSource(ConnectionSettings("shop", dsn, "public", name, 3, timeout, **more))
 
     def run(self, *statements: str) -> None:
         with psycopg.connect(self.server.admin_dsn(self.name)) as connection:

@@ -27,6 +27,7 @@ from strobe.errors import BrokenInvariant, NotNow, SourceUnavailable, UserError
 from strobe.failpoints import reach
 from strobe.messages import Commit, CommitHeader, Position, Query, Seen
 from strobe.pipeline.pipeline import Operation, Pipeline
+from strobe.pipeline.run_end import RunEnd, Stopped
 from strobe.planning.topology import Topology, ViewPlan, as_applied
 from strobe.sources.base import Source
 from strobe.spark import staging
@@ -124,7 +125,7 @@ class CatchUp:
         self.pipeline = Pipeline(  # in one group: they meet the others at one vector anyhow
             self.topology, warehouse, last, through_spark=self._answer, read=reads_spilled(self._spark), together=[used]
         )
-        self.pipeline.run(self._turn)
+        self.pipeline.run(self._step).check()
 
     def _load(self, view: View, taken: Snapshot) -> Generation:
         if self._ended.is_set():
@@ -138,7 +139,7 @@ class CatchUp:
             link.parent.mkdir(exist_ok=True)
             link.symlink_to(self._main.layout.view(name).absolute(), target_is_directory=True)
 
-    def _turn(self) -> bool:
+    def _step(self) -> RunEnd | None:
         if self._staged and self.pipeline is not None and self.pipeline.settled and not self._stands:
             for staged in self._staged:
                 staged.remove()
@@ -146,7 +147,7 @@ class CatchUp:
         if self._settle.is_set():
             self._merge_log()
             self._settle.clear()
-        return self._ended.is_set()
+        return Stopped() if self._ended.is_set() else None
 
     def _merge_log(self) -> None:
         """Merge what has changed by now into the tables."""

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import partial
@@ -19,17 +18,29 @@ from typing import TYPE_CHECKING
 from strobe.apply import plan
 from strobe.apply.catch_up import Arrivals, CatchUp
 from strobe.apply.plan import ApplyPlan
+from strobe.apply.states import VIEW, ViewEvent, ViewState
 from strobe.config.load import load_project
 from strobe.config.model import Project
-from strobe.coordinator.availability import Availability
-from strobe.errors import LostGuarantee, NotNow, SourceLost, SourceUnavailable, StrobeError, UserError
-from strobe.events import Reporter
+from strobe.errors import NotNow, SourceUnavailable, StrobeError, UserError
+from strobe.events import (
+    Applied,
+    ApplyFailed,
+    CatchingUp,
+    CuttingOver,
+    Event,
+    Listener,
+    Loading,
+    RowsRead,
+    SourcesRead,
+    ignore,
+)
 from strobe.failpoints import reach
 from strobe.messages import Commit, CommitHeader
 from strobe.pipeline.background import aside
 from strobe.pipeline.pipeline import BRING, PAUSE, Operation, Pipeline
-from strobe.planning.topology import Topology, as_applied, assemble, open_sources, preflight
-from strobe.retry import CATCH_UP, REBUILD_WITHIN_LIMIT
+from strobe.planning.source_set import SourceSet
+from strobe.planning.topology import Topology, as_applied, assemble, preflight
+from strobe.retry import CATCH_UP
 from strobe.warehouse.control import requests
 from strobe.warehouse.control.store import Document
 from strobe.warehouse.layout import Layout
@@ -54,13 +65,12 @@ class Change:
     beside: CatchUp | None = None
     loaded: Mapping[str, int] = field(default_factory=dict)
     """The generations with which the views are to join."""
-    near: bool = False
-    """The views will join in a moment: nothing that takes long is begun."""
-    ready: bool = False
-    """The views join, and it is too late to give up."""
-    over: bool = False
-    """They have joined, or could not: the loop ends."""
+    state: ViewState = VIEW.begins
+    """Of the views that are to join; of an edit that only lets views go, how far it has come all the same."""
     answered: bool = False
+
+    def told(self, event: ViewEvent) -> None:
+        self.state = VIEW.next(self.state, event)
 
     def close(self) -> None:
         if self.beside is not None:
@@ -70,22 +80,22 @@ class Change:
 class Cutover:
     """The edit that is being applied, if there is one."""
 
-    def __init__(self, project: Project, spark: Callable[[], SparkSession], reporter: Reporter) -> None:
-        self._project, self._spark, self._reporter = project, spark, reporter
+    def __init__(self, project: Project, spark: Callable[[], SparkSession], tell: Listener) -> None:
+        self._project, self._spark, self._tell = project, spark, tell
         self.change: Change | None = None
         self._giving_up = threading.Lock()
-        self._lost_again = 0
-        """Attempts to rebuild views in whose course log was let go again."""
+        self.lost_again = 0
+        """Attempts to load views anew in whose course log was let go again; none since views joined."""
 
     @property
     def near(self) -> bool:
         """Whether views are about to join."""
-        return self.change is not None and self.change.near
+        return self.change is not None and self.change.state not in (ViewState.LOADING, ViewState.CATCHING_UP)
 
     @property
     def ready(self) -> bool:
         """Whether views join at this moment, or have; whoever asked is told."""
-        return self.change is not None and self.change.ready
+        return self.change is not None and (self.change.state is ViewState.CUTTING_OVER or self.over)
 
     @property
     def asked_by(self) -> str | None:
@@ -95,14 +105,14 @@ class Cutover:
     @property
     def over(self) -> bool:
         """Whether views have joined, or could not."""
-        return self.change is not None and self.change.over
+        return self.change is not None and self.change.state in (ViewState.MAINTAINED, ViewState.RETIRED)
 
     def abandon(self) -> None:
         """The loop has ended before everything stood at one vector."""
         with self._giving_up:  # nor is anything being given up when the next one begins
-            if self.change is not None and not self.change.ready:
+            if self.change is not None and not self.ready:
                 self.change.close()
-                self.change.topology.close()
+                self.change.topology.sources.close()
                 self.change = None
 
     def rebuild(self, warehouse: Warehouse, pipeline: Pipeline, request: str, view: str) -> Operation:
@@ -114,33 +124,13 @@ class Cutover:
         """Make the views those of strobe.yml."""
         return self._change(warehouse, pipeline, request, self._assembled, plan.edit, drop_tables)
 
-    def rebuild_lost(self, warehouse: Warehouse, pipeline: Pipeline, availability: Availability) -> Operation:
-        """Let go of what is left of log that views needed; load those anew, as they are, that can be."""
-        sources, last = pipeline.topology.sources, pipeline.committer.last
-        try:
-            for name in sorted(availability.to_renew & sources.keys() - pipeline.vector.keys()):
-                yield from aside(sources[name].renew, "renew")
-            availability.put_still(
-                (yield from aside(partial(availability.unfit, sources, last, availability.ready), "verify"))
-            )
-            if views := availability.ready:
-                definitions = warehouse.definitions
-                edit = ApplyPlan(rebuild=tuple(views), keep=tuple(name for name in definitions if name not in views))
-                applied = {name: definitions[name].sql for name in views}
-                assembled = partial(self._as_applied, pipeline.topology.project, applied)
-                yield from self._change(warehouse, pipeline, None, assembled, lambda *_: edit)
-        except (UserError, NotNow, SourceUnavailable) as error:
-            pipeline.resume()
-            self._reporter.say(f"{', '.join(availability.to_rebuild)} could not be rebuilt yet: {error}")
-            if not isinstance(error, SourceLost):
-                return
-            if not error.rebuild:
-                availability.stand_still(error, availability.ready)
-                return
-            self._lost_again += 1
-            if REBUILD_WITHIN_LIMIT.exhausted(self._lost_again):
-                fix = "Raise slot.limit: it was reached again, each time, before the views had been loaded."
-                raise LostGuarantee(error.message, where=error.where, fix=fix) from error
+    def reload(self, warehouse: Warehouse, pipeline: Pipeline, views: Sequence[str]) -> Operation:
+        """Load views anew, as they were last applied; nobody has asked for it."""
+        definitions = warehouse.definitions
+        edit = ApplyPlan(rebuild=tuple(views), keep=tuple(name for name in definitions if name not in views))
+        applied = {name: definitions[name].sql for name in views}
+        assembled = partial(self._as_applied, pipeline.topology.project, applied)
+        return self._change(warehouse, pipeline, None, assembled, lambda *_: edit)
 
     def _change(
         self,
@@ -153,11 +143,11 @@ class Cutover:
     ) -> Operation:
         """Load views beside the others while these go on, bring all to one vector, and join them there."""
         fresh = yield from aside(assembled, "apply")
-        with _closed_if_refused(fresh):
+        with fresh.sources.closed_on_error():
             change = Change(request, wanted(fresh, warehouse.definitions), fresh, drop_tables)
         if change.edit.nothing:
             self._answer(change, pipeline.committer.last)
-            fresh.close()
+            fresh.sources.close()
             return
         self.change = change
         try:
@@ -173,16 +163,16 @@ class Cutover:
                 raise _refusal(error) from error
             raise
         change.loaded = {item.view.name: item.number for item in arrivals.loaded}
-        change.ready = True
+        change.told(ViewEvent.MET)
         pipeline.committer.end_with(partial(self._join, warehouse, change, arrivals))
-        while not change.over:
+        while not self.over:
             yield
 
     def _assembled(self) -> Topology:
         """The project as strobe.yml has it now, if nothing is wrong with it."""
         try:
             fresh = assemble(load_project(self._project.directory), self._spark)
-            with _closed_if_refused(fresh):
+            with fresh.sources.closed_on_error():
                 preflight(fresh)
         except SourceUnavailable as error:
             raise _refusal(error) from error
@@ -190,15 +180,13 @@ class Cutover:
 
     def _as_applied(self, project: Project, applied: Mapping[str, str]) -> Topology:
         """Some views as they were last applied, with sources of their own."""
-        fresh = Topology(project, open_sources(project, self._spark), {}, {})
-        with _closed_if_refused(fresh):
-            fresh = as_applied(fresh, applied, lambda _: None)
+        with SourceSet.open(project, self._spark).closed_on_error() as sources:
+            fresh = as_applied(Topology(project, sources, {}, {}), applied, ignore)
             preflight(fresh)
         return fresh
 
     def _load_beside(self, warehouse: Warehouse, pipeline: Pipeline, change: Change) -> Operation:
-        names = ", ".join(change.edit.load)
-        self._tell(change, f"loading {names}")
+        self._report(change, Loading(change.edit.load))
         for name in change.topology.sources.keys() & pipeline.topology.sources.keys():
             change.topology.sources[name].beside(pipeline.topology.sources[name])
         own = change.beside = CatchUp(warehouse, self._spark(), change.topology, change.edit.load)
@@ -208,12 +196,13 @@ class Cutover:
             if own.rows != told and (told := dict(own.rows)):
                 self._tell_rows(change, told)
             yield
-        self._tell(change, f"{names}: catching up")
+        change.told(ViewEvent.LOADED)
+        self._report(change, CatchingUp(change.edit.load))
         yield from self._catch_up(pipeline, own)
         yield from own.settle()
         yield from own.meet(pipeline)
         yield from self._draw_near(warehouse, change)
-        self._tell(change, f"{names}: joining")
+        self._report(change, CuttingOver(change.edit.load))
         yield from own.hold()
         yield from own.pause(pipeline, PAUSE)
         own.stand(BRING)
@@ -226,20 +215,20 @@ class Cutover:
     def _before_they_leave(self, warehouse: Warehouse, change: Change) -> Operation:
         if warehouse.unpublished:  # while all views are there that came last
             yield from aside(warehouse.fold, "fold")
+        change.told(ViewEvent.LOADED)  # nothing
         yield from self._draw_near(warehouse, change)
 
     @staticmethod
     def _draw_near(warehouse: Warehouse, change: Change) -> Operation:
         """Wait for the end of whatever takes long, and let nothing of the kind begin."""
-        change.near = True
+        change.told(ViewEvent.CLOSE_BEHIND)
         while warehouse.folding:
             yield
 
     def _tell_rows(self, change: Change, rows: Mapping[str, int]) -> None:
         for source, number in rows.items():
-            self._reporter.loading(source, number)
-        read = ", ".join(f"{number:,} rows of {source}" for source, number in rows.items())
-        self._mail(change, f"read {read}")
+            self._tell(RowsRead(source, number))
+        self._mail(change, SourcesRead(rows))
 
     @staticmethod
     def _catch_up(pipeline: Pipeline, own: CatchUp) -> Operation:
@@ -260,7 +249,7 @@ class Cutover:
                 change.close()
                 if change.beside is not None:
                     warehouse.take_back()
-                change.topology.close()
+                change.topology.sources.close()
 
     def _join(
         self, warehouse: Warehouse, change: Change, arrivals: Arrivals, last: CommitHeader, before: Sequence[Commit]
@@ -274,25 +263,27 @@ class Cutover:
             )
         except (UserError, NotNow) as error:  # nothing was committed: the others go on
             self._fail(change, error)
+            change.told(ViewEvent.GIVE_UP)
             return None
-        else:
-            self._lost_again = 0
-            self._reporter.say(f"applied at commit {header.number}: {edit}")
-            self._answer(change, header)
-            return header
-        finally:
-            change.over = True
+        self.lost_again = 0
+        self._tell(Applied(header.number, edit.add, edit.rebuild, edit.drop))
+        self._answer(change, header)
+        change.told(ViewEvent.DURABLE)
+        return header
 
-    def joined(self, warehouse: Warehouse, topology: Topology, change: Change) -> Topology:
-        """The project to go on with: the new one if the views have joined, which the last header says."""
+    def joined(self, warehouse: Warehouse, topology: Topology) -> Topology:
+        """The project to go on with: the new one if views have joined, which the last header says."""
+        change, self.change = self.change, None
+        if change is None:
+            return topology
         change.close()
         self._fail(change, _interrupted())
         there = {name: definition.generation for name, definition in warehouse.definitions.items()}
         if change.loaded.items() <= there.items() and not set(change.edit.drop) & there.keys():
-            topology.close()
+            topology.sources.close()
             return change.topology
         warehouse.take_back()
-        change.topology.close()
+        change.topology.sources.close()
         return topology
 
     def interrupted(self) -> Project | None:
@@ -302,13 +293,13 @@ class Cutover:
             return None
         change.close()
         self._fail(change, _interrupted())
-        change.topology.close()
+        change.topology.sources.close()
         return change.topology.project
 
     def _fail(self, change: Change, error: StrobeError) -> None:
         """Tell whoever asked, unless they know already."""
         if not change.answered:
-            self._reporter.say(str(error))
+            self._tell(ApplyFailed(str(error)))
             self._reply(change, error.document())
         change.answered = True
 
@@ -316,26 +307,17 @@ class Cutover:
         change.answered = True
         self._reply(change, {"commit": last.number, **change.edit.document()})
 
-    def _tell(self, change: Change, text: str) -> None:
-        self._reporter.say(text)
-        self._mail(change, text)
+    def _report(self, change: Change, event: Event) -> None:
+        self._tell(event)
+        self._mail(change, event)
 
-    def _mail(self, change: Change, text: str) -> None:
+    def _mail(self, change: Change, event: Event) -> None:
         if change.request is not None:
-            requests.tell(Layout(self._project.warehouse).control, change.request, text)
+            requests.tell(Layout(self._project.warehouse).control, change.request, str(event))
 
     def _reply(self, change: Change, document: Document) -> None:
         if change.request is not None:
             requests.reply(Layout(self._project.warehouse).control, change.request, document)
-
-
-@contextmanager
-def _closed_if_refused(topology: Topology) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        topology.close()
-        raise
 
 
 def _refusal(error: SourceUnavailable) -> UserError:

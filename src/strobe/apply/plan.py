@@ -44,10 +44,6 @@ class ApplyPlan:
     def document(self) -> dict[str, list[str]]:
         return {name: list(views) for name, views in asdict(self).items()}
 
-    def __str__(self) -> str:
-        parts = [f"{what} {', '.join(names)}" for what, names in self.document().items() if names and what != "keep"]
-        return "; ".join(parts) or "nothing to do"
-
 
 def edit(topology: Topology, applied: Mapping[str, Definition]) -> ApplyPlan:
     """What has to be done so that the views in `applied` become those of the assembly."""
@@ -91,12 +87,10 @@ def applied(warehouse: Path) -> dict[str, Definition]:
 def plan(project: Project) -> tuple[ApplyPlan, Reads]:
     """What `strobe apply` would do now, and how many rows it would read; `UserError` for what is wrong with a view."""
     topology = assemble(project)
-    try:
+    with topology.sources:
         tables.check_before_use(Layout(project.warehouse), project.name)
         found = edit(topology, applied(project.warehouse))
         return found, reads(topology, found)
-    finally:
-        topology.close()
 
 
 def reads(topology: Topology, wanted: ApplyPlan) -> Reads:

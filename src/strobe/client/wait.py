@@ -13,7 +13,8 @@ from pathlib import Path
 from strobe.config.model import Project
 from strobe.errors import NotNow, SourceUnavailable, UserError
 from strobe.messages import CommitHeader, Position
-from strobe.planning.topology import open_sources, source_names
+from strobe.planning.source_set import SourceSet
+from strobe.planning.topology import source_names
 from strobe.sources.base import Source
 from strobe.warehouse import inspect
 from strobe.warehouse.control import heartbeat
@@ -63,17 +64,13 @@ def wait(project: Project, names: Sequence[str] = (), timeout: float = 60.0) -> 
     deadline = time.monotonic() + timeout
     needed = _needed(project, names)
     used = {source for sources in needed.values() for source in sources}
-    opened = open_sources(project)
-    try:
+    with SourceSet.open(project) as opened:
         barrier = _Barrier(project, {name: opened[name] for name in sorted(used)}, needed)
         while barrier.missing():
             if time.monotonic() >= deadline:
                 raise barrier.refusal(timeout)
             time.sleep(min(_LOOK, max(0.0, deadline - time.monotonic())))
         return {source: position.text for source, position in barrier.goal.items()}
-    finally:
-        for source in opened.values():
-            source.close()
 
 
 def _needed(project: Project, names: Sequence[str]) -> dict[str, list[str]]:

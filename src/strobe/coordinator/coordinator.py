@@ -1,7 +1,10 @@
 """`strobe run`: everything around the coordinator's loop.
 
-    preflight ─▶ lock ─▶ Spark ─▶ fence ─▶ last header ─▶ (first time: load) ─▶ verify sources ─▶ loop ─▶ fold ─▶
+    preflight ─▶ lock ─▶ Spark ─▶ fence ─▶ last header ─▶ (first time: load) ─▶ verify sources ─▶ run ─▶ fold ─▶
     release
+
+Why a run has ended is a value, and what follows is in a table (see `coordinator.states`): another run from the last
+header, after claiming the warehouse again or starting Spark again where that is needed, or the end.
 
 Nothing is written before preflight has passed. A second coordinator is refused while the first is alive; with
 `take_over` the fence sees to it that the first can commit no more.
@@ -10,9 +13,9 @@ Nothing is written before preflight has passed. A second coordinator is refused 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from strobe.algebra.relation import Relation
@@ -23,21 +26,37 @@ from strobe.config.model import Project
 from strobe.coordinator.availability import Availability
 from strobe.coordinator.maintenance import Maintenance
 from strobe.coordinator.requests import RequestHandler
+from strobe.coordinator.run import Run, Until
+from strobe.coordinator.states import PHASES, Claimed, Opened, Phase
 from strobe.coordinator.status import Reporter, Status, observe
+from strobe.coordinator.timing import USUAL, Timing
 from strobe.errors import (
+    BrokenInvariant,
     CommitUnknown,
     Fenced,
     NotNow,
-    SourceLost,
     SparkLost,
     UserError,
 )
+from strobe.events import (
+    CommitInDoubt,
+    Loaded,
+    Loading,
+    Maintaining,
+    ProjectRefused,
+    RowsRead,
+    SparkRestarting,
+    SparkStarting,
+    Stopping,
+)
 from strobe.failpoints import reach
 from strobe.messages import CommitHeader, Message, Query, Seen
+from strobe.pipeline import run_end
 from strobe.pipeline.answerer import SparkAnswer
 from strobe.pipeline.pipeline import Pipeline
-from strobe.planning.topology import Topology, assemble, open_sources, preflight
-from strobe.retry import APPEND, START_SPARK
+from strobe.pipeline.run_end import RunEnd
+from strobe.planning.source_set import SourceSet
+from strobe.planning.topology import Topology, compiled, preflight
 from strobe.sources.base import Source
 from strobe.spark import staging
 from strobe.spark.failures import SPARK, cause, reading
@@ -53,10 +72,6 @@ if TYPE_CHECKING:
     from strobe.spark.session import SparkSession
 
 
-BEAT = 0.5
-"""Seconds between heartbeats."""
-
-
 class Coordinator:
     def __init__(
         self,
@@ -65,38 +80,31 @@ class Coordinator:
         *,
         record: Callable[[Message], None] = lambda _: None,
         set_aside: bool = False,
+        timing: Timing = USUAL,
     ) -> None:
         """With `set_aside`, views that cannot be kept (their source was replaced, a column is gone) stand still instead
         of ending the run: for whoever wants to load or drop views."""
         self.project = project
         self._reporter = reporter
         self._record = record
+        self._timing = timing
         self._layout = Layout(project.warehouse)
-        self._availability = Availability(self._layout, reporter.say, set_aside=set_aside)
+        self._availability = Availability(self._layout, reporter.tell, set_aside=set_aside, timing=timing)
         self._staging = project.warehouse / "staging"
         self._staged: list[staging.Staged] = []
         self._lock = CoordinatorLock(self._layout.control)
         self._spark: SparkSession | None = None
         self._stop = threading.Event()
-        self._deadline: float | None = None
-        """When the run ends by itself: so many seconds after it has begun to keep the views."""
         self.pipeline: Pipeline | None = None
-        self._cutover = Cutover(project, self.spark, reporter)
+        self._cutover = Cutover(project, self.spark, reporter.tell)
         self._ended = threading.Event()
         self._epoch = 0
         self._status: Status | None = None
-        self._next_status = 0.0
-        self._failures: list[int] = []
-        """The commits after which an append failed in an unknown way."""
-        self._without_spark: list[int] = []
-        """The commits after which Spark ended."""
+        self._unknown, self._without_spark = Failures(), Failures()
 
     def stop(self) -> None:
         """Finish the commit at hand, fold and end. May be called from a signal handler."""
         self._stop.set()
-        pipeline = self.pipeline
-        if pipeline is not None:
-            pipeline.stop_requested.set()
 
     @property
     def status(self) -> Status | None:
@@ -114,7 +122,7 @@ class Coordinator:
     ) -> None:
         """Keep the views as they were last applied; the first run applies them. With `until_idle`, raises in the end if
         some stand still."""
-        topology = self.assembled()
+        self._topology = self.assembled()
         try:
             tables.check_before_use(self._layout, self.project.name)
             self._lock.acquire(take_over)
@@ -122,9 +130,7 @@ class Coordinator:
             heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
             heart.start()
             try:
-                while not self._kept(topology, until_idle, seconds, take_over):
-                    topology.close()
-                    topology = self.assembled()
+                self._keep_views(Until(self._stop, idle=until_idle, seconds=seconds), take_over)
                 if until_idle:
                     self._availability.complain()
             except Fenced:
@@ -138,27 +144,39 @@ class Coordinator:
                 self._ended.set()
                 self._lock.release()
         finally:
-            topology.close()
+            self._topology.sources.close()
 
-    def _kept(self, topology: Topology, until_idle: bool, seconds: float | None, take_over: bool) -> bool:
-        """Keep the views, from the last commit in the log; False if Spark has ended and all is to begin anew."""
-        try:
-            warehouse, last = self._open(topology, take_over)
-            self._serve(topology, warehouse, last, until_idle, seconds)
-        except (UserError, Fenced, NotNow):
-            raise
-        except Exception as error:
-            lost = self._spark_lost(patience=2.0)
-            if lost is None:
-                raise
-            self._without_spark.append(number := self.last_number())
-            if self._stop.is_set() or START_SPARK.exhausted(self._without_spark.count(number)):
-                raise lost from error
-            self._reporter.say(f"{lost.message}: it is started again")
-            self._spark, self._epoch, self._staged = None, 0, []
-            self.project = self._cutover.interrupted() or self.project
-            return False
-        return True
+    def _keep_views(self, until: Until, take_over: bool) -> None:
+        """From opening the warehouse to the end, as the table says; raises what it ended with."""
+        phase: Phase = PHASES.begins
+        event: Opened | Claimed | RunEnd = Opened()
+        while phase is not Phase.ENDED:
+            try:
+                if phase is Phase.OPENING:
+                    event = self._open(event, take_over)
+                elif phase is Phase.CLAIMING:
+                    event = self._claim_again(event)
+                else:
+                    event = self._run(until)
+            except Exception as error:
+                event = self._failed(error)
+            phase = PHASES.next(phase, type(event))
+        if isinstance(event, RunEnd):
+            event.check()
+
+    def _failed(self, error: Exception) -> RunEnd:
+        """How a phase has ended in which this happened. If Spark's process is gone, that is the reason."""
+        if isinstance(error, Fenced):
+            return run_end.Fenced(error)
+        if isinstance(error, (UserError, NotNow)):
+            return run_end.Failed(error)
+        lost = self._spark_lost(patience=2.0)
+        if lost is None:
+            return run_end.Failed(error)
+        lost.__cause__ = error
+        if self._timing.start_spark.exhausted(self._without_spark.after(self.last_number())) or self._stop.is_set():
+            return run_end.Failed(lost)
+        return run_end.SparkEnded(lost)
 
     def _spark_lost(self, patience: float = 0.0) -> SparkLost | None:
         """That Spark's process has ended, if it has."""
@@ -174,16 +192,18 @@ class Coordinator:
         return last.number if last is not None else 0
 
     def assembled(self) -> Topology:
-        """The project as strobe.yml has it. A mistake in it must not keep the views that are there from being kept."""
-        try:
-            topology = assemble(self.project, self.spark)
-            preflight(topology)
-            return topology
-        except UserError as error:
-            if not plan.applied(self.project.warehouse):
-                raise
-            self._reporter.say(f"the views are kept as they were last applied: {error}")
-            return Topology(self.project, open_sources(self.project, self.spark), {}, {})
+        """The project as strobe.yml has it. A mistake in it must not keep the views that are there from being kept.
+        The sources are the caller's to close."""
+        with SourceSet.open(self.project, self.spark).closed_on_error() as sources:
+            try:
+                topology = compiled(self.project, sources)
+                preflight(topology)
+                return topology
+            except UserError as error:
+                if not plan.applied(self.project.warehouse):
+                    raise
+                self._reporter.tell(ProjectRefused(str(error)))
+                return Topology(self.project, sources, {}, {})
 
     def _say_goodbye(self, heart: threading.Thread) -> None:
         self._ended.set()
@@ -197,140 +217,149 @@ class Coordinator:
             self._spark = start(self.project.spark)
         return self._spark
 
-    def _open(self, topology: Topology, take_over: bool) -> tuple[Warehouse, CommitHeader]:
-        """Claim the warehouse, read where it stands; the first time, load all views."""
-        self._reporter.say("starting Spark")
-        warehouse = Warehouse.create_or_open(
+    def _open(self, before: Opened | Claimed | RunEnd, take_over: bool) -> Opened:
+        """Claim the warehouse, read where it stands; the first time, load all views. Again, if Spark has ended."""
+        if isinstance(before, run_end.SparkEnded):
+            self._reporter.tell(SparkRestarting(before.error.message))
+            self._spark, self._epoch, self._staged = None, 0, []
+            self.project = self._cutover.interrupted() or self.project
+            self._topology.sources.close()
+            self._topology = self.assembled()
+        self._reporter.tell(SparkStarting())
+        self._warehouse = Warehouse.create_or_open(
             self.spark(), self.project.warehouse, self.project.retention, self.project.name, at=reach
         )
-        warehouse.lock = self._lock
-        header = warehouse.fence(take_over)
-        self._epoch = warehouse.epoch
+        self._warehouse.lock = self._lock
+        header = self._warehouse.fence(take_over)
+        self._epoch = self._warehouse.epoch
         staging.sweep_leftovers(self._staging)
         catch_up.sweep_leftovers(self._staging)
-        if header is not None:
-            return warehouse, header
-        self._reporter.say(f"loading {', '.join(topology.views)}")
+        self._last = header if header is not None else self._load_all()
+        return Opened()
+
+    def _load_all(self) -> CommitHeader:
+        topology = self._topology
+        self._reporter.tell(Loading(tuple(topology.views)))
         views = [planned.view for planned in topology.views.values()]
-        last = load(self.spark(), topology.sources, warehouse, views, self._reporter.loading)
-        self._reporter.say(f"loaded {', '.join(topology.views)} at commit {last.number}")
-        return warehouse, last
+        last = load(self.spark(), topology.sources, self._warehouse, views, self._rows_read)
+        self._reporter.tell(Loaded(tuple(topology.views), last.number))
+        return last
 
-    def _serve(
-        self, topology: Topology, warehouse: Warehouse, last: CommitHeader, until_idle: bool, seconds: float | None
-    ) -> None:
-        if seconds is not None and self._deadline is None:
-            self._deadline = time.monotonic() + seconds
-        while True:
-            topology = self._availability.as_applied(topology, warehouse.definitions)
-            unguaranteed = [name for name, planned in topology.views.items() if planned.level == "none"]
-            warehouse.use([planned.view for planned in topology.views.values()], unguaranteed=unguaranteed)
-            present = self._availability.present(topology, last)
-            self._cutover.change = self._availability.regroup = None
-            stopped = True
-            try:
-                last = self._keep(present, warehouse, last, until_idle)
-            except CommitUnknown as error:
-                last, stopped = self._recover(warehouse, last, error), False
-            except SPARK as error:  # in a manager's thread: what it was computing is lost
-                fix = "Strobe starts again from the last commit in the log."
-                unknown = CommitUnknown(f"Spark failed: {cause(error)}", where=str(self._layout.root), fix=fix)
-                last, stopped = self._recover(warehouse, last, unknown), False
-            if self._cutover.change is not None:
-                topology = self._cutover.joined(warehouse, topology, self._cutover.change)
-                self.project = topology.project
-            elif self._availability.regroup is not None:
-                self._availability.detached = self._availability.regroup
-            elif stopped:
-                return
-
-    def _recover(self, warehouse: Warehouse, last: CommitHeader, error: CommitUnknown) -> CommitHeader:
+    def _claim_again(self, before: Opened | Claimed | RunEnd) -> Claimed | RunEnd:
         """An append with an unknown outcome counts as a crash: fence, read the last header, go on from there."""
-        self._reporter.say(str(error))
-        self._failures.append(last.number)
-        in_a_row = self._failures.count(last.number)
-        given_up = APPEND.exhausted(in_a_row) or self._spark_lost(patience=1.0)
-        if given_up or self._stop.wait(APPEND.wait(in_a_row)):
-            raise error
+        if not isinstance(before, run_end.AppendUnknown):
+            raise BrokenInvariant(f"the warehouse is claimed again after {before}")
+        self._reporter.tell(CommitInDoubt(str(before.error)))
+        in_a_row = self._unknown.after(self._last.number)
+        given_up = self._timing.append.exhausted(in_a_row) or self._spark_lost(patience=1.0)
+        if given_up or self._stop.wait(self._timing.append.wait(in_a_row)):
+            return self._failed(before.error)
         try:
-            header = warehouse.fence(take_over=not self._lock.held)
+            header = self._warehouse.fence(take_over=not self._lock.held)
         except CommitUnknown as again:
-            return self._recover(warehouse, last, again)
-        self._epoch = warehouse.epoch
-        return header if header is not None else last
+            return run_end.AppendUnknown(again)
+        self._epoch = self._warehouse.epoch
+        self._last = header if header is not None else self._last
+        return Claimed()
+
+    def _rows_read(self, source: str, rows: int) -> None:
+        self._reporter.tell(RowsRead(source, rows))
 
     # Keeping.
 
-    def _keep(self, topology: Topology, warehouse: Warehouse, last: CommitHeader, until_idle: bool) -> CommitHeader:
-        pipeline = Pipeline(
+    def _run(self, until: Until) -> RunEnd:
+        """One run, from the last commit, with the views that can be kept."""
+        until.begin()
+        warehouse = self._warehouse
+        self._topology = self._cutover.joined(warehouse, self._topology)
+        self.project = self._topology.project
+        topology = self._topology = self._availability.as_applied(self._topology, warehouse.definitions)
+        unguaranteed = [name for name, planned in topology.views.items() if planned.level == "none"]
+        warehouse.use([planned.view for planned in topology.views.values()], unguaranteed=unguaranteed)
+        present = self._availability.present(topology, self._last)
+        try:
+            end = self._keep(present, until)
+            if isinstance(end, run_end.Failure) and not isinstance(end, run_end.SourceLost):
+                end.check()
+        except CommitUnknown as error:
+            return run_end.AppendUnknown(error)
+        except SPARK as error:  # in a manager's thread: what it was computing is lost
+            fix = "Strobe starts again from the last commit in the log."
+            unknown = CommitUnknown(f"Spark failed: {cause(error)}", where=str(self._layout.root), fix=fix)
+            return run_end.AppendUnknown(unknown)
+        return end
+
+    def _keep(self, topology: Topology, until: Until) -> RunEnd:
+        pipeline = self.pipeline = Pipeline(
             topology,
-            warehouse,
-            last,
+            self._warehouse,
+            self._last,
             through_spark=self._answer_through_spark(topology),
             read=reads_spilled(self.spark()),
             record=self._record,
             together=self._availability.together,
         )
-        self.pipeline = pipeline
-        maintenance = Maintenance(pipeline, warehouse, self._reporter.say)
-        maintenance.logs_needed = lambda: self._cutover.change is not None
-        maintenance.hurry = lambda: self._cutover.near
-        maintenance.still, maintenance.given_up = set(self._availability.still), self._availability.given_up
-        if warehouse.unpublished:
-            maintenance.fold_soon()
-        handler = RequestHandler(warehouse, self._cutover, pipeline)
-        quiet = _Quiet(pipeline)
-        self._status = observe(pipeline, self._availability.down, self._availability.problems)
-        self._next_status = 0.0
+        maintenance = self._maintenance(pipeline)
+        handler = RequestHandler(self._warehouse, self._cutover, pipeline)
+        run = Run(
+            pipeline,
+            handler,
+            self._availability,
+            self._cutover,
+            until,
+            timing=self._timing,
+            status=partial(self._note_status, pipeline),
+            unstage=partial(self._unstage, pipeline),
+        )
+        self._note_status(pipeline)
         self._heartbeat()
-
-        def done() -> bool:
-            if self._cutover.over:
-                return True
-            handler.look()
-            self._unstage(pipeline)
-            if time.monotonic() >= self._next_status:
-                self._status = observe(pipeline, self._availability.down, self._availability.problems)
-                self._next_status = time.monotonic() + BEAT
-                self._availability.mind(pipeline)
-            if self._stop.is_set() or (self._deadline is not None and time.monotonic() >= self._deadline):
-                return True
-            if self._cutover.ready:  # the loop will begin anew anyhow, when the views have joined
-                return False
-            if pipeline.tied:
-                self._availability.tie(pipeline.tied)
-            if self._availability.regroup is not None:
-                return True
-            handler.rebuild(self._availability)
-            waited_for = self._availability.down or self._availability.ready
-            return until_idle and not waited_for and quiet.for_a_moment()
-
         try:
             maintenance.start()
-            self._reporter.say(f"keeping {', '.join(topology.views) or 'no view'} from commit {last.number}")
-            pipeline.run(done)
-            if not self._cutover.ready:
-                self._cutover.give_up(warehouse)
-            if self._availability.regroup is None and not self._cutover.ready:
-                self._reporter.say(f"stopping at commit {pipeline.committer.last.number}")
+            self._reporter.tell(Maintaining(tuple(topology.views), self._last.number))
+            end = self._followed_up(pipeline.run(run.step), handler)
+            if isinstance(end, run_end.Stopped):
+                self._reporter.tell(Stopping(pipeline.committer.last.number))
                 maintenance.finish()
-        except SourceLost as error:
-            self._availability.stand_still(error)
-            self._availability.regroup = set(self._availability.detached)
-            handler.put_back()
-            if not self._cutover.ready:
-                self._cutover.give_up(warehouse)
+            if not isinstance(end, run_end.Failure) or isinstance(end, run_end.SourceLost):
+                self._last = pipeline.committer.last
+            return end
         finally:
             maintenance.stop()
             handler.abandon()
             self._cutover.abandon()
             self.pipeline = None
-            self._status = observe(pipeline, self._availability.down, self._availability.problems)
-        return pipeline.committer.last
+            self._note_status(pipeline)
+
+    def _followed_up(self, end: RunEnd, handler: RequestHandler) -> RunEnd:
+        """What a run's end means to the views, and to an edit that is being applied."""
+        if isinstance(end, run_end.SourceLost):
+            self._availability.stand_still(end.error)
+            handler.put_back()
+        elif isinstance(end, run_end.Failure):
+            return end
+        elif isinstance(end, run_end.MembersChanged):
+            self._availability.regroup(end.detached)
+        elif self._cutover.ready:  # views may have joined in the last moment
+            end = run_end.CutOver()
+        if not self._cutover.ready:
+            self._cutover.give_up(self._warehouse)
+        return end
+
+    def _maintenance(self, pipeline: Pipeline) -> Maintenance:
+        maintenance = Maintenance(pipeline, self._warehouse, self._reporter.tell, self._timing)
+        maintenance.logs_needed = lambda: self._cutover.change is not None
+        maintenance.hurry = lambda: self._cutover.near
+        maintenance.still, maintenance.given_up = set(self._availability.still), self._availability.given_up
+        if self._warehouse.unpublished:
+            maintenance.fold_soon()
+        return maintenance
+
+    def _note_status(self, pipeline: Pipeline) -> None:
+        self._status = observe(pipeline, self._availability.down, self._availability.problems)
 
     def _beat(self) -> None:
         """Twice a second, in a thread of its own: say what the loop last said of itself, and see who else is there."""
-        while not self._ended.wait(BEAT):
+        while not self._ended.wait(self._timing.beat):
             try:
                 self._beat_once()
             except OSError:  # a full disk, a terminal that went away: the coordinator works on, and tries again
@@ -378,22 +407,13 @@ class Coordinator:
             self._staged = []
 
 
-class _Quiet:
-    """Idle, and still idle a moment later."""
+class Failures:
+    """Failures one after another, without a commit in between."""
 
-    def __init__(self, pipeline: Pipeline) -> None:
-        self._coordinator = pipeline
-        self._since: float | None = None
-        self._next_look = 0.0
+    def __init__(self) -> None:
+        self._commit, self._number = -1, 0
 
-    def for_a_moment(self) -> bool:
-        now = time.monotonic()
-        if now < self._next_look:
-            return False
-        self._next_look = now + 0.1
-        self._coordinator.end_blocks()
-        if not self._coordinator.idle():
-            self._since = None
-            return False
-        self._since = self._since or now
-        return now - self._since >= 0.3
+    def after(self, commit: int) -> int:
+        """One more; how many there have been since this commit, the last one."""
+        self._commit, self._number = commit, self._number + 1 if commit == self._commit else 1
+        return self._number

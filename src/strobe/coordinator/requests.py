@@ -7,6 +7,7 @@ from typing import Any
 
 from strobe.apply.cutover import Cutover
 from strobe.coordinator.availability import Availability
+from strobe.coordinator.rebuilding import rebuild_lost
 from strobe.errors import NotNow, SourceUnavailable, UserError
 from strobe.pipeline.background import aside
 from strobe.pipeline.pipeline import BRING, PAUSE, Operation, Pipeline
@@ -46,7 +47,7 @@ class RequestHandler:
             self._coordinator.start_operation(self._rebuild(availability))
 
     def _rebuild(self, availability: Availability) -> Operation:
-        yield from self._cutover.rebuild_lost(self._warehouse, self._coordinator, availability)
+        yield from rebuild_lost(self._warehouse, self._coordinator, self._cutover, availability)
         self._next_rebuild = time.monotonic() + REBUILD.wait(1)
 
     def put_back(self) -> None:

@@ -139,9 +139,9 @@ class _Coordinator:
 
     def prepare(self) -> None:
         topology = assemble(self._coordinator.project, self._coordinator.spark)
-        for name, source in topology.sources.items():
-            source.prepare([relation.name for relation in topology.relations(name)])
-        topology.close()
+        with topology.sources:
+            for name, source in topology.sources.items():
+                source.prepare([relation.name for relation in topology.relations(name)])
 
     def start(self) -> None:
         self._thread.start()

@@ -132,7 +132,7 @@ class Engine:
     def _torn(self, transaction: Transaction) -> frozenset[str]:
         """The sources of a global transaction whose views are in different groups, if they are."""
         for part in transaction.part_of:
-            tied = part.participants & self.vector.keys()
+            tied = part.participants & set(self.vector)
             if not any(tied <= group.sources for group in self.groups):
                 return tied
         return frozenset()

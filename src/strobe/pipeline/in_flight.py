@@ -1,7 +1,5 @@
-"""What transactions hold on to while they are on their way: rows in memory, and files.
-
-Rows in memory are counted, so that sources are left alone while there are too many of them. Rows in files (see
-`data.spilled`) are read for each view, as a rule into Spark, before a manager gets them.
+"""Rows of transactions that are in files (see `data.spilled`), while they are on their way. They are read for each
+view, as a rule into Spark, before a manager gets them.
 
 Files are removed in time, but not too early: the plan of one transaction's commit may read another's rows, which an
 answer had seen or missed. Managers let go of a transaction's rows no later than with its action list. So when a
@@ -33,9 +31,6 @@ class InFlight:
     def __init__(self, read: Read = into_memory, *, keep_files: bool = False) -> None:
         """Files are kept to the end where a view may be behind what has been committed."""
         self._read_rows, self._keep_files = read, keep_files
-        self.rows = 0
-        """Those in memory, of transactions that have not been committed."""
-        self._held: list[tuple[str, Position, int]] = []
         self._come: dict[str, Position] = {}
         """How far each source has come in."""
         self._spilled: list[Transaction] = []
@@ -45,17 +40,11 @@ class InFlight:
     def arrive(self, transaction: Transaction) -> None:
         self._come[transaction.source] = transaction.position
         relations = (*transaction.changes.values(), *transaction.gone.values())
-        rows = sum(len(relation) for relation in relations if isinstance(relation, Bag))
-        if rows:
-            self._held.append((transaction.source, transaction.position, rows))
-            self.rows += rows
         if any(isinstance(relation, Spilled) for relation in relations):
             self._spilled.append(transaction)
 
     def committed(self, visible: Callable[[str], Position]) -> None:
         """Everything up to `visible` of each source has been committed."""
-        self._held = [held for held in self._held if not held[1] <= visible(held[0])]
-        self.rows = sum(rows for _, _, rows in self._held)
         if self._keep_files:
             return
         done = [t for t in self._spilled if t.position <= visible(t.source)]

@@ -14,8 +14,6 @@ read again from its positions.
 from __future__ import annotations
 
 import queue
-import sys
-import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,26 +21,24 @@ from functools import partial
 
 from strobe.algebra.relation import Relation
 from strobe.engine.engine import Effect, Engine, Promise, Submit, Tied, ToViews
-from strobe.errors import BrokenInvariant, CommitUnknown, NotNow, SourceLost, StrobeError
+from strobe.errors import BrokenInvariant, NotNow, StrobeError
 from strobe.failpoints import reach
 from strobe.managers.base import Outbound
 from strobe.managers.inbox import Inbox
 from strobe.messages import ActionList, Answer, CommitHeader, Cut, Message, Position, Query, Seen, Transaction, Update
+from strobe.pipeline import run_end
 from strobe.pipeline.answerer import Answerer, SparkAnswer
+from strobe.pipeline.backpressure import Backpressure, Limits
 from strobe.pipeline.committer import Committer
+from strobe.pipeline.health import Health
 from strobe.pipeline.in_flight import InFlight, Read, into_memory
 from strobe.pipeline.monitor import Monitor
+from strobe.pipeline.run_end import RunEnd
 from strobe.pipeline.sink import Sink
 from strobe.pipeline.view_worker import ViewWorker
 from strobe.planning.topology import Topology
 from strobe.sources.base import Source
 from strobe.sources.net_changes import remove_files
-
-TABLE_ROWS = 5_000
-"""Rows of the view-update table beyond which the sources are left alone until some have been applied."""
-
-HELD_ROWS = 500_000
-"""Rows of transactions in memory beyond which the sources are left alone until some have been committed."""
 
 MOMENT = 0.3
 """Seconds without anything new after which nothing more is expected, by those who wait for the end."""
@@ -76,6 +72,7 @@ class Pipeline:
         read: Read = into_memory,
         record: Callable[[Message], None] = lambda _: None,
         together: Collection[frozenset[str]] = (),
+        limits: Limits = Limits(),  # noqa: B008  # frozen
     ) -> None:
         """`last` is the last commit in the log, read after fencing; the assembly holds exactly the views in it.
 
@@ -91,12 +88,12 @@ class Pipeline:
         self._read_rows = read
         self._record = record
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self.stop_requested = threading.Event()
         self._operation: Operation | None = None
         self.tied: frozenset[str] = frozenset()
         """Sources that a global transaction ties together while their views are in different groups: then nothing more
         is taken in, and the loop is to end and to begin anew with them in one."""
         self._together = tuple(together)
+        self._limits = limits
         self._build(last)
 
     def _build(self, last: CommitHeader) -> None:
@@ -122,6 +119,13 @@ class Pipeline:
             for name, planned in self.topology.views.items()
         }
         self.committer = Committer(self._sink, last, views, positions, unguaranteed=unguaranteed, fail=self.fail)
+        self.backpressure = Backpressure(
+            self._limits,
+            backlog=lambda: self.engine.backlog,
+            queued=self._events.qsize,
+            appends=lambda: self.committer.waiting,
+        )
+        self.health = Health()
         self.answerer = Answerer(
             {s: self.topology.sources[s] for s in self.vector},
             deliver=self._events.put,
@@ -129,6 +133,7 @@ class Pipeline:
             through_spark=self._through_spark,
             from_copy=self._from_copy,
             evaluate=self.topology.project.evaluate,
+            health=self.health,
         )
         stops = {s: [p[s] for p in positions.values() if s in p] for s in self.vector}
         self.monitors = {
@@ -138,17 +143,14 @@ class Pipeline:
                 stops[s],
                 deliver=self._events.put,
                 fail=self.fail,
-                room=partial(self._room, s),
+                room=partial(self.backpressure.room, s),
+                health=self.health,
             )
             for s in self.vector
         }
         for name in self.vector:
             self.topology.sources[name].focus(self.topology.columns(name))
         self._told = last.number
-        self._wanted: dict[str, Position] = {}
-        self._missing: frozenset[str] = frozenset()
-        """Sources whose parts of global transactions rows wait for."""
-        self._crowded = False
         self._let_go_at: Mapping[str, Position] | None = None
         self._read: dict[str, str] = {}
         self._read_at = 0.0
@@ -174,20 +176,6 @@ class Pipeline:
             rows, position = self._sink.copy(query.source, lookup, view.attribute_types())
         return (rows,), Seen(self.topology.sources[query.source].position(position))
 
-    def _room(self, source: str, position: Position) -> bool:
-        """Whether more of a source may come in. What an answer or a part of a global transaction waits for always may:
-        else neither would ever move."""
-        wanted = self._wanted.get(source)
-        if source in self._missing or (wanted is not None and position < wanted):
-            return True
-        return not self._crowded and self.engine.backlog + self._events.qsize() < TABLE_ROWS
-
-    def _too_many_rows(self) -> bool:
-        """Whether there are too many rows in memory, and some will go by themselves: nothing waits for rows to come."""
-        if self.in_flight.rows < HELD_ROWS or self._missing:
-            return False
-        return bool(self.engine.backlog or self.committer.waiting)
-
     def _positions(self, last: CommitHeader) -> dict[str, dict[str, Position]]:
         sources = self.topology.sources
         return {
@@ -202,27 +190,34 @@ class Pipeline:
 
     # The loop.
 
-    def run(self, done: Callable[[], bool] = lambda: False) -> None:
-        """Keep the views until asked to stop or `done`; then commit what has been merged, and end."""
+    def run(self, step: Callable[[], RunEnd | None] = lambda: None) -> RunEnd:
+        """Keep the views until `step`, which is called in every turn, says why the run ends, or something fails; then
+        commit what has been merged (after a failure, only what is being appended)."""
         for thread in (*self.monitors.values(), *self.workers.values(), self.committer):
             thread.start()
+        end = self._until(step)
+        self._come_to_rest(everything=not isinstance(end, run_end.Failure))
+        return run_end.decided(end, self._left())
+
+    def _until(self, step: Callable[[], RunEnd | None]) -> RunEnd:
         try:
-            while not self.stop_requested.is_set() and not done():
+            while (end := step()) is None:
                 self._turn()
-        finally:
-            producers: list[Monitor | ViewWorker] = [*self.monitors.values(), *self.workers.values()]
-            for producer in producers:
-                producer.stop()
-            deadline = time.monotonic() + 10
-            for producer in producers:
-                producer.join(max(0.0, deadline - time.monotonic()))
-            self.answerer.stop()
-            self.committer.stop(everything=sys.exc_info()[0] is None)
-            self.committer.join()
-            self.in_flight.end()
-            if isinstance(sys.exc_info()[1], SourceLost):  # which would be found again; an unknown append would not
-                self._raise_failures(CommitUnknown)
-        self._raise_failures()
+            return end
+        except BaseException as error:  # whoever runs this decides what it means
+            return run_end.ended_with(error)
+
+    def _come_to_rest(self, *, everything: bool) -> None:
+        producers: list[Monitor | ViewWorker] = [*self.monitors.values(), *self.workers.values()]
+        for producer in producers:
+            producer.stop()
+        deadline = time.monotonic() + 10
+        for producer in producers:
+            producer.join(max(0.0, deadline - time.monotonic()))
+        self.answerer.stop()
+        self.committer.stop(everything=everything)
+        self.committer.join()
+        self.in_flight.end()
 
     def _turn(self) -> None:
         try:
@@ -231,10 +226,10 @@ class Pipeline:
                 self._handle(self._events.get_nowait())
         except queue.Empty:
             pass
-        self._wanted = self._early_answers()
-        self._missing = frozenset().union(*self.engine.missing_parts().values())
         self._tell_commits()
         self._let_go()
+        missing = frozenset().union(*self.engine.missing_parts().values())
+        self.backpressure.look(self._early_answers(), missing)
         waiting = self.committer.waiting
         self._carry_out(self.engine.cut_due(time.monotonic(), lambda view: self.workers[view].at_work, waiting))
         if self._operation is not None and next(self._operation, self) is self:
@@ -252,31 +247,36 @@ class Pipeline:
         if self.committer.visible is not self._let_go_at:
             self._let_go_at = self.committer.visible
             self.in_flight.committed(self.visible)
-        self._crowded = self._too_many_rows()
+            self.backpressure.committed(self.visible)
 
     def _handle(self, event: Event) -> None:
         if isinstance(event, Transaction):
             self._take_in(event)
         elif isinstance(event, Answer):
             self._record(event)
+            self.backpressure.answered(event)
             self.workers[event.view].answer(event)
         elif isinstance(event, ActionList):
             self._carry_out(self.engine.receive(event, time.monotonic()))
         else:
             raise event.error
 
-    def _raise_failures(self, kind: type[BaseException] = BaseException) -> None:
+    def _left(self) -> list[BaseException]:
+        """What failed while the run came to rest; files of transactions that nobody has taken in are removed."""
+        failed = []
         while not self._events.empty():
             event = self._events.get_nowait()
             if isinstance(event, Transaction):
                 remove_files(event.changes, event.gone)
-            if isinstance(event, Failure) and isinstance(event.error, kind):
-                raise event.error
+            elif isinstance(event, Failure):
+                failed.append(event.error)
+        return failed
 
     def _take_in(self, transaction: Transaction) -> None:
         reach("received")
         self._record(transaction)
         self.in_flight.arrive(transaction)
+        self.backpressure.arrived(transaction)
         self._carry_out(self.engine.receive(transaction, time.monotonic()))
         reach("routed")
 
@@ -284,6 +284,7 @@ class Pipeline:
         for effect in effects:
             if isinstance(effect, Submit):
                 reach("merged")
+                self.backpressure.submitted(effect.transaction)
                 self.committer.submit(effect.transaction, wait=effect.wait, keep=effect.keep)
             elif isinstance(effect, Tied):
                 self.tied = effect.sources
@@ -376,7 +377,7 @@ class Pipeline:
 
     def problem(self, source: str) -> StrobeError | None:
         """Why this source cannot be read or asked at the moment."""
-        return self.monitors[source].problem or self.answerer.problems.get(source)
+        return self.health.problem(source)
 
     def visible(self, source: str) -> Position:
         """Up to where readers see this source now: a durable commit, or updates since that changed no view."""

@@ -1,24 +1,23 @@
-"""Puts a project together: its sources opened, its views compiled, an algorithm chosen for each. No Spark, nothing
-written."""
+"""The views of a project, compiled against what its sources offer, with an algorithm and a level chosen for each. No
+Spark, nothing written."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NoReturn
 
 from strobe.algebra.copies import COPIES, copy_of, copy_sql
 from strobe.algebra.schema import RelationSchema
 from strobe.algebra.sql import compile_view, referenced_relations
 from strobe.algebra.view import View
 from strobe.config.model import Project, ViewConfig
-from strobe.data.spilled import FOLDER
 from strobe.errors import SourceUnavailable, UserError
+from strobe.events import Listener, ViewAdded, ViewEdited, ViewRemoved
 from strobe.managers.base import ViewManager
 from strobe.managers.choice import choose
 from strobe.managers.registry import ALGORITHMS, LEVELS, Algorithm, Setting, asking_itself, copied, keys
+from strobe.planning.source_set import SourceSet, no_spark
 from strobe.sources.base import Source, SparkStarter
-from strobe.sources.registry import open_source
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class ViewPlan:
 @dataclass(frozen=True)
 class Topology:
     project: Project
-    sources: dict[str, Source]
+    sources: SourceSet
     views: dict[str, ViewPlan]
     schemas: dict[str, RelationSchema]
     """What the sources offered when they were last asked, by `source.table`."""
@@ -67,24 +66,6 @@ class Topology:
                 if occurrence.source == source:
                     used[occurrence.relation.name].update(occurrence.columns)
         return used
-
-    def close(self) -> None:
-        for source in self.sources.values():
-            source.close()
-
-
-def no_spark() -> NoReturn:
-    raise UserError("this needs Spark, which this command does not start", fix="Run `strobe prepare` or `strobe run`.")
-
-
-def open_sources(project: Project, spark: SparkStarter = no_spark) -> dict[str, Source]:
-    sources = {
-        name: open_source(name, config, project.warehouse, spark, project.name)
-        for name, config in project.sources.items()
-    }
-    for source in sources.values():
-        source.spill = project.warehouse / "staging" / FOLDER if project.evaluate != "driver" else None
-    return sources
 
 
 def schemas(sources: Mapping[str, Source], names: set[str]) -> dict[str, RelationSchema]:
@@ -194,8 +175,13 @@ def raise_levels(views: Mapping[str, ViewPlan]) -> dict[str, ViewPlan]:
 
 
 def assemble(project: Project, spark: SparkStarter = no_spark) -> Topology:
-    """Open the sources and compile the views as strobe.yml has them now."""
-    sources = open_sources(project, spark)
+    """Open the sources, which are the caller's to close, and compile the views as strobe.yml has them now."""
+    with SourceSet.open(project, spark).closed_on_error() as sources:
+        return compiled(project, sources)
+
+
+def compiled(project: Project, sources: SourceSet) -> Topology:
+    """The views as strobe.yml has them now."""
     used = {s for config in project.views.values() for s in source_names(config.sql)}
     relations = schemas(sources, used)
     views = {
@@ -208,7 +194,7 @@ def assemble(project: Project, spark: SparkStarter = no_spark) -> Topology:
     return Topology(project, sources, raise_levels({**copies(views), **views}), relations)
 
 
-def as_applied(topology: Topology, definitions: Mapping[str, str], say: Callable[[str], None]) -> Topology:
+def as_applied(topology: Topology, definitions: Mapping[str, str], tell: Listener) -> Topology:
     """The views as they were last loaded (`definitions` is their SQL); what strobe.yml says otherwise is only told.
 
     Sources whose relations are known are not asked again: they may be down.
@@ -221,13 +207,13 @@ def as_applied(topology: Topology, definitions: Mapping[str, str], say: Callable
     for name, sql in definitions.items():
         config = project.views.get(name)
         if config is None and not name.startswith(COPIES):
-            say(f"view {name} is no longer in strobe.yml: it is kept until `strobe apply`")
+            tell(ViewRemoved(name))
         elif config is not None and sql.strip() != config.sql.strip():
-            say(f"view {name} was edited: `strobe apply` loads the new definition")
+            tell(ViewEdited(name))
         views[name] = plan_view(name, sql, config or ViewConfig(sql=sql), relations, f"view {name}")
     for name in topology.views:
         if name not in definitions:
-            say(f"view {name} is new: `strobe apply` loads it")
+            tell(ViewAdded(name))
     views = {name: replace(planned, view=as_loaded(planned.view, definitions)) for name, planned in views.items()}
     return replace(topology, views=raise_levels(views), schemas=relations)
 

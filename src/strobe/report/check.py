@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 
 from strobe.algebra.schema import RelationSchema
 from strobe.config.model import Project
 from strobe.errors import StrobeError
-from strobe.planning.topology import ViewPlan, open_sources, plan_view, source_names
+from strobe.planning.source_set import SourceSet
+from strobe.planning.topology import ViewPlan, plan_view, source_names
 from strobe.report.document import Document
 from strobe.report.explain import LookupStep, asked
 from strobe.sources.base import Finding, Source
@@ -20,12 +21,8 @@ _LEAVES = "`strobe apply` drops it."
 
 def check(project: Project) -> Document:
     """The public document: `ok` unless some finding is an error."""
-    sources = open_sources(project)
-    try:
+    with SourceSet.open(project) as sources:
         findings, planned = _preflight(project, sources)
-    finally:
-        for source in sources.values():
-            source.close()
     return {
         "ok": not any(finding.severity == "error" for finding in findings),
         "findings": [asdict(finding) for finding in findings],
@@ -33,7 +30,7 @@ def check(project: Project) -> Document:
     }
 
 
-def _preflight(project: Project, sources: dict[str, Source]) -> tuple[list[Finding], dict[str, ViewPlan]]:
+def _preflight(project: Project, sources: Mapping[str, Source]) -> tuple[list[Finding], dict[str, ViewPlan]]:
     findings: list[Finding] = []
     relations = _relations(sources, findings)
     planned: dict[str, ViewPlan] = {}
@@ -53,7 +50,7 @@ def _preflight(project: Project, sources: dict[str, Source]) -> tuple[list[Findi
     return findings, planned
 
 
-def _relations(sources: dict[str, Source], findings: list[Finding]) -> dict[str, tuple[RelationSchema, ...]]:
+def _relations(sources: Mapping[str, Source], findings: list[Finding]) -> dict[str, tuple[RelationSchema, ...]]:
     """What each source offers; those that cannot say it are left out, with a finding."""
     found = {}
     for name, source in sources.items():
@@ -64,7 +61,7 @@ def _relations(sources: dict[str, Source], findings: list[Finding]) -> dict[str,
     return found
 
 
-def _of_sources(sources: dict[str, Source], readable: set[str], planned: dict[str, ViewPlan]) -> Iterator[Finding]:
+def _of_sources(sources: Mapping[str, Source], readable: set[str], planned: dict[str, ViewPlan]) -> Iterator[Finding]:
     for name, source in sources.items():
         used = {r.name for plan in planned.values() for r in plan.view.relations if r.source == name}
         if name not in readable:

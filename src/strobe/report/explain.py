@@ -13,7 +13,8 @@ from strobe.algebra.view import Occurrence, View
 from strobe.config.model import Project
 from strobe.errors import UserError
 from strobe.managers.registry import keys, one_source
-from strobe.planning.topology import ViewPlan, open_sources, plan_view, schemas, source_names
+from strobe.planning.source_set import SourceSet
+from strobe.planning.topology import ViewPlan, plan_view, schemas, source_names
 from strobe.report.document import Document
 
 FOUND = ("key", "index", "scan", "all rows")
@@ -59,13 +60,9 @@ def explain(project: Project, name: str) -> Document:
     if name not in project.views:
         raise UserError(f"there is no view {name!r}", fix=f"There are {', '.join(project.views)}.")
     config = project.views[name]
-    sources = open_sources(project)
-    try:
+    with SourceSet.open(project) as sources:
         relations = schemas(sources, source_names(config.sql))
         planned = plan_view(name, config.sql, config, relations, f"{config.origin}: view {name}")
-    finally:
-        for source in sources.values():
-            source.close()
     groups = connected({other: source_names(view.sql) for other, view in project.views.items()})
     return {**_plan(planned), "group": sorted(next(group for group in groups if name in group))}
 

@@ -14,7 +14,7 @@ from strobe.client.wait import hear, last_header
 from strobe.config.model import Project
 from strobe.errors import StrobeError
 from strobe.messages import CommitHeader, Position
-from strobe.planning.topology import open_sources
+from strobe.planning.source_set import SourceSet
 from strobe.report.document import Document
 from strobe.sources.base import Source
 from strobe.warehouse import inspect
@@ -50,12 +50,8 @@ def status(project: Project) -> Document:
 
 
 def _sources(project: Project, heard: Heard, header: CommitHeader | None) -> Document:
-    opened = open_sources(project)
-    try:
-        return {name: _source(source, heard, header) for name, source in opened.items()}
-    finally:
-        for source in opened.values():
-            source.close()
+    with SourceSet.open(project) as sources:
+        return {name: _source(source, heard, header) for name, source in sources.items()}
 
 
 def _source(source: Source, heard: Heard, header: CommitHeader | None) -> Document:

@@ -10,7 +10,7 @@ The contract, which one conformance suite (`tests/conformance`) holds every sour
   and no transaction spans a position given in `stops`.
 * An answer carries what its snapshot had seen, read inside that snapshot. It has seen a transaction wholly or not at
   all.
-* A position belongs to one log. `identity` names it, and `reaches` says whether the log still goes back to a position.
+* A position belongs to one log. `identity` names it, and `verify` says whether the log still goes back to a position.
 * Nothing is written to the users' tables, and no writer waits for longer than the database itself requires.
 """
 
@@ -105,6 +105,18 @@ SparkStarter = Callable[[], Any]
 
 
 @dataclass(frozen=True)
+class Spill:
+    """Where the rows of a transaction go that is too large for memory: into files that belong to whoever gets the
+    transaction."""
+
+    folder: Path
+    rows: int = 100_000
+    """That are held in memory."""
+    bytes: int = 64 * 2**20
+    """That they may have had in the log."""
+
+
+@dataclass(frozen=True)
 class SourceContext:
     """What a source may need of its project, besides its own configuration."""
 
@@ -119,9 +131,8 @@ class Source(ABC):
     """One database. All methods may raise `SourceUnavailable` (try again) or `UserError` (mend something first)."""
 
     name: str
-    spill: Path | None = None
-    """Where the rows of large transactions may go, in files that belong to whoever gets the transaction; None if they
-    are to be held in memory."""
+    spill: Spill | None = None
+    """Where the rows of large transactions go; None if they are to be held in memory."""
 
     @classmethod
     @abstractmethod

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import pymysql
 import pytest
 from committing import no_spark
-from memory_live import MemoryWarehouse, compare, contents
+from memory_live import MemoryWarehouse, compare, contents, keep
 from patience import PATIENCE, Writing
 
 from strobe.algebra.bag import Bag
@@ -150,13 +150,13 @@ class Kept:
             assert time.monotonic() < deadline, "the coordinator did not come to rest"
             return not any(writer.is_alive() for writer in writers) and self.pipeline.idle()
 
-        self.pipeline.run(done)
+        keep(self.pipeline, done)
 
     def judge(self) -> None:
         """Every commit is a state of the databases."""
         past = Past(self.topology, self.start)
         compare(self.topology, self.warehouse, past, self.initial)  # type: ignore[arg-type]  # a past of MariaDB's
-        self.topology.close()
+        self.topology.sources.close()
 
 
 def kept(folder: Path, settings: Mapping[str, str], algorithm: str, level: str) -> Kept:

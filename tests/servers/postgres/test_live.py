@@ -16,7 +16,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from committing import no_spark
-from memory_live import Audits, MemoryWarehouse, audit, compare, contents
+from memory_live import Audits, MemoryWarehouse, audit, compare, contents, keep
 from patience import PATIENCE, Writing
 from postgres_server import PostgresServer
 
@@ -190,11 +190,11 @@ class Shop:
             return may_end and not any(writer.is_alive() for writer in writers) and pipeline.idle()
 
         try:
-            pipeline.run(done)
+            keep(pipeline, done)
             while pipeline.tied:
                 tied.add(pipeline.tied)
                 pipeline = self._coordinator(warehouse, pipeline.committer.last, tied)
-                pipeline.run(done)
+                keep(pipeline, done)
         finally:
             writing.stop()
         self.tied = tied
@@ -204,7 +204,7 @@ class Shop:
         return Pipeline(self.topology, warehouse, last, through_spark=no_spark, together=tied)
 
     def remove(self) -> None:
-        self.topology.close()
+        self.topology.sources.close()
         for database in self.databases.values():
             self.server.drop(database)
 
@@ -388,7 +388,7 @@ def test_a_table_of_another_schema(shop: Shop) -> None:
     assert topology.sources["sales"].prepare_script(["audit.events"]) == [
         'ALTER PUBLICATION "strobe_live_sales" ADD TABLE "audit"."events"'
     ]
-    topology.close()
+    topology.sources.close()
 
 
 def test_secrets_stay_secret(shop: Shop) -> None:

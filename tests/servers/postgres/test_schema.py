@@ -10,7 +10,7 @@ from postgres_database import COLUMNS, ORDERS, Database, read
 
 from strobe.algebra.bag import Bag
 from strobe.errors import LostGuarantee, RelationLost, UserError
-from strobe.sources.postgres import definition_watch
+from strobe.sources.postgres.limits import Timing
 
 
 def test_the_default_identity_reports_keys_of_what_goes(db: Database) -> None:
@@ -132,11 +132,10 @@ def test_changes_of_what_is_used_stop_with_the_way_out(db: Database, statement: 
         "ALTER TABLE orders ALTER COLUMN customer TYPE text",
     ],
 )
-def test_what_the_log_does_not_tell_is_noticed(db: Database, statement: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_log_does_not_tell_is_noticed(db: Database, statement: str) -> None:
     """A table of which no further change comes: its views stand still, after all that was committed before."""
-    monkeypatch.setattr(definition_watch, "LOOK_SECONDS", 0.2)
     db.make(f"{ORDERS}; CREATE SCHEMA aside; CREATE TABLE people (id int PRIMARY KEY)", "orders", "people")
-    source = db.open()
+    source = db.open(timing=Timing(definitions=0.2))
     source.focus({"orders": ["id", "customer"], "people": ["id"]})
     until = time.monotonic() + PATIENCE
     stream = source.transactions(source.now(), [], lambda: time.monotonic() > until)
@@ -158,10 +157,9 @@ def test_what_the_log_does_not_tell_is_noticed(db: Database, statement: str, mon
     source.close()
 
 
-def test_a_renamed_table_is_not_taken_for_another(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_renamed_table_is_not_taken_for_another(db: Database) -> None:
     """The log names tables; whose changes they are is decided by the tables' own ids."""
-    monkeypatch.setattr(definition_watch, "LOOK_SECONDS", 100)
-    source = db.make(ORDERS, "orders")
+    source = db.make(ORDERS, "orders", timing=Timing(definitions=100))
     source.focus({"orders": ["id"]})
     until = time.monotonic() + PATIENCE
     stream = source.transactions(source.now(), [], lambda: time.monotonic() > until)

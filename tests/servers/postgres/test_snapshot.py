@@ -16,7 +16,7 @@ from strobe.algebra.bag import Bag
 from strobe.errors import AccessRefused, SourceUnavailable
 from strobe.messages import Position
 from strobe.sources.base import Reader, Shared
-from strobe.sources.postgres import snapshot
+from strobe.sources.postgres.limits import Limits
 
 TABLES = """
     CREATE TABLE plain (id bigint, amount bigint, filler text);
@@ -37,9 +37,8 @@ COLUMNS = ("id", "amount")
 
 
 @pytest.fixture
-def made(db: Database, monkeypatch: pytest.MonkeyPatch) -> Database:
-    monkeypatch.setattr(snapshot, "PAGES", 1)
-    db.make(TABLES, *NAMES)
+def made(db: Database) -> Database:
+    db.make(TABLES, *NAMES, limits=Limits(pages=1))
     return db
 
 

@@ -16,8 +16,7 @@ from strobe.algebra.bag import Bag
 from strobe.coordinator.maintenance import end_of
 from strobe.errors import LostGuarantee, SourceLost, SourceUnavailable
 from strobe.messages import SeenByXid
-from strobe.sources.postgres import slot
-from strobe.sources.postgres.connection import SlotLimits
+from strobe.sources.postgres.limits import SlotLimits, Timing
 
 
 def test_a_snapshot_sees_a_later_commit_without_an_earlier_one(db: Database) -> None:
@@ -199,11 +198,10 @@ def test_the_log_that_is_kept_is_told_with_its_reason(db: Database) -> None:
 
 
 @pytest.mark.parametrize("rebuild", [False, True])
-def test_beyond_its_limit_a_slot_is_given_up(db: Database, rebuild: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_beyond_its_limit_a_slot_is_given_up(db: Database, rebuild: bool) -> None:
     """The stream ends with the way out; where the views are to be rebuilt, a new slot can take the old one's place."""
-    monkeypatch.setattr(slot, "LOOK_SECONDS", 0.1)
     db.make(f"{ORDERS}; CREATE TABLE other (a text)", "orders")
-    source = db.open(slot_limits=SlotLimits(limit=2_000_000, rebuild=rebuild))
+    source = db.open(slot_limits=SlotLimits(limit=2_000_000, rebuild=rebuild), timing=Timing(retained=0.1))
     stream = source.transactions(source.now(), [], lambda: False)
     db.run("INSERT INTO orders VALUES (1, 1, NULL)")
     assert next(t for t in stream if t.changes)

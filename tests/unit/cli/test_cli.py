@@ -36,9 +36,10 @@ from strobe.client import wait
 from strobe.config.load import load_project
 from strobe.coordinator.status import Appends, Backlog, MaintainedView, StaleView, Status, WatchedSource
 from strobe.errors import Fenced, NotNow, StrobeError, UserError
+from strobe.events import Loading, RowsRead
 from strobe.messages import CommitHeader
 from strobe.pipeline.answerer import QueryCounts
-from strobe.planning.topology import open_sources
+from strobe.planning.source_set import SourceSet
 from strobe.warehouse.control.heartbeat import write_heartbeat
 from strobe.warehouse.layout import Layout
 
@@ -207,7 +208,7 @@ def test_a_wait_believes_only_views_that_are_kept(
     only_sqlite(shop)
     document(capsys, "prepare")
     project = load_project(shop)
-    sources = open_sources(project)
+    sources = SourceSet.open(project)
     before = {name: source.now().text for name, source in sources.items()}
     with closing(sqlite3.connect(shop / "shop.db")) as connection:
         connection.execute("UPDATE orders SET quantity = 9 WHERE id = 101")
@@ -400,8 +401,8 @@ def test_the_live_table_shows_everything_but_secrets() -> None:
     file = io.StringIO()
     with Live(console=Console(file=file, force_terminal=True, width=150), auto_refresh=False) as live:
         told = LiveReporter(_hide, live)
-        told.say("loading paid_orders")
-        told.loading("shop", 12_345)
+        told.tell(Loading(["paid_orders"]))
+        told.tell(RowsRead("shop", 12_345))
         told.status(STATUS)
     shown = file.getvalue()
     for part in (

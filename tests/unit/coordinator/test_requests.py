@@ -6,6 +6,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from strobe.coordinator import requests as module
 from strobe.coordinator.requests import RequestHandler
 from strobe.warehouse.control import requests
 from strobe.warehouse.layout import Layout
@@ -52,12 +55,12 @@ def test_whoever_asks_while_views_join_is_answered(tmp_path: Path) -> None:
     assert "interrupted" in reply.read_text()
 
 
-def test_rebuilding_unasked_leaves_room_for_others(tmp_path: Path) -> None:
+def test_rebuilding_unasked_leaves_room_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However long an attempt takes, the next one does not begin at once."""
     handler = list[Any]()
     pipeline = SimpleNamespace(operation_open=False, start_operation=handler.append)
-    cutover = SimpleNamespace(rebuild_lost=lambda *_: iter(()))
-    taken = RequestHandler(at(tmp_path), cutover, pipeline)  # type: ignore[arg-type]
+    monkeypatch.setattr(module, "rebuild_lost", lambda *_: iter(()))
+    taken = RequestHandler(at(tmp_path), None, pipeline)  # type: ignore[arg-type]
     absent: Any = SimpleNamespace(to_rebuild=["v"])
     taken.rebuild(SimpleNamespace(to_rebuild=[]))  # type: ignore[arg-type]
     assert not handler

@@ -46,13 +46,13 @@ def prepare(
 
 def _undo(project: Project, chosen: Sequence[str]) -> Document:
     from strobe.client.wait import described, hear
-    from strobe.planning.topology import open_sources
+    from strobe.planning.source_set import SourceSet
 
     heard = hear(project.warehouse)
     if heard.alive:
         raise NotNow(f"the sources are in use: {described(heard)}", fix="Stop it first.")
-    opened = open_sources(project)
-    return {name: {"removed": opened[name].undo()} for name in chosen}
+    with SourceSet.open(project) as sources:
+        return {name: {"removed": sources[name].undo()} for name in chosen}
 
 
 def _scripts(terminal: Terminal, project: Project, chosen: Sequence[str]) -> Document:
@@ -80,11 +80,9 @@ def _assembled(terminal: Terminal, project: Project) -> Iterator[Topology]:
     from strobe.client.local import spark_starter
     from strobe.planning.topology import assemble
 
-    topology = assemble(project, spark_starter(project, terminal.say))
-    try:
+    topology = assemble(project, spark_starter(project, terminal.tell))
+    with topology.sources:
         yield topology
-    finally:
-        topology.close()
 
 
 def _render_undone(document: Document) -> Iterable[RenderableType]:

@@ -21,6 +21,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq.abc import PGresult
 
 from strobe.errors import AccessRefused, RelationLost, SourceLost, SourceUnavailable, StrobeError, UserError
+from strobe.sources.postgres.limits import Limits, SlotLimits, Timing
 
 T = TypeVar("T")
 
@@ -33,21 +34,15 @@ SESSION = {
     "bytea_output": "hex",
     "lc_monetary": "C",
 }
-CONNECT_SECONDS = 10
-WAIT_SECONDS = 30.0
 LONGEST_NAME = 63
 
 STARTED = "SELECT extract(epoch FROM pg_postmaster_start_time())::text"
-SILENCE_SECONDS = 10.0
-"""So much longer than a statement may take is waited for the server; then the connection is given up."""
-LONGEST_SECONDS = 600.0
-"""How long is waited where statements may take as long as they want."""
 
 
 class Connection(psycopg.Connection[tuple[object, ...]]):
     """One that does not wait for ever: a network may keep a connection open and carry nothing."""
 
-    patience = LONGEST_SECONDS
+    patience = Timing.longest_answer
 
     def wait(self, gen: PQGen[T], *more: Any, **named: Any) -> T:
         return super().wait(_within(gen, self.patience), *more, **named)
@@ -82,18 +77,8 @@ def object_name(project: str, source: str) -> str:
 
 
 @dataclass(frozen=True)
-class SlotLimits:
-    """How many bytes of log the server may keep for the slot, and what happens beyond the limit."""
-
-    warn: int = 2**30
-    limit: int | None = None
-    rebuild: bool = False
-    """Whether, beyond the limit, the log is let go and the views are rebuilt."""
-
-
-@dataclass(frozen=True)
 class ConnectionSettings:
-    """Everything that is needed to get there; pickles, and shows no secret."""
+    """Which database, how it is connected to, and what its errors become; pickles, and shows no secret."""
 
     source: str
     dsn: str = field(repr=False)
@@ -102,7 +87,9 @@ class ConnectionSettings:
     """Of the slot and of the publication."""
     connections: int = 4
     statement_timeout: float = 5.0
-    slot_limits: SlotLimits = SlotLimits()
+    slot_limits: SlotLimits = field(default_factory=SlotLimits)
+    timing: Timing = field(default_factory=Timing)
+    limits: Limits = field(default_factory=Limits)
 
     @property
     def where(self) -> str:
@@ -117,7 +104,7 @@ class ConnectionSettings:
             session |= {"statement_timeout": f"{limit * 1000:.0f}", "idle_in_transaction_session_timeout": "0"}
         options = " ".join(f"-c {name}={value}" for name, value in session.items())
         parameters = {
-            "connect_timeout": CONNECT_SECONDS,
+            "connect_timeout": self.timing.connect,
             "application_name": self.name,
             "keepalives_idle": 30,
             **given,
@@ -128,7 +115,7 @@ class ConnectionSettings:
             parameters["replication"] = "database"
         with self.errors():
             connection = Connection.connect(make_conninfo("", **parameters), autocommit=True)
-        connection.patience = limit + SILENCE_SECONDS if limit else LONGEST_SECONDS
+        connection.patience = limit + self.timing.answer if limit else self.timing.longest_answer
         return connection
 
     def _given(self) -> dict[str, str | int | None]:
@@ -205,8 +192,9 @@ class Pool:
         self._lock = threading.Lock()
 
     def take(self) -> Connection:
-        if not self._free.acquire(timeout=WAIT_SECONDS):
-            message = f"all {self.settings.connections} connections have been in use for {WAIT_SECONDS:g} s"
+        seconds = self.settings.timing.free_connection
+        if not self._free.acquire(timeout=seconds):
+            message = f"all {self.settings.connections} connections have been in use for {seconds:g} s"
             raise SourceUnavailable(message, where=self.settings.where)
         try:
             with self._lock:
@@ -254,6 +242,7 @@ class Pool:
 
 
 def rows(connection: Connection, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
+    """All rows of a statement's result."""
     return connection.execute(statement, parameters).fetchall()
 
 

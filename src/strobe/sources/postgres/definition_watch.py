@@ -14,8 +14,6 @@ from strobe.sources.postgres.connection import Connection, ConnectionSettings, P
 from strobe.sources.postgres.snapshot import end_of_log
 from strobe.sources.postgres.transaction_builder import Watched
 
-LOOK_SECONDS = 3.0
-
 _PUBLISHED = """
 SELECT c.oid::int8, n.nspname, c.relname
 FROM pg_publication_tables p JOIN pg_namespace n ON n.nspname = p.schemaname
@@ -33,6 +31,8 @@ def unpublished(settings: ConnectionSettings, *tables: str) -> RelationLost:
 
 
 class DefinitionWatch:
+    """Compares the tables that are used with the catalog, now and then."""
+
     def __init__(self, pool: Pool, watched: Mapping[int, Watched]) -> None:
         self._pool, self._settings, self._watched = pool, pool.settings, watched
         self._lost: RelationLost | None = None
@@ -45,7 +45,7 @@ class DefinitionWatch:
             if reported >= self._from:
                 raise self._lost
         elif time.monotonic() >= self._next:
-            self._next = time.monotonic() + LOOK_SECONDS
+            self._next = time.monotonic() + self._settings.timing.definitions
             try:
                 with self._pool.session() as connection:
                     self._lost = self._found(connection)

@@ -1,8 +1,13 @@
-"""What Strobe puts into a PostgreSQL database: the publication and the slot, and how they are taken out again."""
+"""What Strobe puts into a PostgreSQL database, and takes out again: a publication and a replication slot.
+
+The publication says which tables' changes the log is to bring; the slot keeps the log. Both carry the
+project's name.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import psycopg
@@ -12,9 +17,6 @@ from strobe.retry import PG_WRITERS, Retry
 from strobe.sources.postgres.catalog import read_tables, usable_table
 from strobe.sources.postgres.connection import Connection, ConnectionSettings, Pool, identifier, literal, rows
 from strobe.sources.postgres.slot import Slot, let_go, read_slot
-
-PREPARE_SECONDS = 60.0
-"""How long `prepare` waits for transactions that were open before it."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ class Preparation:
             statements = publication_statements(connection, self._settings, relations, prepared)
         if not statements and prepared.slot:
             return
-        with self._settings.errors(), self._settings.connect(timeout=PREPARE_SECONDS) as connection:
+        with self._connected() as connection:
             for statement in statements:
                 self._execute(connection, statement)
             if prepared.slot is None:
@@ -124,14 +126,14 @@ class Preparation:
         """Replace a slot that is lost or beyond its limit, where views are to be rebuilt."""
         if self._settings.slot_limits.rebuild:
             let_go(self._settings)
-            with self._settings.errors(), self._settings.connect(timeout=PREPARE_SECONDS) as connection:
+            with self._connected() as connection:
                 if read_slot(connection, self._settings.name) is None:
                     self._create_slot(connection)
 
     def undo(self) -> list[str]:
         """Take all of it out; returns what was there."""
         taken = []
-        with self._settings.errors(), self._settings.connect(timeout=PREPARE_SECONDS) as connection:
+        with self._connected() as connection:
             prepared = read_prepared(connection, self._settings)
             if prepared.slot is not None:
                 name = literal(self._settings.name, connection)
@@ -141,6 +143,11 @@ class Preparation:
                 self._execute(connection, f"DROP PUBLICATION {identifier(self._settings.name)}")
                 taken.append(f"publication {self._settings.name}")
         return taken
+
+    @contextmanager
+    def _connected(self) -> Iterator[Connection]:
+        with self._settings.errors(), self._settings.connect(timeout=self._settings.timing.prepare) as connection:
+            yield connection
 
     def _execute(self, connection: Connection, statement: str) -> None:
         try:
@@ -153,12 +160,12 @@ class Preparation:
             ) from None
 
     def _create_slot(self, connection: Connection) -> None:
-        name = literal(self._settings.name, connection)
+        name, seconds = literal(self._settings.name, connection), self._settings.timing.prepare
         try:
             self._execute(connection, f"SELECT pg_create_logical_replication_slot({name}, 'pgoutput')")
         except psycopg.errors.QueryCanceled:
             raise SourceUnavailable(
-                f"the slot was not ready within {PREPARE_SECONDS:.0f} s: it waits for transactions that are open",
+                f"the slot was not ready within {seconds:.0f} s: it waits for transactions that are open",
                 where=self._settings.where,
                 fix="Run `strobe prepare` again when they have ended; pg_stat_activity shows them.",
             ) from None

@@ -39,11 +39,7 @@ from strobe.sources.postgres.snapshot import (
     flushed,
     import_snapshot,
 )
-from strobe.sources.postgres.values import Decode, Encoding, PgType, decoder, encoding, unfit
-
-KEYS = 5_000
-"""Keys of one statement."""
-FETCH = 5_000
+from strobe.sources.postgres.values import Decode, Encoding, PgType, decoder, encoding, unfit_error
 
 _SNAPSHOT = """
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
@@ -53,6 +49,8 @@ SELECT pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text, pg_curren
 
 
 class PostgresReader(Reader):
+    """One snapshot, on one connection of the pool."""
+
     def __init__(self, pool: Pool, tables: dict[str, PgTable] | None = None, *, at_a_position: bool = False) -> None:
         """`tables` are as they were last; what comes back is checked against them."""
         self._settings = pool.settings
@@ -156,7 +154,7 @@ class PostgresReader(Reader):
             return
         found = RowDecoder(self._settings, table, lookup.columns)
         wanted = filter(None, map(search.encode, keys))
-        while batch := list(islice(wanted, KEYS)):
+        while batch := list(islice(wanted, self._settings.limits.keys)):
             yield from self._read(table, found, search.statement(found.selected, batch))
 
     def scan(self, relation: str, columns: Sequence[str]) -> Iterator[Row]:
@@ -180,7 +178,8 @@ class PostgresReader(Reader):
         connection = self._open_connection()
         self._cursors += 1
         name = sql.Identifier(f"strobe_{self._cursors}")
-        fetch = sql.SQL("FETCH {} FROM {}").format(sql.SQL(str(FETCH)), name)
+        most = self._settings.limits.fetched
+        fetch = sql.SQL("FETCH {} FROM {}").format(sql.SQL(str(most)), name)
         with self._settings.errors(table.name):
             cursor = connection.execute(
                 sql.SQL("DECLARE {} NO SCROLL CURSOR FOR {}; {}").format(name, statement, fetch)
@@ -189,7 +188,7 @@ class PostgresReader(Reader):
             while (result := cursor.pgresult) is not None and result.ntuples:
                 self._expect(found, result)
                 yield from found.decode(result)
-                if result.ntuples < FETCH:
+                if result.ntuples < most:
                     return
                 cursor = connection.execute(fetch)
 
@@ -314,7 +313,7 @@ class RowDecoder:
             try:
                 _ = None if text is None else decode(text)
             except Unfit as reason:
-                return unfit(self._where, self._columns[place], self._types[place], text or b"", str(reason))
+                return unfit_error(self._where, self._columns[place], self._types[place], text or b"", str(reason))
         return UserError("a value cannot be read", where=self._where)
 
 

@@ -1,4 +1,6 @@
-"""How much log the server keeps for the slot: what is said about it, and when it is kept no longer.
+"""The replication slot: its state, reading the log through a copy of it, and how much log the server keeps for it.
+
+A copy is temporary and confirms nothing: whatever is read through it stays in the slot.
 
 The log is kept from the beginning of the oldest transaction that was open at the slot's position. So it grows while
 views wait or Strobe is down, and also while somebody leaves a transaction open, however far the views have come.
@@ -21,9 +23,6 @@ from strobe.sources.base import Kept
 from strobe.sources.postgres import pgoutput
 from strobe.sources.postgres.connection import Connection, ConnectionSettings, Pool, rows
 from strobe.sources.postgres.pgoutput import lsn_text, parse_lsn
-
-LOOK_SECONDS = 10.0
-"""How often the limit is looked at while the stream is read."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +126,7 @@ class Guard:
         limit = self._settings.slot_limits.limit
         if limit is None or time.monotonic() < self._next:
             return
-        self._next = time.monotonic() + LOOK_SECONDS
+        self._next = time.monotonic() + self._settings.timing.retained
         try:
             with self._pool.session() as connection:
                 slot = read_slot(connection, self._settings.name)

@@ -29,9 +29,6 @@ from strobe.sources.postgres.catalog import PgTable
 from strobe.sources.postgres.connection import Connection, ConnectionSettings, rows
 from strobe.sources.postgres.pgoutput import parse_lsn
 
-PAGES = 1024
-"""A portion has as many, at the least: smaller tables are read in one."""
-
 _PAGES = """
 SELECT CASE WHEN bool_and(a.amname = 'heap') THEN max(pg_relation_size(c.oid)) ELSE 0 END
        / current_setting('block_size')::int8
@@ -100,15 +97,16 @@ def export_snapshot(
     with settings.errors():
         for table in tables:
             connection.execute(sql.SQL("SELECT FROM {} LIMIT 0").format(sql.Identifier(table.schema, table.table)))
-        ranges = {table.name: _ranges(connection, table, most) for table in tables}
+        ranges = {table.name: _ranges(connection, table, most, settings.limits.pages) for table in tables}
         ((name, text),) = rows(connection, "SELECT pg_export_snapshot(), pg_current_snapshot()::text")
     return ExportedSnapshot(str(name), str(text), ranges)
 
 
-def _ranges(connection: Connection, table: PgTable, most: int) -> list[int]:
+def _ranges(connection: Connection, table: PgTable, most: int, least: int) -> list[int]:
+    """The first pages of at most so many ranges, each with so many pages at the least."""
     ((found,),) = rows(connection, _PAGES, table.id, table.id)
     pages = int(found or 0)
-    count = max(1, min(most, pages // PAGES))
+    count = max(1, min(most, pages // least))
     return [pages * n // count for n in range(count)]
 
 

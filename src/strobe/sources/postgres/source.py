@@ -23,16 +23,9 @@ from strobe.messages import Position, Transaction
 from strobe.sources.base import Finding, Kept, Reader, Source, SourceContext
 from strobe.sources.net_changes import remove_files
 from strobe.sources.postgres.catalog import PgTable, read_tables, read_types, usable_table
-from strobe.sources.postgres.connection import (
-    STARTED,
-    Connection,
-    ConnectionSettings,
-    Pool,
-    SlotLimits,
-    object_name,
-    rows,
-)
+from strobe.sources.postgres.connection import STARTED, Connection, ConnectionSettings, Pool, object_name, rows
 from strobe.sources.postgres.definition_watch import DefinitionWatch, unpublished
+from strobe.sources.postgres.limits import SlotLimits, Timing
 from strobe.sources.postgres.pgoutput import lsn_text, parse_lsn
 from strobe.sources.postgres.position import parse, passes, position_at
 from strobe.sources.postgres.preflight import check
@@ -41,11 +34,13 @@ from strobe.sources.postgres.reader import PostgresReader
 from strobe.sources.postgres.slot import Guard, Slot, copy_slot, kept, read_slot
 from strobe.sources.postgres.snapshot import end_of_log
 from strobe.sources.postgres.stream import Slots, Stream, Visible
-from strobe.sources.postgres.transaction_builder import Watched, parts_before
+from strobe.sources.postgres.transaction_builder import TransactionBuilder, Watched, parts_before
 from strobe.sources.postgres.values import PgType
 
 
 class PostgresSource(Source):
+    """One database of a PostgreSQL server."""
+
     def __init__(self, settings: ConnectionSettings) -> None:
         self.name = settings.source
         self.settings = settings
@@ -62,7 +57,9 @@ class PostgresSource(Source):
         self._answering: dict[str, PgTable] = {}
 
     @classmethod
-    def from_config(cls, name: str, config: Any, context: SourceContext) -> PostgresSource:
+    def from_config(
+        cls, name: str, config: Any, context: SourceContext, timing: Timing | None = None
+    ) -> PostgresSource:
         limits, slot = config.limits, config.slot
         return cls(
             ConnectionSettings(
@@ -73,6 +70,7 @@ class PostgresSource(Source):
                 limits.connections,
                 limits.statement_timeout.total_seconds(),
                 SlotLimits(slot.warn, slot.limit, slot.beyond == "rebuild"),
+                timing or Timing(),
             )
         )
 
@@ -193,21 +191,18 @@ class PostgresSource(Source):
 
         with Stream(
             self.settings,
+            TransactionBuilder(self.settings, watched, self._types, visible.widen, self.spill),
             after,
             stops,
-            watched,
-            self._types,
-            visible.widen,
-            lambda: self._durable,
             self._slots,
-            check,
-            self.guard,
-            self.spill,
+            durable=lambda: self._durable,
+            check=check,
+            guard=self.guard,
         ) as stream:
             reported = after.order[0]
             while not stopped():
                 definitions.look(reported)
-                transaction = stream.take(0.05)
+                transaction = stream.take(self.settings.timing.stopping)
                 if transaction is None:
                     continue
                 if transaction.xid is not None and not visible.wait(transaction.xid, stopped):

@@ -14,9 +14,8 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
-from pathlib import Path
 
 import psycopg
 from psycopg.pq import ExecStatus
@@ -24,30 +23,19 @@ from psycopg.pq import ExecStatus
 from strobe.algebra.bag import Bag
 from strobe.errors import SourceUnavailable
 from strobe.messages import Position, Transaction
-from strobe.retry import PG_SLOT_IN_USE, PG_VISIBLE, Retry
-from strobe.sources.net_changes import ROWS, remove_files
+from strobe.retry import PG_VISIBLE, Retry
+from strobe.sources.net_changes import remove_files
 from strobe.sources.postgres import pgoutput
 from strobe.sources.postgres.connection import STARTED, Connection, ConnectionSettings, Pool, identifier, rows
 from strobe.sources.postgres.pgoutput import lsn_text, widen
 from strobe.sources.postgres.position import fingerprint_of, position_at
 from strobe.sources.postgres.slot import copy_slot, taken_away
 from strobe.sources.postgres.snapshot import XidSnapshot
-from strobe.sources.postgres.transaction_builder import TransactionBuilder, Watched
-from strobe.sources.postgres.values import PgType
-
-WAITING = 200
-"""Transactions that wait to be taken; while there are as many, or `ROWS` rows of theirs, the server keeps the rest."""
-FEEDBACK_SECONDS = 5.0
-WAITING_FEEDBACK_SECONDS = 0.4
-"""While nothing is read, a server that wants a sign of life is not heard: it gets them unasked."""
-SILENCE_SECONDS = 60.0
-"""After so long without a sign of life the connection is given up. The server is asked for one now and then."""
-PROGRESS_SECONDS = 0.02
-"""How often the passing of irrelevant log is reported, at the most."""
+from strobe.sources.postgres.transaction_builder import TransactionBuilder
 
 
 class Slots:
-    """Which slots streams of this process read at the moment."""
+    """Whether a stream of this process reads the slot at the moment: a second one reads a copy."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -132,37 +120,36 @@ def _rows_held(transaction: Transaction) -> int:
 
 
 class Stream(threading.Thread):
+    """Reads the log after a position, in a thread of its own, as long as the `with` statement lasts."""
+
     def __init__(
         self,
         settings: ConnectionSettings,
+        builder: TransactionBuilder,
         after: Position,
         stops: Sequence[Position],
-        watched: Mapping[int, Watched],
-        types: Callable[[set[tuple[int, int]]], Mapping[tuple[int, int], PgType]],
-        widen: Callable[[int], int],
-        durable: Callable[[], int],
         slots: Slots,
+        *,
+        durable: Callable[[], int],
         check: Callable[[str, str], None],
         guard: Callable[[], None],
-        spill: Path | None = None,
     ) -> None:
-        """`watched`, `types` and `widen` are as in `TransactionBuilder`; `durable` is where the log that is still
-        needed begins; `guard` is called often, and may raise; large transactions go into files in `spill`.
+        """`durable` is where the log that is still needed begins; `guard` is called often, and may raise.
 
         `check` is called as soon as the slot is held, when nobody else can move it on any more, with the slot's name
         and when the server was started that it is on."""
         super().__init__(name=f"stream-{settings.source}", daemon=True)
-        self._settings = settings
+        self._settings, self._timing = settings, settings.timing
         self._after = after.order[0]
         self._fingerprint = fingerprint_of(after)
         self._stops = sorted({stop.order[0] for stop in stops if after < stop})
         self._check = check
-        self._builder = TransactionBuilder(settings, watched, types, widen, spill)
+        self._builder = builder
         self._durable = durable
         self._slots = slots
         self._guard = guard
         self._own = False
-        self._arrivals = Arrivals(WAITING, ROWS)
+        self._arrivals = Arrivals(settings.limits.transactions, settings.limits.rows)
         self._ending = threading.Event()
         self._wake, self._waker = socket.socketpair()
         """Ends a wait for the server."""
@@ -214,7 +201,7 @@ class Stream(threading.Thread):
             f"START_REPLICATION SLOT {identifier(name)} LOGICAL {lsn_text(self._after)} "
             f"(proto_version '1', publication_names '{identifier(self._settings.name)}', messages 'true')"
         )
-        retry = Retry(PG_SLOT_IN_USE, self._ending.wait)
+        retry = Retry(self._timing.slot_in_use, self._ending.wait)
         while True:
             result = connection.run(statement)
             if result.status == ExecStatus.COPY_BOTH:
@@ -258,10 +245,10 @@ class Stream(threading.Thread):
             self._pass_on(connection)
             if self._feedback_due():
                 self._tell(connection)
-            if time.monotonic() > self._heard_at + SILENCE_SECONDS:
-                message = f"the server has been silent for {SILENCE_SECONDS:.0f} s"
+            if time.monotonic() > self._heard_at + self._timing.silence:
+                message = f"the server has been silent for {self._timing.silence:.0f} s"
                 raise SourceUnavailable(message, where=self._settings.where)
-            wait = PROGRESS_SECONDS if self._passed is not None else 0.1
+            wait = self._timing.progress if self._passed is not None else 0.1
             if pgconn.socket in select.select([pgconn.socket, self._wake.fileno()], [], [], wait)[0]:
                 pgconn.consume_input()
 
@@ -304,7 +291,7 @@ class Stream(threading.Thread):
 
     def _pass_on(self, connection: Connection) -> None:
         """Report how far irrelevant log has been passed, now and then."""
-        if self._passed is not None and time.monotonic() >= self._passed_at + PROGRESS_SECONDS:
+        if self._passed is not None and time.monotonic() >= self._passed_at + self._timing.progress:
             passed, self._passed, self._passed_at = self._passed, None, time.monotonic()
             self._stop_before(connection, passed)
             self._report(connection, self._progress(passed))
@@ -324,12 +311,12 @@ class Stream(threading.Thread):
         self._put(connection, transaction)
 
     def _put(self, connection: Connection, transaction: Transaction) -> None:
-        while not self._arrivals.put(transaction, WAITING_FEEDBACK_SECONDS):
+        while not self._arrivals.put(transaction, self._timing.feedback_while_full):
             self._tell(connection)
 
     def _feedback_due(self) -> bool:
         now = time.monotonic()
-        if now >= self._told_at + FEEDBACK_SECONDS:
+        if now >= self._told_at + self._timing.feedback:
             return True
         return now >= self._told_at + 0.1 and self._told != (self._received, self._confirmed())
 
@@ -343,7 +330,7 @@ class Stream(threading.Thread):
         if self._own:
             self._guard()
         pgconn = connection.pgconn
-        silent = self._told_at > self._heard_at + FEEDBACK_SECONDS
+        silent = self._told_at > self._heard_at + self._timing.feedback
         pgconn.put_copy_data(pgoutput.feedback(*self._told, datetime.now(timezone.utc), reply=silent))
         until = time.monotonic() + 5
         while pgconn.flush() and time.monotonic() < until:

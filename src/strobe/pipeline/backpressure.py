@@ -1,0 +1,83 @@
+"""One budget for all that a run holds in memory, and whether more of a source may come in.
+
+Two bounds. On *updates*: the rows of the view-update tables, and the messages that wait to be taken in. On *rows*:
+those of transactions, of answers and of action lists, until everything that they are needed for has been committed; so
+what managers hold and what waits for the append is counted too. Rows in files are not (see `in_flight`). While a bound
+is reached the sources are left alone: their logs keep.
+
+A bound must not keep out what the rows in memory wait for, or neither would ever move: an answer that has seen more
+than has been read, the other part of a global transaction, and the rest of a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from strobe.algebra.bag import Bag
+from strobe.algebra.relation import Relation
+from strobe.messages import Answer, Position, Transaction, WarehouseTransaction
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much a run holds in memory before it leaves its sources alone."""
+
+    updates: int = 5_000
+    rows: int = 500_000
+
+
+class Backpressure:
+    def __init__(
+        self, limits: Limits, *, backlog: Callable[[], int], queued: Callable[[], int], appends: Callable[[], int]
+    ) -> None:
+        """`backlog` are rows of the view-update tables that wait for anything but the end of their block, `queued`
+        messages that wait to be taken in, `appends` transactions that wait for the append."""
+        self._limits = limits
+        self._backlog, self._queued, self._appends = backlog, queued, appends
+        self._come: dict[str, Position] = {}
+        """How far each source has come in."""
+        self._held: list[tuple[Mapping[str, Position], int]] = []
+        """Rows, each with the vector at which they are needed no longer."""
+        self._wanted: Mapping[str, Position] = {}
+        self._missing: Collection[str] = ()
+        self._crowded = False
+        self.rows = 0
+        """Those in memory."""
+
+    def arrived(self, transaction: Transaction) -> None:
+        self._come[transaction.source] = transaction.position
+        relations = (*transaction.changes.values(), *transaction.gone.values())
+        self._hold({transaction.source: transaction.position}, relations)
+
+    def answered(self, answer: Answer) -> None:
+        """What an answer is needed for is among what has come in by now."""
+        self._hold(dict(self._come), answer.relations)
+
+    def submitted(self, transaction: WarehouseTransaction) -> None:
+        self._hold(transaction.positions, (action.delta for action in transaction.actions))
+
+    def _hold(self, until: Mapping[str, Position], relations: Iterable[Relation]) -> None:
+        rows = sum(len(relation) for relation in relations if isinstance(relation, Bag))
+        if rows:
+            self._held.append((until, rows))
+            self.rows += rows
+
+    def committed(self, visible: Callable[[str], Position]) -> None:
+        """Everything up to `visible` of each source has been committed."""
+        self._held = [held for held in self._held if not all(p <= visible(s) for s, p in held[0].items())]
+        self.rows = sum(rows for _, rows in self._held)
+
+    def look(self, wanted: Mapping[str, Position], missing: Collection[str]) -> None:
+        """`wanted` is how far sources must be read for answers that are here already, `missing` the sources whose parts
+        of global transactions rows wait for. Too many rows hold sources back only where some will go by themselves."""
+        self._wanted, self._missing = wanted, missing
+        full = self.rows >= self._limits.rows and not missing
+        self._crowded = full and bool(self._backlog() or self._appends())
+
+    def room(self, source: str, position: Position) -> bool:
+        """Whether more of a source, which has been read up to this position, may come in. From any thread."""
+        wanted = self._wanted.get(source)
+        if source in self._missing or (wanted is not None and position < wanted):
+            return True
+        return not self._crowded and self._backlog() + self._queued() < self._limits.updates
