@@ -12,6 +12,7 @@ import pytest
 
 from strobe.algebra.bag import NAN, Bag
 from strobe.algebra.relation import Relation
+from strobe.data.scratch import Scratch
 from strobe.data.spilled import Spilled
 from strobe.sources.base import Spill
 from strobe.sources.net_changes import NetChanges
@@ -47,7 +48,7 @@ POOLS: tuple[list[Any], ...] = (
 def test_spark_reads_pieces_as_the_driver_does(spark: SparkSession, tmp_path: Path) -> None:
     """Rows that come, go and come again in different pieces, of every kind of value, with and without old row images;
     and what is computed from them, together with rows in memory."""
-    rng, nets = random.Random(5), NetChanges(Spill(tmp_path, rows=40))
+    rng, nets = random.Random(5), NetChanges(Spill(Scratch(tmp_path), rows=40))
     key = ("id", "x")
 
     def row() -> tuple[Any, ...] | None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from strobe.data.scratch import SPILLED, Scratch
 from strobe.data.spilled import Spilled
 from strobe.engine.recording import decode, encode
 from strobe.messages import Position, Transaction
@@ -43,7 +44,7 @@ def check_source(
     start = source.now()
     write(*STATEMENTS)
     (plain,) = reading(source, start)
-    source.spill = Spill(folder, rows=500)
+    source.spill = Spill(Scratch(folder), rows=500)
     (found,) = reading(source, start)
     assert spilled(found) and not spilled(plain)
     for name in ("changes", "gone"):
@@ -51,14 +52,14 @@ def check_source(
         assert {r: rows.collect() for r, rows in got.items()} == wanted
     assert decode(encode(found)) == plain
     for handle in spilled(found):
-        handle.remove()
-    assert list(folder.iterdir()) == []
+        handle.lease.release()
+    assert list((folder / SPILLED).iterdir()) == []
     between = source.now()
     write("UPDATE orders SET customer = customer + 1")
     with contextlib.closing(source.transactions(start, [between], lambda: False)) as stream:  # type: ignore[type-var]
         taken = next(transaction for transaction in stream if transaction.changes)
         time.sleep(0.2)  # the next one is on its way, or here already: it is not taken
-    assert list(folder.iterdir()) == [spilled(taken)[0].folder]
+    assert list((folder / SPILLED).iterdir()) == [spilled(taken)[0].lease.folder]
     source.close()
 
 
@@ -70,6 +71,7 @@ MEASURE = """
 import json, sys
 from pathlib import Path
 from pyarrow.parquet import read_metadata
+from strobe.data.scratch import Scratch
 from strobe.config.model import MariadbSource as Mariadb
 from strobe.sources.base import Spill
 from strobe.sources.mariadb.source import MariadbSource
@@ -84,7 +86,7 @@ elif kind == "mariadb":
     source = MariadbSource("shop", Mariadb(type="mariadb", dsn=where))
 else:
     source = PostgresSource(ConnectionSettings("shop", where, "public", object_name("test", "shop"), 3, 60.0))
-source.spill = Spill(Path(folder))
+source.spill = Spill(Scratch(Path(folder)))
 end = source.position(through)
 for transaction in source.transactions(source.position(after), [], lambda: False):
     changed = transaction.changes

@@ -40,7 +40,7 @@ from strobe.warehouse.warehouse import Warehouse
 
 if TYPE_CHECKING:
     from strobe.spark.session import SparkSession
-    from strobe.warehouse.log import Part
+    from strobe.warehouse.evaluation import Part
 
 JOINING = "joining"
 
@@ -76,7 +76,7 @@ class CatchUp:
         kept = as_applied(topology, loaded, lambda _: None)
         self.topology = replace(kept, views={name: _in_haste(planned) for name, planned in kept.views.items()})
         self._main_session, self._spark = spark, own_session(spark)
-        self._folder = topology.project.warehouse / "staging" / JOINING / uuid.uuid4().hex
+        self._layout = main.layout.beside(main.layout.staging / JOINING / uuid.uuid4().hex)
         self._warehouse: Warehouse | None = None
         self._staged: list[staging.Staged] = []
         self._ended = threading.Event()
@@ -107,15 +107,15 @@ class CatchUp:
 
     def _keep(self) -> None:
         project = self.topology.project
-        warehouse = Warehouse.create_or_open(self._spark, self._folder, project.retention, project.name)
+        warehouse = Warehouse.create_or_open(self._spark, self._layout, project.retention, project.name)
         warehouse.fence()
         self._warehouse = warehouse
         planned = self.topology.views.values()
         compiled = [each.view for each in planned]
-        self._link(warehouse)
         self._main.fold()  # what was joined last is published before its tables may change
-        with snapshot(self._spark, self.topology.sources, compiled, self._folder, self.rows.__setitem__) as taken:
-            first = Commit(first_header(self.topology.sources, compiled, taken))
+        sources, folder = self.topology.sources, self._layout.staging
+        with snapshot(self._spark, sources, compiled, folder, self.rows.__setitem__) as taken:
+            first = Commit(first_header(sources, compiled, taken))
             self._loaded = [self._load(view, taken) for view in compiled]
             last = warehouse.cut_over(self._loaded, first)
         self._main.prepare_log(self._loaded)
@@ -131,13 +131,6 @@ class CatchUp:
         if self._ended.is_set():
             raise NotNow("it was interrupted", where=f"view {view.name}", fix="Try again.")
         return self._main.load(view, taken.compute(self._spark, view))
-
-    def _link(self, warehouse: Warehouse) -> None:
-        """The views' tables are those of the other warehouse."""
-        for name in self.topology.views:
-            link = warehouse.layout.view(name)
-            link.parent.mkdir(exist_ok=True)
-            link.symlink_to(self._main.layout.view(name).absolute(), target_is_directory=True)
 
     def _step(self) -> RunEnd | None:
         if self._staged and self.pipeline is not None and self.pipeline.settled and not self._stands:
@@ -162,7 +155,7 @@ class CatchUp:
     def _answer(self, source: Source, query: Query) -> tuple[tuple[Relation, ...], Seen]:
         view = self.topology.views[query.view].view
         with source.elsewhere() as taken, reading(source.name):
-            folder = self._folder / "staging"
+            folder = self._layout.staging
             relations, staged = staging.answer(self._spark, source.reader(), query, view, folder)
             taken(staged.seen)
         self._staged.append(staged)
@@ -258,7 +251,7 @@ class CatchUp:
         if self._warehouse is not None:
             self._warehouse.close()
         if not self._thread.is_alive():
-            shutil.rmtree(self._folder, ignore_errors=True)
+            shutil.rmtree(self._layout.root, ignore_errors=True)
 
     def _at_work(self) -> Pipeline:
         if self.pipeline is None:

@@ -52,10 +52,10 @@ def snapshot(
     spark: SparkSession,
     sources: Mapping[str, Source],
     views: Iterable[View],
-    warehouse: Path,
+    folder: Path,
     progress: Progress = lambda _source, _rows: None,
 ) -> Iterator[Snapshot]:
-    """Read what these views use; the staged copies are gone afterwards."""
+    """Read what these views use, into this folder; the staged copies are gone afterwards."""
     wanted: dict[str, dict[str, tuple[RelationSchema, set[str]]]] = {}
     for view in views:
         for relation in view.relations:
@@ -71,7 +71,7 @@ def snapshot(
 
             def read(source: str = source, chosen: staging.Chosen = chosen) -> staging.Staged:
                 with reading(source):
-                    reader, folder = sources[source].reader(at_a_position=True), warehouse / "staging"
+                    reader = sources[source].reader(at_a_position=True)
                     return staging.snapshot(spark, reader, chosen, folder, partial(progress, source))
 
             staged[source] = _again(read, Retry(LOAD_SOURCE))
@@ -106,7 +106,7 @@ def load(
     progress: Progress = lambda _source, _rows: None,
 ) -> CommitHeader:
     """Load the first views from one snapshot of each source, and bring them in with one commit."""
-    with snapshot(spark, sources, views, warehouse.layout.root, progress) as taken:
+    with snapshot(spark, sources, views, warehouse.layout.staging, progress) as taken:
         first = Commit(first_header(sources, views, taken))
         loaded = [warehouse.load(view, taken.compute(spark, view)) for view in views]
         header = warehouse.cut_over(loaded, first)

@@ -61,7 +61,7 @@ from strobe.sources.base import Source
 from strobe.spark import staging
 from strobe.spark.failures import SPARK, cause, reading
 from strobe.spark.spilled import reads_spilled
-from strobe.warehouse import inspect, tables
+from strobe.warehouse import inspect, storage, tables
 from strobe.warehouse.control import requests
 from strobe.warehouse.control.heartbeat import read_heartbeat, write_heartbeat
 from strobe.warehouse.control.lock import CoordinatorLock
@@ -90,7 +90,7 @@ class Coordinator:
         self._timing = timing
         self._layout = Layout(project.warehouse)
         self._availability = Availability(self._layout, reporter.tell, set_aside=set_aside, timing=timing)
-        self._staging = project.warehouse / "staging"
+        self._staging = self._layout.staging
         self._staged: list[staging.Staged] = []
         self._lock = CoordinatorLock(self._layout.control)
         self._spark: SparkSession | None = None
@@ -188,7 +188,7 @@ class Coordinator:
 
     def last_number(self) -> int:
         """The number of the last commit; 0 before the first."""
-        last = inspect.last_header(self.project.warehouse) if inspect.exists(self._layout.log) else None
+        last = inspect.last_header(self._layout) if storage.exists(self._layout.log) else None
         return last.number if last is not None else 0
 
     def assembled(self) -> Topology:
@@ -227,9 +227,8 @@ class Coordinator:
             self._topology = self.assembled()
         self._reporter.tell(SparkStarting())
         self._warehouse = Warehouse.create_or_open(
-            self.spark(), self.project.warehouse, self.project.retention, self.project.name, at=reach
+            self.spark(), self._layout, self.project.retention, self.project.name, at=reach, lock=self._lock
         )
-        self._warehouse.lock = self._lock
         header = self._warehouse.fence(take_over)
         self._epoch = self._warehouse.epoch
         staging.sweep_leftovers(self._staging)
@@ -349,7 +348,7 @@ class Coordinator:
         maintenance = Maintenance(pipeline, self._warehouse, self._reporter.tell, self._timing)
         maintenance.logs_needed = lambda: self._cutover.change is not None
         maintenance.hurry = lambda: self._cutover.near
-        maintenance.still, maintenance.given_up = set(self._availability.still), self._availability.given_up
+        maintenance.stopped = self._availability.stopped
         if self._warehouse.unpublished:
             maintenance.fold_soon()
         return maintenance

@@ -25,6 +25,7 @@ from typing import Any
 
 from strobe.algebra.bag import Row
 from strobe.algebra.schema import RelationSchema
+from strobe.data.scratch import Scratch
 from strobe.messages import Lookup, Position, Seen, Transaction
 
 
@@ -109,7 +110,7 @@ class Spill:
     """Where the rows of a transaction go that is too large for memory: into files that belong to whoever gets the
     transaction."""
 
-    folder: Path
+    scratch: Scratch
     rows: int = 100_000
     """That are held in memory."""
     bytes: int = 64 * 2**20

@@ -32,7 +32,7 @@ from strobe.algebra.relation import Relation
 from strobe.algebra.schema import RelationSchema, quoted
 from strobe.algebra.view import View
 from strobe.data.arrow import arrow_schema, canonical_ddl, from_arrow, to_arrow
-from strobe.data.spilled import FOLDER
+from strobe.data.scratch import READS, SPILLED
 from strobe.errors import BrokenInvariant, StrobeError
 from strobe.messages import Lookup, Query, Seen
 from strobe.sources.base import Reader, Shared
@@ -40,8 +40,6 @@ from strobe.spark.relation import COUNT, SparkRelation
 
 BATCH = 20_000
 """Rows held in memory at a time, and the size of a row group."""
-READS = "reads"
-"""The folder under `staging` in which everything is temporary."""
 
 Progress = Callable[[int], None]
 
@@ -100,7 +98,7 @@ class Staged:
 
 def sweep_leftovers(folder: Path) -> None:
     """Remove what an earlier run left behind."""
-    for temporary in (READS, FOLDER):
+    for temporary in (READS, SPILLED):
         shutil.rmtree(folder / temporary, ignore_errors=True)
 
 

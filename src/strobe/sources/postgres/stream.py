@@ -21,10 +21,10 @@ import psycopg
 from psycopg.pq import ExecStatus
 
 from strobe.algebra.bag import Bag
+from strobe.data.spilled import release
 from strobe.errors import SourceUnavailable
 from strobe.messages import Position, Transaction
 from strobe.retry import PG_VISIBLE, Retry
-from strobe.sources.net_changes import remove_files
 from strobe.sources.postgres import pgoutput
 from strobe.sources.postgres.connection import STARTED, Connection, ConnectionSettings, Pool, identifier, rows
 from strobe.sources.postgres.pgoutput import lsn_text, widen
@@ -78,7 +78,7 @@ class Arrivals:
                 self._rows += rows
                 self._changed.notify_all()
                 return True
-        remove_files(transaction.changes, transaction.gone)
+        release(transaction)
         return True
 
     def _has_room(self, rows: int) -> bool:
@@ -110,7 +110,7 @@ class Arrivals:
             left, self._waiting = self._waiting, deque()
             self._changed.notify_all()
         for transaction in left:
-            remove_files(transaction.changes, transaction.gone)
+            release(transaction)
 
 
 def _rows_held(transaction: Transaction) -> int:

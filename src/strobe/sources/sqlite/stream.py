@@ -14,10 +14,11 @@ from datetime import datetime, timezone
 from typing import Any
 
 from strobe.algebra.relation import Relation
+from strobe.data.spilled import release
 from strobe.errors import SourceUnavailable
 from strobe.messages import Position, Transaction
 from strobe.sources.base import Spill
-from strobe.sources.net_changes import NetChanges, remove_files
+from strobe.sources.net_changes import NetChanges
 from strobe.sources.sqlite.catalog import read_table
 from strobe.sources.sqlite.connection import ConnectionSettings
 from strobe.sources.sqlite.gate import Gate
@@ -62,7 +63,7 @@ class Stream:
                             yield transaction
                     finally:
                         for transaction in groups:  # nobody took it: it will be read again
-                            remove_files(transaction.changes, transaction.gone)
+                            release(transaction)
 
     def _file(self) -> tuple[int, int]:
         """The file under the path: a database that was put in another's place is another file."""
@@ -102,7 +103,7 @@ class Stream:
                 start = through
         except BaseException:
             for group in groups:
-                remove_files(group.changes, group.gone)
+                release(group)
             raise
         return groups
 
@@ -120,7 +121,10 @@ class Stream:
         if seq != through or mark is None or at is None:
             raise self._settings.lost(f"the log has no row {through} any more")
         return Transaction(
-            self._settings.source, position_at(through, mark), group.changes(), datetime.fromtimestamp(at, timezone.utc)
+            self._settings.source,
+            position_at(through, mark),
+            changes=group.changes(),
+            committed_at=datetime.fromtimestamp(at, timezone.utc),
         )
 
 
