@@ -48,6 +48,7 @@ def group_of(item: pytest.Item) -> str | None:
     return tier if tier in GROUPS else None
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tell pytest-xdist the groups; what may run anywhere fills the gaps in the end."""
     groups = {item: group_of(item) for item in items}
