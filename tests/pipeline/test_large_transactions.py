@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
+from committing import MemorySink, no_spark
 from large import spilled
-from memory_live import PROJECT, MemoryWarehouse, compare, opened, run
+from memory_live import PROJECT, MemoryWarehouse, compare, contents, opened, run
 
+from strobe.data.scratch import SPILLED
 from strobe.engine.recording import encode
-from strobe.messages import Transaction
+from strobe.messages import CommitHeader, Transaction
 from strobe.pipeline.backpressure import Limits
+from strobe.pipeline.pipeline import Pipeline
+from strobe.pipeline.run_end import Failure, RunEnd
 from strobe.sources import net_changes as nets_module
 
 
@@ -21,7 +28,7 @@ def test_every_commit_is_a_state_of_the_sources(tmp_path: Path, monkeypatch: pyt
     stands still, and no file is left."""
     monkeypatch.setattr(nets_module, "ROWS", 2)
     topology = opened(tmp_path, PROJECT.replace("consistency: complete", f"consistency: {level}"))
-    folders = {source.spill for source in topology.sources.values()}
+    folder = topology.project.warehouse / "staging" / SPILLED
     seen: list[Any] = []
 
     def enough(warehouse: MemoryWarehouse) -> bool:
@@ -38,5 +45,28 @@ def test_every_commit_is_a_state_of_the_sources(tmp_path: Path, monkeypatch: pyt
         limits=Limits(rows=3),
     )
     assert enough(warehouse)
-    assert all(folder and list(folder.iterdir()) == [] for folder in folders)
+    assert list(folder.iterdir()) == []
     compare(topology, warehouse, past, states)
+
+
+def test_a_run_that_ends_in_the_middle_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transaction that has come in and is not committed is read again by the next run: its files are not kept."""
+    monkeypatch.setattr(nets_module, "ROWS", 2)
+    topology = opened(tmp_path, PROJECT)
+    folder = topology.project.warehouse / "staging" / SPILLED
+    start = {name: contents(topology, name)[0] for name in topology.sources}
+    positions = {name: {s: start[s] for s in planned.view.sources} for name, planned in topology.views.items()}
+    last, seen = CommitHeader(1, datetime.now(timezone.utc), positions), list[Any]()
+    pipeline = Pipeline(topology, MemorySink(), last, through_spark=no_spark, record=seen.append)
+    with closing(sqlite3.connect(tmp_path / "sales.db")) as connection, connection:
+        connection.executemany("INSERT INTO orders VALUES (?, 1, 'new')", [(n,) for n in range(1000, 1100)])
+
+    def step() -> RunEnd | None:
+        if any(isinstance(message, Transaction) and spilled(message) for message in seen):
+            assert list(folder.iterdir())
+            raise RuntimeError("in the middle")
+        return None
+
+    end = pipeline.run(step)
+    assert isinstance(end, Failure) and str(end.error) == "in the middle"
+    assert list(folder.iterdir()) == []

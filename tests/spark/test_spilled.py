@@ -12,6 +12,7 @@ import pytest
 
 from strobe.algebra.bag import NAN, Bag
 from strobe.algebra.relation import Relation
+from strobe.data.scratch import Scratch
 from strobe.data.spilled import Spilled
 from strobe.sources import net_changes as nets_module
 from strobe.sources.net_changes import NetChanges
@@ -50,7 +51,7 @@ def test_spark_reads_pieces_as_the_driver_does(
     """Rows that come, go and come again in different pieces, of every kind of value, with and without old row images;
     and what is computed from them, together with rows in memory."""
     monkeypatch.setattr(nets_module, "ROWS", 40)
-    rng, nets = random.Random(5), NetChanges(tmp_path)
+    rng, nets = random.Random(5), NetChanges(Scratch(tmp_path))
     key = ("id", "x")
 
     def row() -> tuple[Any, ...] | None:

@@ -15,7 +15,8 @@ from service_shop import Notes, Shop, wait_for
 
 from strobe.config.load import load_project
 from strobe.coordinator.coordinator import Coordinator
-from strobe.data.spilled import FOLDER, Spilled
+from strobe.data.scratch import SPILLED
+from strobe.data.spilled import Spilled
 from strobe.demo.history import Archive
 from strobe.demo.oracle import check_every_state
 from strobe.messages import Message, Transaction
@@ -141,7 +142,7 @@ def test_every_committed_state_is_one_of_the_sources(
     monkeypatch.setattr(net_changes, "ROWS", 40)
     views = {name: sql for name, sql in VIEWS.items() if level == "strong" or name != "paid"}
     shop = LargeShop(postgres, tmp_path, spark, monkeypatch, views, level)
-    leftover = shop.warehouse / "staging" / FOLDER / "leftover"
+    leftover = shop.warehouse / "staging" / SPILLED / "leftover"
     databases = {"sales": postgres.admin_dsn(shop.database)}
     with Archive({"depot": tmp_path / "depot.db"}, postgres=databases) as archive:
         shop.coordinator().run(until_idle=True)
@@ -154,7 +155,7 @@ def test_every_committed_state_is_one_of_the_sources(
             for writer in writers:
                 writer.join()
             wait_for(lambda: coordinator.pipeline is not None and coordinator.pipeline.idle(), 300)
-            wait_for(lambda: list((shop.warehouse / "staging" / FOLDER).glob("*")) == [])
+            wait_for(lambda: list((shop.warehouse / "staging" / SPILLED).glob("*")) == [])
     assert set(shop.large) == set(WRITES)
     verdicts = check_every_state(shop.warehouse, archive, views)
     assert {name: verdict.wrong for name, verdict in verdicts.items()} == dict.fromkeys(views, 0)

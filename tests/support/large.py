@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from strobe.data.scratch import SPILLED, Scratch
 from strobe.data.spilled import Spilled
 from strobe.engine.recording import decode, encode
 from strobe.messages import Position, Transaction
@@ -47,7 +48,7 @@ def check_source(
     start = source.now()
     write(*STATEMENTS)
     (plain,) = reading(source, start)
-    source.spill = folder
+    source.spill = Scratch(folder)
     monkeypatch.setattr(nets_module, "ROWS", 500)
     (found,) = reading(source, start)
     assert spilled(found) and not spilled(plain)
@@ -56,14 +57,14 @@ def check_source(
         assert {r: rows.collect() for r, rows in got.items()} == wanted
     assert decode(encode(found)) == plain
     for handle in spilled(found):
-        handle.remove()
-    assert list(folder.iterdir()) == []
+        handle.lease.release()
+    assert list((folder / SPILLED).iterdir()) == []
     between = source.now()
     write("UPDATE orders SET customer = customer + 1")
     with contextlib.closing(source.transactions(start, [between], lambda: False)) as stream:  # type: ignore[type-var]
         taken = next(transaction for transaction in stream if transaction.changes)
         time.sleep(0.2)  # the next one is on its way, or here already: it is not taken
-    assert list(folder.iterdir()) == [spilled(taken)[0].folder]
+    assert list((folder / SPILLED).iterdir()) == [spilled(taken)[0].lease.folder]
     source.close()
 
 
@@ -75,6 +76,7 @@ MEASURE = """
 import json, sys
 from pathlib import Path
 from pyarrow.parquet import read_metadata
+from strobe.data.scratch import Scratch
 from strobe.config.model import MariadbSource as Mariadb
 from strobe.sources.mariadb.source import MariadbSource
 from strobe.sources.postgres.source import PostgresSource
@@ -88,7 +90,7 @@ elif kind == "mariadb":
     source = MariadbSource("shop", Mariadb(type="mariadb", dsn=where))
 else:
     source = PostgresSource(ConnectionSettings("shop", where, "public", object_name("test", "shop"), 3, 60.0))
-source.spill = Path(folder)
+source.spill = Scratch(Path(folder))
 end = source.position(through)
 for transaction in source.transactions(source.position(after), [], lambda: False):
     changed = transaction.changes

@@ -21,6 +21,7 @@ from strobe.config.model import Project
 from strobe.coordinator.coordinator import Coordinator
 from strobe.coordinator.requests import FREEZE
 from strobe.coordinator.status import Status
+from strobe.data.scratch import Scratch
 from strobe.errors import UserError
 from strobe.planning.topology import Topology, as_applied
 from strobe.warehouse import reader
@@ -115,7 +116,7 @@ def _verdict(
 @contextmanager
 def _read(spark: SparkSession, topology: Topology, names: list[str], project: Project) -> Iterator[Snapshot]:
     views = [topology.views[name].view for name in names]
-    with snapshot(spark, topology.sources, views, project.warehouse) as taken:
+    with snapshot(spark, topology.sources, views, Scratch(project.warehouse / "staging")) as taken:
         yield taken
 
 

@@ -18,8 +18,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from strobe.algebra.relation import Relation
-from strobe.apply import catch_up, plan
+from strobe.apply import plan
 from strobe.apply.cutover import Cutover
 from strobe.apply.load import load
 from strobe.config.model import Project
@@ -29,6 +28,7 @@ from strobe.coordinator.requests import RequestHandler
 from strobe.coordinator.run import BEAT, Run, Until
 from strobe.coordinator.states import PHASES, Claimed, Opened, Phase
 from strobe.coordinator.status import Reporter, Status, observe
+from strobe.data.scratch import Scratch
 from strobe.errors import (
     BrokenInvariant,
     CommitUnknown,
@@ -38,17 +38,15 @@ from strobe.errors import (
     UserError,
 )
 from strobe.failpoints import reach
-from strobe.messages import CommitHeader, Message, Query, Seen
+from strobe.messages import CommitHeader, Message
 from strobe.pipeline import run_end
-from strobe.pipeline.answerer import SparkAnswer
 from strobe.pipeline.pipeline import Pipeline
 from strobe.pipeline.run_end import RunEnd
 from strobe.planning.source_set import SourceSet
 from strobe.planning.topology import Topology, compiled, preflight
 from strobe.retry import APPEND, START_SPARK
-from strobe.sources.base import Source
-from strobe.spark import staging
-from strobe.spark.failures import SPARK, cause, reading
+from strobe.spark.answering import LargeAnswers
+from strobe.spark.failures import SPARK, cause
 from strobe.spark.spilled import reads_spilled
 from strobe.warehouse import inspect, tables
 from strobe.warehouse.control import requests
@@ -77,8 +75,7 @@ class Coordinator:
         self._record = record
         self._layout = Layout(project.warehouse)
         self._availability = Availability(self._layout, reporter.say, set_aside=set_aside)
-        self._staging = project.warehouse / "staging"
-        self._staged: list[staging.Staged] = []
+        self._scratch = Scratch(project.warehouse / "staging")
         self._lock = CoordinatorLock(self._layout.control)
         self._spark: SparkSession | None = None
         self._stop = threading.Event()
@@ -132,6 +129,7 @@ class Coordinator:
                 self._lock.release()
         finally:
             self._topology.sources.close()
+            self._scratch.close()
 
     def _keep_views(self, until: Until, take_over: bool) -> None:
         """From opening the warehouse to the end, as the table says; raises what it ended with."""
@@ -208,7 +206,7 @@ class Coordinator:
         """Claim the warehouse, read where it stands; the first time, load all views. Again, if Spark has ended."""
         if isinstance(before, run_end.SparkEnded):
             self._reporter.say(f"{before.error.message}: it is started again")
-            self._spark, self._epoch, self._staged = None, 0, []
+            self._spark, self._epoch = None, 0
             self.project = self._cutover.interrupted() or self.project
             self._topology.sources.close()
             self._topology = self.assembled()
@@ -219,8 +217,7 @@ class Coordinator:
         self._warehouse.lock = self._lock
         header = self._warehouse.fence(take_over)
         self._epoch = self._warehouse.epoch
-        staging.sweep_leftovers(self._staging)
-        catch_up.sweep_leftovers(self._staging)
+        self._scratch.sweep()
         self._last = header if header is not None else self._load_all()
         return Opened()
 
@@ -274,11 +271,12 @@ class Coordinator:
         return end
 
     def _keep(self, topology: Topology, until: Until) -> RunEnd:
+        answers = LargeAnswers(self.spark, lambda name: topology.views[name].view, self._scratch)
         pipeline = self.pipeline = Pipeline(
             topology,
             self._warehouse,
             self._last,
-            through_spark=self._answer_through_spark(topology),
+            through_spark=answers.answer,
             read=reads_spilled(self.spark()),
             record=self._record,
             together=self._availability.together,
@@ -292,7 +290,7 @@ class Coordinator:
             self._cutover,
             until,
             status=partial(self._note_status, pipeline),
-            unstage=partial(self._unstage, pipeline),
+            release=answers.release,
         )
         self._note_status(pipeline)
         self._heartbeat()
@@ -310,6 +308,7 @@ class Coordinator:
             maintenance.stop()
             handler.abandon()
             self._cutover.abandon()
+            answers.release()
             self.pipeline = None
             self._note_status(pipeline)
 
@@ -370,24 +369,6 @@ class Coordinator:
         with suppress(OSError):  # a full disk: the coordinator works on, and tries again
             said = self._status.document() if self._status else {"state": "starting"}
             write_heartbeat(self._layout.control, {**said, "epoch": self._epoch, "stopped": stopped})
-
-    def _answer_through_spark(self, topology: Topology) -> SparkAnswer:
-        def answer(source: Source, query: Query) -> tuple[tuple[Relation, ...], Seen]:
-            view = topology.views[query.view].view
-            with source.elsewhere() as taken, reading(source.name):
-                relations, staged = staging.answer(self.spark(), source.reader(), query, view, self._staging)
-                taken(staged.seen)
-            self._staged.append(staged)
-            return relations, staged.seen
-
-        return answer
-
-    def _unstage(self, pipeline: Pipeline) -> None:
-        """Large answers are kept as files until everything that was computed from them has been committed."""
-        if self._staged and pipeline.settled:
-            for staged in self._staged:
-                staged.remove()
-            self._staged = []
 
 
 class Failures:

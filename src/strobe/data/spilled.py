@@ -14,7 +14,6 @@ summed and joined; where there is no Spark, into memory (`collect`).
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,10 +23,10 @@ import pyarrow.parquet as pq
 from strobe.algebra.bag import Bag, Row
 from strobe.algebra.relation import Relation
 from strobe.data.arrow import from_arrow
+from strobe.data.scratch import Lease
 from strobe.errors import BrokenInvariant
+from strobe.messages import Transaction
 
-FOLDER = "spilled"
-"""Under `staging`. Everything in it is temporary."""
 PIECE, BEFORE, COUNT = "_piece", "_before", "_count"
 
 
@@ -35,10 +34,10 @@ PIECE, BEFORE, COUNT = "_piece", "_before", "_count"
 class Spilled:
     """What a transaction did to a relation; or, of a relation without old row images, the keys that went (`gone`)."""
 
-    folder: Path
-    """Of the whole transaction: it goes at once."""
+    lease: Lease
+    """Of the whole transaction: its files go at once."""
     name: str
-    """Of the folder in it that has the pieces."""
+    """Of the folder that has the pieces."""
     pieces: int
     columns: Mapping[str, str]
     """With their Spark types."""
@@ -54,9 +53,10 @@ class Spilled:
     def known_empty(self) -> bool:
         return False
 
-    def remove(self) -> None:
-        """The rows are no longer needed; what is yet to be computed from them no longer can be."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+    @property
+    def folder(self) -> Path:
+        """In which the pieces are."""
+        return self.lease.folder / self.name
 
     def schema(self) -> dict[str, str]:
         """The columns of the files, by name, with their Spark types."""
@@ -83,7 +83,7 @@ class Spilled:
         return Bag(self.attributes, found)
 
     def _rows(self) -> Iterator[Row]:
-        for file in sorted((self.folder / self.name).iterdir()):
+        for file in sorted(self.folder.iterdir()):
             for batch in pq.ParquetFile(file).iter_batches():
                 yield from from_arrow(batch)
 
@@ -124,3 +124,10 @@ def file_columns(columns: Mapping[str, str], key: Sequence[str]) -> dict[str, st
     if key:
         found |= {PIECE: "int", BEFORE: "boolean"} | {f"k{i}": columns[name] for i, name in enumerate(key)}
     return found
+
+
+def release(transaction: Transaction) -> None:
+    """The rows that a transaction has in files are needed no longer."""
+    for relation in (*transaction.changes.values(), *transaction.gone.values()):
+        if isinstance(relation, Spilled):
+            relation.lease.release()

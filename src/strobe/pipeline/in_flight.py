@@ -15,9 +15,8 @@ from dataclasses import replace
 from strobe.algebra.bag import Bag
 from strobe.algebra.relation import Relation
 from strobe.algebra.view import View
-from strobe.data.spilled import Spilled
+from strobe.data.spilled import Spilled, release
 from strobe.messages import Position, Transaction, Update
-from strobe.sources.net_changes import remove_files
 
 Read = Callable[[Relation, Mapping[str, str]], Relation]
 """Makes of a relation that is not in memory one that can be computed with, in the types of a view's attributes."""
@@ -53,14 +52,14 @@ class InFlight:
         self._committed = []
         for transaction, barrier in waiting:
             if all(position <= visible(source) for source, position in barrier.items()):
-                remove_files(transaction.changes, transaction.gone)
+                release(transaction)
             else:
                 self._committed.append((transaction, barrier))
 
     def end(self) -> None:
         """Nothing is on its way any more."""
         for transaction in (*self._spilled, *(transaction for transaction, _ in self._committed)):
-            remove_files(transaction.changes, transaction.gone)
+            release(transaction)
         self._spilled, self._committed = [], []
 
     def readable(self, update: Update, view: View) -> Update:

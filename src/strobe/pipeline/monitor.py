@@ -10,11 +10,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
+from strobe.data.spilled import release
 from strobe.errors import LostGuarantee, StrobeError
 from strobe.messages import Position, Transaction
 from strobe.retry import READ_SOURCE, Retry
 from strobe.sources.base import Source
-from strobe.sources.net_changes import remove_files
 
 
 class Monitor(threading.Thread):
@@ -68,7 +68,7 @@ class Monitor(threading.Thread):
             while not self._room(self.position) and not self._interrupted():
                 self._ended.wait(0.02)
             if self._interrupted():
-                remove_files(transaction.changes, transaction.gone)
+                release(transaction)
                 return
             self._deliver(transaction)
             self.position = transaction.position

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from strobe.algebra.relation import Relation
+from strobe.data.spilled import release
 from strobe.engine.engine import Effect, Engine, Promise, Submit, Tied, ToViews
 from strobe.errors import BrokenInvariant, NotNow, StrobeError
 from strobe.failpoints import reach
@@ -37,7 +38,6 @@ from strobe.pipeline.sink import Sink
 from strobe.pipeline.view_worker import ViewWorker
 from strobe.planning.topology import Topology
 from strobe.sources.base import Source
-from strobe.sources.net_changes import remove_files
 
 MOMENT = 0.3
 """Seconds without anything new after which nothing more is expected, by those who wait for the end."""
@@ -263,7 +263,7 @@ class Pipeline:
         while not self._events.empty():
             event = self._events.get_nowait()
             if isinstance(event, Transaction):
-                remove_files(event.changes, event.gone)
+                release(event)
             elif isinstance(event, Failure):
                 failed.append(event.error)
         return failed

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import NoReturn
 
 from strobe.config.model import Project
-from strobe.data.spilled import FOLDER
+from strobe.data.scratch import Scratch
 from strobe.errors import UserError
 from strobe.sources.base import Source, SparkStarter
 from strobe.sources.registry import open_source
@@ -24,23 +24,27 @@ def no_spark() -> NoReturn:
 class SourceSet(Mapping[str, Source]):
     """Sources by name. Closes each once, also if that is asked for twice."""
 
-    def __init__(self, sources: Mapping[str, Source]) -> None:
+    def __init__(self, sources: Mapping[str, Source], scratch: Scratch | None = None) -> None:
+        """`scratch` is where the sources put large transactions."""
         self._sources = dict(sources)
         self._to_close = ExitStack()
+        if scratch is not None:
+            self._to_close.callback(scratch.close)
         for source in self._sources.values():
             self._to_close.callback(source.close)
 
     @classmethod
     def open(cls, project: Project, spark: SparkStarter = no_spark) -> SourceSet:
         """The sources that strobe.yml describes; if one cannot be opened, none is left open."""
+        scratch = Scratch(project.warehouse / "staging")
         with ExitStack() as opened:
             sources: dict[str, Source] = {}
             for name, config in project.sources.items():
                 sources[name] = source = open_source(name, config, project.warehouse, spark, project.name)
                 opened.callback(source.close)
-                source.spill = project.warehouse / "staging" / FOLDER if project.evaluate != "driver" else None
+                source.spill = scratch if project.evaluate != "driver" else None
             opened.pop_all()
-        return cls(sources)
+        return cls(sources, scratch)
 
     def close(self) -> None:
         self._to_close.close()

@@ -25,6 +25,7 @@ from typing import Any
 
 from strobe.algebra.bag import Row
 from strobe.algebra.schema import RelationSchema
+from strobe.data.scratch import Scratch
 from strobe.messages import Lookup, Position, Seen, Transaction
 
 
@@ -119,7 +120,7 @@ class Source(ABC):
     """One database. All methods may raise `SourceUnavailable` (try again) or `UserError` (mend something first)."""
 
     name: str
-    spill: Path | None = None
+    spill: Scratch | None = None
     """Where the rows of large transactions may go, in files that belong to whoever gets the transaction; None if they
     are to be held in memory."""
 

@@ -8,8 +8,6 @@ no change. Beyond a number of rows, or of bytes, what has come so far is written
 from __future__ import annotations
 
 import copy
-import shutil
-import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
@@ -21,6 +19,7 @@ import pyarrow.parquet as pq
 from strobe.algebra.bag import Bag, Row
 from strobe.algebra.relation import Relation
 from strobe.data.arrow import arrow_schema, to_arrow
+from strobe.data.scratch import SPILLED, Lease, Scratch
 from strobe.data.spilled import Spilled, file_columns
 from strobe.errors import UserError
 
@@ -125,10 +124,10 @@ class KeyedNetChange(NetChange):
 class NetChanges:
     """All relations of one transaction after another."""
 
-    def __init__(self, folder: Path | None = None) -> None:
-        """Pieces go into a folder of their own in `folder`; without one everything is held in memory."""
-        self.folder = folder
-        self._own: Path | None = None
+    def __init__(self, scratch: Scratch | None = None) -> None:
+        """Pieces go into files there; without it everything is held in memory."""
+        self.scratch = scratch
+        self._own: Lease | None = None
         self._nets: dict[str, NetChange] = {}
         self._changes = self._bytes = 0
 
@@ -144,8 +143,8 @@ class NetChanges:
         """Another change has been made to one of them, which had so many bytes in the log."""
         self._changes += 1
         self._bytes += size
-        if self.folder is not None and (self._changes > ROWS or self._bytes > BYTES):
-            self._make_room(self.folder)
+        if self.scratch is not None and (self._changes > ROWS or self._bytes > BYTES):
+            self._make_room(self.scratch)
 
     def take(self) -> tuple[dict[str, Relation], dict[str, Relation]]:
         """The transaction has ended: its changes, and the keys that went. Files now belong to whoever takes them."""
@@ -154,7 +153,7 @@ class NetChanges:
         gone: dict[str, Relation] = {}
         for relation, net in self._nets.items():
             if own is not None and net.pieces:
-                self._spill(own, net)
+                self._spill(own.folder, net)
                 changes[relation] = spilled = Spilled(own, net.folder, net.pieces, net.columns, net.key)
                 if net.key:
                     gone[relation] = replace(spilled, gone=True)
@@ -170,7 +169,7 @@ class NetChanges:
     def forget(self) -> None:
         """Begin anew: what was not taken is not wanted."""
         if self._own is not None:
-            shutil.rmtree(self._own, ignore_errors=True)
+            self._own.release()
         self._own, self._nets, self._changes, self._bytes = None, {}, 0, 0
 
     def save(self) -> Saved:
@@ -181,21 +180,21 @@ class NetChanges:
         """Undo what has been done since."""
         self._nets = {relation: net.copy() for relation, net in saved.items()}
         pieces = {net.folder: net.pieces for net in self._nets.values()}
-        for file in self._own.glob("*/*") if self._own is not None else ():
+        for file in self._own.folder.glob("*/*") if self._own is not None else ():
             if int(file.stem) >= pieces.get(file.parent.name, 0):
                 file.unlink()
 
-    def _make_room(self, folder: Path) -> None:
+    def _make_room(self, scratch: Scratch) -> None:
         """Write down what is held, unless the changes so far came to much fewer rows."""
         held = sum(map(len, self._nets.values()))
         if 2 * held < self._changes:
             self._bytes = self._bytes * held // self._changes
             self._changes = held
             return
-        self._own = self._own or folder / uuid.uuid4().hex
+        self._own = self._own or scratch.lease(SPILLED)
         for net in self._nets.values():
             if max(FEW, len(self._nets)) * len(net) >= held:
-                self._spill(self._own, net)
+                self._spill(self._own.folder, net)
         self._changes, self._bytes = sum(map(len, self._nets.values())), 0
 
     def _spill(self, own: Path, net: NetChange) -> None:
@@ -218,10 +217,3 @@ def _write(file: Path, net: NetChange) -> None:
     with pq.ParquetWriter(file, arrow_schema(names, types)) as writer:
         while batch := list(islice(rows, BATCH)):
             writer.write_table(to_arrow(names, types, batch))
-
-
-def remove_files(changes: Changes, gone: Changes) -> None:
-    """Take away what a transaction's relations have in files."""
-    for relation in (*changes.values(), *gone.values()):
-        if isinstance(relation, Spilled):
-            relation.remove()

@@ -26,7 +26,7 @@ def reads_spilled(spark: SparkSession) -> Callable[[Relation, Mapping[str, str]]
 def in_spark(spark: SparkSession, spilled: Spilled, types: Mapping[str, str]) -> SparkRelation:
     """The rows as data in Spark; `types` are those of the attributes that they may be joined with."""
     schema = ", ".join(f"{name} {ddl}" for name, ddl in spilled.schema().items())
-    frame = spark.read.schema(schema).parquet(str(spilled.folder / spilled.name))
+    frame = spark.read.schema(schema).parquet(str(spilled.folder))
     names = [*(f"c{i}" for i in range(len(spilled.columns))), COUNT]
     if not spilled.key:
         return SparkRelation(frame.select(*names), spilled.attributes, types, net=spilled.pieces == 1)

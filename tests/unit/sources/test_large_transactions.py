@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from large import check_source, compare_memory
 
 from strobe.algebra.bag import Bag, Row, canonical
+from strobe.data.scratch import SPILLED, Scratch
 from strobe.data.spilled import Spilled
 from strobe.errors import UserError
 from strobe.messages import Position, Transaction
@@ -39,7 +40,7 @@ def test_pieces_come_to_the_same_as_rows_in_memory(
     tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[Row | None, Row | None]]
 ) -> None:
     """Whatever comes, goes and comes again, in one piece or in many."""
-    held, spilling = NetChanges(None), NetChanges(tmp_path_factory.mktemp("spilled"))
+    held, spilling = NetChanges(None), NetChanges(Scratch(tmp_path_factory.mktemp("spilled")))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(nets_module, "ROWS", 3)
         for old, new in changes:
@@ -57,7 +58,7 @@ def test_pieces_come_to_the_same_as_rows_in_memory(
 def test_many_changes_of_few_rows_stay_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What counts is what they come to; a table with few rows beside a large one stays in memory too."""
     monkeypatch.setattr(nets_module, "ROWS", 100)
-    nets = NetChanges(tmp_path)
+    nets = NetChanges(Scratch(tmp_path))
     for n in range(1000):
         nets.of("one", {"n": "int"}).change((n,) if n else None, (n + 1,))
         nets.grew(1)
@@ -75,7 +76,7 @@ def test_many_changes_of_few_rows_stay_in_memory(tmp_path: Path, monkeypatch: py
 def test_a_transaction_over_many_relations_is_written_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """None of them has a large share of the rows."""
     monkeypatch.setattr(nets_module, "ROWS", 1000)
-    nets = NetChanges(tmp_path)
+    nets = NetChanges(Scratch(tmp_path))
     for number in range(20_000):
         nets.of(f"r{number % 30}", {"id": "int"}).change(None, (number,))
         nets.grew(8)
@@ -88,7 +89,7 @@ def test_a_transaction_over_many_relations_is_written_too(tmp_path: Path, monkey
 def test_long_values_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A few rows may be as large as many."""
     monkeypatch.setattr(nets_module, "BYTES", 1000)
-    nets = NetChanges(tmp_path)
+    nets = NetChanges(Scratch(tmp_path))
     for n in range(5):
         nets.of("t", {"text": "string"}).change(None, (str(n) * 500,))
         nets.grew(500)
@@ -99,7 +100,7 @@ def test_without_room_it_is_tried_again(tmp_path: Path, monkeypatch: pytest.Monk
     """A disk that is full is told, with what to do; nothing is reported."""
     monkeypatch.setattr(nets_module, "ROWS", 1)
     (tmp_path / "file").write_text("in the way")
-    nets = NetChanges(tmp_path / "file")
+    nets = NetChanges(Scratch(tmp_path / "file"))
     with pytest.raises(UserError, match="could not be written") as told:
         for n in range(3):
             nets.of("t", {"n": "int"}).change(None, (n,))
@@ -133,9 +134,10 @@ def test_sqlite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_files_go_when_nothing_can_need_them_any_more(tmp_path: Path) -> None:
     """Not with the commit of their transaction, since what arrived before it may read them too; but after that."""
-    (tmp_path / "one").mkdir()
+    lease = Scratch(tmp_path).lease(SPILLED)
+    lease.folder.mkdir(parents=True)
     at = [Position(str(n), (n,)) for n in range(10)]
-    rows = Spilled(tmp_path / "one", "0", 1, {"n": "int"})
+    rows = Spilled(lease, "0", 1, {"n": "int"})
     flight = InFlight()
     flight.arrive(Transaction("a", at[2], {"t": rows}))
     flight.arrive(Transaction("a", at[3], {"t": Bag.of(("n",), [(1,), (2,)])}))
@@ -143,12 +145,12 @@ def test_files_go_when_nothing_can_need_them_any_more(tmp_path: Path) -> None:
     flight.committed(lambda source: at[1])
     flight.arrive(Transaction("a", at[4]))
     flight.committed(lambda source: at[2])
-    assert (tmp_path / "one").exists()
+    assert lease.folder.exists()
     flight.arrive(Transaction("a", at[9]))
     flight.committed(lambda source: at[4])
-    assert (tmp_path / "one").exists()
+    assert lease.folder.exists()
     flight.committed(lambda source: at[5])
-    assert not (tmp_path / "one").exists()
+    assert not lease.folder.exists()
 
 
 @pytest.mark.slow

@@ -18,10 +18,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from strobe.algebra.schema import RelationSchema
+from strobe.data.spilled import release
 from strobe.errors import SourceUnavailable, StrobeError, UserError
 from strobe.messages import Position, Transaction
 from strobe.sources.base import Finding, Kept, Reader, Source, SourceContext
-from strobe.sources.net_changes import remove_files
 from strobe.sources.postgres.catalog import PgTable, read_tables, read_types, usable_table
 from strobe.sources.postgres.connection import STARTED, Connection, ConnectionSettings, Pool, object_name, rows
 from strobe.sources.postgres.definition_watch import DefinitionWatch, unpublished
@@ -207,7 +207,7 @@ class PostgresSource(Source):
                 if transaction is None:
                     continue
                 if transaction.xid is not None and not visible.wait(transaction.xid, stopped):
-                    remove_files(transaction.changes, transaction.gone)
+                    release(transaction)
                     return
                 yield transaction
                 reported = transaction.position.order[0]

@@ -16,16 +16,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
-from pathlib import Path
 
 import psycopg
 from psycopg.pq import ExecStatus
 
 from strobe.algebra.bag import Bag
+from strobe.data.scratch import Scratch
+from strobe.data.spilled import release
 from strobe.errors import SourceUnavailable
 from strobe.messages import Position, Transaction
 from strobe.retry import PG_VISIBLE, Retry
-from strobe.sources.net_changes import ROWS, remove_files
+from strobe.sources.net_changes import ROWS
 from strobe.sources.postgres import pgoutput
 from strobe.sources.postgres.connection import STARTED, Connection, ConnectionSettings, Pool, identifier, rows
 from strobe.sources.postgres.pgoutput import lsn_text, widen
@@ -80,7 +81,7 @@ class Arrivals:
                 self._rows += rows
                 self._changed.notify_all()
                 return True
-        remove_files(transaction.changes, transaction.gone)
+        release(transaction)
         return True
 
     def _has_room(self, rows: int) -> bool:
@@ -112,7 +113,7 @@ class Arrivals:
             left, self._waiting = self._waiting, deque()
             self._changed.notify_all()
         for transaction in left:
-            remove_files(transaction.changes, transaction.gone)
+            release(transaction)
 
 
 def _rows_held(transaction: Transaction) -> int:
@@ -134,7 +135,7 @@ class Stream(threading.Thread):
         slots: Slots,
         check: Callable[[str, str], None],
         guard: Callable[[], None],
-        spill: Path | None = None,
+        spill: Scratch | None = None,
     ) -> None:
         """`watched`, `types` and `widen` are as in `TransactionBuilder`; `durable` is where the log that is still
         needed begins; `guard` is called often, and may raise; large transactions go into files in `spill`.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from strobe.algebra.bag import Row
 from strobe.data.arrow import canonical_ddl
+from strobe.data.scratch import Scratch
 from strobe.errors import BrokenInvariant, LostGuarantee, RelationLost, Unfit
 from strobe.messages import GlobalTransaction, Transaction
 from strobe.sources.global_transactions import global_transaction
@@ -50,7 +50,7 @@ class TransactionBuilder:
         watched: Mapping[int, Watched],
         types: Callable[[set[tuple[int, int]]], Mapping[tuple[int, int], PgType]],
         widen: Callable[[int], int],
-        spill: Path | None = None,
+        spill: Scratch | None = None,
     ) -> None:
         """`watched` is by the tables' ids; `types` knows the types of columns; `widen` makes a whole transaction id of
         its lower 32 bits, which is what the log has."""

@@ -11,13 +11,14 @@ import sqlite3
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
 
 from strobe.algebra.relation import Relation
+from strobe.data.scratch import Scratch
+from strobe.data.spilled import release
 from strobe.errors import SourceUnavailable
 from strobe.messages import Position, Transaction
-from strobe.sources.net_changes import NetChanges, remove_files
+from strobe.sources.net_changes import NetChanges
 from strobe.sources.sqlite.catalog import read_table
 from strobe.sources.sqlite.connection import Place
 from strobe.sources.sqlite.gate import Gate
@@ -39,7 +40,7 @@ class Stream:
         stops: Sequence[Position],
         stopped: Callable[[], bool],
         focus: Mapping[str, Collection[str]] | None,
-        spill: Path | None,
+        spill: Scratch | None,
     ) -> None:
         """Columns outside `focus` are not decoded; large transactions go into files in `spill`."""
         self._place, self._gate, self._stops, self._stopped = place, gate, stops, stopped
@@ -64,7 +65,7 @@ class Stream:
                             yield transaction
                     finally:
                         for transaction in groups:  # nobody took it: it will be read again
-                            remove_files(transaction.changes, transaction.gone)
+                            release(transaction)
 
     def _file(self) -> tuple[int, int]:
         """The file under the path: a database that was put in another's place is another file."""
@@ -104,7 +105,7 @@ class Stream:
                 start = through
         except BaseException:
             for group in groups:
-                remove_files(group.changes, group.gone)
+                release(group)
             raise
         return groups
 
@@ -135,7 +136,7 @@ class Group:
         connection: sqlite3.Connection,
         state: Prepared,
         focus: Mapping[str, Collection[str]] | None,
-        spill: Path | None,
+        spill: Scratch | None,
     ) -> None:
         self._place = place
         self._connection = connection
