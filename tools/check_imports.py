@@ -38,7 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sources.base": _BASICS | {"data"},
     "spark": _BASICS | {"data", "sources.base"},
     "sources.lookups": _BASICS | {"sources.base"},
-    "sources.net_changes": _BASICS | {"data"},
+    "sources.net_changes": _BASICS | {"data", "sources.base"},
     "sources.global_transactions": _BASICS,
     "sources.postgres": _OF_A_KIND,
     "sources.mariadb": _OF_A_KIND,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -19,16 +20,23 @@ from strobe.messages import CommitHeader, Transaction
 from strobe.pipeline.backpressure import Limits
 from strobe.pipeline.pipeline import Pipeline
 from strobe.pipeline.run_end import Failure, RunEnd
-from strobe.sources import net_changes as nets_module
+from strobe.planning.topology import Topology
+
+
+def spill_at_once(topology: Topology) -> None:
+    """Hardly any row of a transaction is held in memory."""
+    for source in topology.sources.values():
+        assert source.spill
+        source.spill = replace(source.spill, rows=2)
 
 
 @pytest.mark.parametrize("level", ["strong", "complete"])
-def test_every_commit_is_a_state_of_the_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: str) -> None:
+def test_every_commit_is_a_state_of_the_sources(tmp_path: Path, level: str) -> None:
     """Nearly everything in files and hardly any row allowed in memory, under concurrent writers: all is right, nothing
     stands still, and no file is left."""
-    monkeypatch.setattr(nets_module, "ROWS", 2)
     topology = opened(tmp_path, PROJECT.replace("consistency: complete", f"consistency: {level}"))
     folder = topology.project.warehouse / "staging" / SPILLED
+    spill_at_once(topology)
     seen: list[Any] = []
 
     def enough(warehouse: MemoryWarehouse) -> bool:
@@ -49,10 +57,10 @@ def test_every_commit_is_a_state_of_the_sources(tmp_path: Path, monkeypatch: pyt
     compare(topology, warehouse, past, states)
 
 
-def test_a_run_that_ends_in_the_middle_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_ends_in_the_middle_leaves_no_file(tmp_path: Path) -> None:
     """A transaction that has come in and is not committed is read again by the next run: its files are not kept."""
-    monkeypatch.setattr(nets_module, "ROWS", 2)
     topology = opened(tmp_path, PROJECT)
+    spill_at_once(topology)
     folder = topology.project.warehouse / "staging" / SPILLED
     start = {name: contents(topology, name)[0] for name in topology.sources}
     positions = {name: {s: start[s] for s in planned.view.sources} for name, planned in topology.views.items()}

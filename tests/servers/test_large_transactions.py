@@ -15,17 +15,17 @@ from strobe.sources.base import Source
 
 
 @pytest.mark.parametrize("identity", ["FULL", "DEFAULT"])
-def test_postgres(db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, identity: str) -> None:
+def test_postgres(db: Database, tmp_path: Path, identity: str) -> None:
     db.make(
         "CREATE TABLE orders (id bigint PRIMARY KEY, customer bigint, note text);"
         f"ALTER TABLE orders REPLICA IDENTITY {identity};"
         "INSERT INTO orders SELECT n, n % 10, 'n' || n FROM generate_series(1, 3000) n",
         "orders",
     )
-    check_source(db.open, read, db.run, tmp_path, monkeypatch)
+    check_source(db.open, read, db.run, tmp_path)
 
 
-def test_mariadb(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mariadb(shop: Shop, tmp_path: Path) -> None:
     """With a savepoint, which the server logs since a table without transactions takes part."""
     shop.run(
         "CREATE TABLE orders (id BIGINT PRIMARY KEY, customer BIGINT, note VARCHAR(40))",
@@ -43,7 +43,7 @@ def test_mariadb(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         source.focus({"orders": ("id", "customer", "note")})
         return read_mariadb(source, after)  # type: ignore[arg-type]
 
-    check_source(shop.source, reading, write, tmp_path, monkeypatch)
+    check_source(shop.source, reading, write, tmp_path)
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from strobe.algebra.bag import NAN, Bag
 from strobe.algebra.relation import Relation
 from strobe.data.scratch import Scratch
 from strobe.data.spilled import Spilled
-from strobe.sources import net_changes as nets_module
+from strobe.sources.base import Spill
 from strobe.sources.net_changes import NetChanges
 from strobe.spark.spilled import in_spark
 
@@ -45,13 +45,10 @@ POOLS: tuple[list[Any], ...] = (
 )
 
 
-def test_spark_reads_pieces_as_the_driver_does(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_spark_reads_pieces_as_the_driver_does(spark: SparkSession, tmp_path: Path) -> None:
     """Rows that come, go and come again in different pieces, of every kind of value, with and without old row images;
     and what is computed from them, together with rows in memory."""
-    monkeypatch.setattr(nets_module, "ROWS", 40)
-    rng, nets = random.Random(5), NetChanges(Scratch(tmp_path))
+    rng, nets = random.Random(5), NetChanges(Spill(Scratch(tmp_path), rows=40))
     key = ("id", "x")
 
     def row() -> tuple[Any, ...] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sqlite3
 import threading
+from functools import partial
 from pathlib import Path
 
 import psycopg
@@ -20,8 +21,9 @@ from strobe.data.spilled import Spilled
 from strobe.demo.history import Archive
 from strobe.demo.oracle import check_every_state
 from strobe.messages import Message, Transaction
+from strobe.planning import source_set
 from strobe.planning.topology import assemble
-from strobe.sources import net_changes
+from strobe.sources.base import Spill
 
 pytestmark = [pytest.mark.spark, pytest.mark.live, pytest.mark.slow]
 
@@ -139,7 +141,7 @@ def test_every_committed_state_is_one_of_the_sources(
 ) -> None:
     """With and without old row images, by sweeping and by key-deletes, in PostgreSQL and SQLite, under concurrent
     writers; and no file is left, neither of these transactions nor of an earlier run."""
-    monkeypatch.setattr(net_changes, "ROWS", 40)
+    monkeypatch.setattr(source_set, "Spill", partial(Spill, rows=40))
     views = {name: sql for name, sql in VIEWS.items() if level == "strong" or name != "paid"}
     shop = LargeShop(postgres, tmp_path, spark, monkeypatch, views, level)
     leftover = shop.warehouse / "staging" / SPILLED / "leftover"

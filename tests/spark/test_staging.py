@@ -116,7 +116,7 @@ def query(on: tuple[str, ...], keys: Any) -> Query:
 
 
 def test_a_snapshot_is_read_whole_with_what_it_had_seen(spark: SparkSession, depot: Path, tmp_path: Path) -> None:
-    """Names, types and values of every relation arrive as they are, progress is told, and releasing it leaves nothing."""
+    """Names, types and values of every relation arrive as they are, progress is told; released, it leaves nothing."""
     from strobe.data.arrow import from_arrow
     from strobe.spark.staging import snapshot
 

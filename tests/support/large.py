@@ -11,14 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from strobe.data.scratch import SPILLED, Scratch
 from strobe.data.spilled import Spilled
 from strobe.engine.recording import decode, encode
 from strobe.messages import Position, Transaction
-from strobe.sources import net_changes as nets_module
-from strobe.sources.base import Source
+from strobe.sources.base import Source, Spill
 
 STATEMENTS = [
     "UPDATE orders SET note = 'x' || id WHERE id % 3 = 0",
@@ -40,7 +37,6 @@ def check_source(
     reading: Callable[[Source, Position], list[Transaction]],
     write: Callable[..., None],
     folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A transaction reads the same through files as in memory, and can be recorded; files of one that nobody takes are
     removed."""
@@ -48,8 +44,7 @@ def check_source(
     start = source.now()
     write(*STATEMENTS)
     (plain,) = reading(source, start)
-    source.spill = Scratch(folder)
-    monkeypatch.setattr(nets_module, "ROWS", 500)
+    source.spill = Spill(Scratch(folder), rows=500)
     (found,) = reading(source, start)
     assert spilled(found) and not spilled(plain)
     for name in ("changes", "gone"):
@@ -78,6 +73,7 @@ from pathlib import Path
 from pyarrow.parquet import read_metadata
 from strobe.data.scratch import Scratch
 from strobe.config.model import MariadbSource as Mariadb
+from strobe.sources.base import Spill
 from strobe.sources.mariadb.source import MariadbSource
 from strobe.sources.postgres.source import PostgresSource
 from strobe.sources.postgres.connection import ConnectionSettings, object_name
@@ -90,7 +86,7 @@ elif kind == "mariadb":
     source = MariadbSource("shop", Mariadb(type="mariadb", dsn=where))
 else:
     source = PostgresSource(ConnectionSettings("shop", where, "public", object_name("test", "shop"), 3, 60.0))
-source.spill = Scratch(Path(folder))
+source.spill = Spill(Scratch(Path(folder)))
 end = source.position(through)
 for transaction in source.transactions(source.position(after), [], lambda: False):
     changed = transaction.changes

@@ -214,7 +214,11 @@ class Painting:
             where[rel.source] = max(where.get(rel.source, rel.position), rel.position, key=lambda p: p.order)
             if not any(view in self._unguaranteed - {actions.view} for view in rel.views):
                 del self._passed[number]
-        return WarehouseTransaction((), (actions,), dict(self._positions), {}, {actions.view: dict(where)})
+        return WarehouseTransaction((), (actions,), dict(self._positions), {}, self._all_ahead())
+
+    def _all_ahead(self) -> dict[str, dict[str, Position]]:
+        """Of every view that reflects more than all do: a commit says it of those too that it does not change."""
+        return {view: dict(where) for view, where in self._ahead.items()}
 
     def _apply(self) -> list[WarehouseTransaction]:
         applied: list[WarehouseTransaction] = []
@@ -270,9 +274,10 @@ class Painting:
         for view in views if self._by_view else ():
             self._look_ahead(view)
         actions = sorted((entry for row in taken for entry in row.actions), key=lambda entry: entry[0])
-        ahead = {view: dict(where) for view, where in self._ahead.items()}
         in_order = tuple(action for _, action in actions)
-        return WarehouseTransaction(tuple(closure), in_order, dict(self._positions), dict(self._as_of), ahead)
+        return WarehouseTransaction(
+            tuple(closure), in_order, dict(self._positions), dict(self._as_of), self._all_ahead()
+        )
 
     def _move(self, source: str) -> None:
         """The warehouse reflects a source up to the first row that has not been applied."""

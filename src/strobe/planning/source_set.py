@@ -13,7 +13,7 @@ from typing import NoReturn
 from strobe.config.model import Project
 from strobe.data.scratch import Scratch
 from strobe.errors import UserError
-from strobe.sources.base import Source, SparkStarter
+from strobe.sources.base import Source, SparkStarter, Spill
 from strobe.sources.registry import open_source
 
 
@@ -42,7 +42,8 @@ class SourceSet(Mapping[str, Source]):
             for name, config in project.sources.items():
                 sources[name] = source = open_source(name, config, project.warehouse, spark, project.name)
                 opened.callback(source.close)
-                source.spill = scratch if project.evaluate != "driver" else None
+                if project.evaluate != "driver":
+                    source.spill = Spill(scratch)
             opened.pop_all()
         return cls(sources, scratch)
 

@@ -106,6 +106,18 @@ SparkStarter = Callable[[], Any]
 
 
 @dataclass(frozen=True)
+class Spill:
+    """Where the rows of a transaction go that is too large for memory: into files that belong to whoever gets the
+    transaction."""
+
+    scratch: Scratch
+    rows: int = 100_000
+    """That are held in memory."""
+    bytes: int = 64 * 2**20
+    """That they may have had in the log."""
+
+
+@dataclass(frozen=True)
 class SourceContext:
     """What a source may need of its project, besides its own configuration."""
 
@@ -120,9 +132,8 @@ class Source(ABC):
     """One database. All methods may raise `SourceUnavailable` (try again) or `UserError` (mend something first)."""
 
     name: str
-    spill: Scratch | None = None
-    """Where the rows of large transactions may go, in files that belong to whoever gets the transaction; None if they
-    are to be held in memory."""
+    spill: Spill | None = None
+    """Where the rows of large transactions go; None if they are to be held in memory."""
 
     @classmethod
     @abstractmethod

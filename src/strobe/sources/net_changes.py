@@ -22,11 +22,8 @@ from strobe.data.arrow import arrow_schema, to_arrow
 from strobe.data.scratch import SPILLED, Lease, Scratch
 from strobe.data.spilled import Spilled, file_columns
 from strobe.errors import UserError
+from strobe.sources.base import Spill
 
-ROWS = 100_000
-"""Rows of a transaction that are held in memory."""
-BYTES = 64 * 2**20
-"""And how many bytes they may have had in the log."""
 BATCH = 20_000
 """Rows that are written at a time."""
 FEW = 10
@@ -124,9 +121,9 @@ class KeyedNetChange(NetChange):
 class NetChanges:
     """All relations of one transaction after another."""
 
-    def __init__(self, scratch: Scratch | None = None) -> None:
+    def __init__(self, spill: Spill | None = None) -> None:
         """Pieces go into files there; without it everything is held in memory."""
-        self.scratch = scratch
+        self.spill = spill
         self._own: Lease | None = None
         self._nets: dict[str, NetChange] = {}
         self._changes = self._bytes = 0
@@ -143,8 +140,9 @@ class NetChanges:
         """Another change has been made to one of them, which had so many bytes in the log."""
         self._changes += 1
         self._bytes += size
-        if self.scratch is not None and (self._changes > ROWS or self._bytes > BYTES):
-            self._make_room(self.scratch)
+        limits = self.spill
+        if limits is not None and (self._changes > limits.rows or self._bytes > limits.bytes):
+            self._make_room(limits.scratch)
 
     def take(self) -> tuple[dict[str, Relation], dict[str, Relation]]:
         """The transaction has ended: its changes, and the keys that went. Files now belong to whoever takes them."""

@@ -269,3 +269,12 @@ def test_the_printed_algorithm_tears_an_update_and_ours_does_not(messages: tuple
         printed.receive(message)
     assert printed.applied != []
     assert applied(ours, *messages) == [[]] * len(messages)
+
+
+def test_what_passes_through_takes_no_view_back() -> None:
+    """With the order of views one may be ahead; a view without a guarantee that moves must not make it forget that."""
+    merge = Painting({"s": Position("0", (0,))}, order="views", unguaranteed=["free"])
+    steps = applied(merge, rel(1, "slow"), rel(2, "quick"), rel(3, "free"), actions("quick", 2))
+    assert steps == [[], [], [(3,)], [(2,)]]
+    (passed,) = merge.receive(actions("free", 3))
+    assert {view: where["s"].text for view, where in passed.ahead.items()} == {"quick": "3", "free": "3"}

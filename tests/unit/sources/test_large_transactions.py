@@ -18,8 +18,7 @@ from strobe.data.spilled import Spilled
 from strobe.errors import UserError
 from strobe.messages import Position, Transaction
 from strobe.pipeline.in_flight import InFlight
-from strobe.sources import net_changes as nets_module
-from strobe.sources.base import Source
+from strobe.sources.base import Source, Spill
 from strobe.sources.net_changes import NetChanges
 from strobe.sources.sqlite.source import SqliteSource
 
@@ -40,14 +39,12 @@ def test_pieces_come_to_the_same_as_rows_in_memory(
     tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[Row | None, Row | None]]
 ) -> None:
     """Whatever comes, goes and comes again, in one piece or in many."""
-    held, spilling = NetChanges(None), NetChanges(Scratch(tmp_path_factory.mktemp("spilled")))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(nets_module, "ROWS", 3)
-        for old, new in changes:
-            for nets in (held, spilling):
-                nets.of("signed", COLUMNS).change(old, new)
-                nets.of("keyed", COLUMNS, ("id",)).change(old and old[:1], new)
-                nets.grew(0)
+    held, spilling = NetChanges(), NetChanges(Spill(Scratch(tmp_path_factory.mktemp("spilled")), rows=3))
+    for old, new in changes:
+        for nets in (held, spilling):
+            nets.of("signed", COLUMNS).change(old, new)
+            nets.of("keyed", COLUMNS, ("id",)).change(old and old[:1], new)
+            nets.grew(0)
     (expected, gone), (found, found_gone) = held.take(), spilling.take()
     for wanted, got in ((expected, found), (gone, found_gone)):
         assert {name: rows.collect() for name, rows in wanted.items()} == {
@@ -55,10 +52,9 @@ def test_pieces_come_to_the_same_as_rows_in_memory(
         }
 
 
-def test_many_changes_of_few_rows_stay_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_changes_of_few_rows_stay_in_memory(tmp_path: Path) -> None:
     """What counts is what they come to; a table with few rows beside a large one stays in memory too."""
-    monkeypatch.setattr(nets_module, "ROWS", 100)
-    nets = NetChanges(Scratch(tmp_path))
+    nets = NetChanges(Spill(Scratch(tmp_path), rows=100))
     for n in range(1000):
         nets.of("one", {"n": "int"}).change((n,) if n else None, (n + 1,))
         nets.grew(1)
@@ -73,10 +69,9 @@ def test_many_changes_of_few_rows_stay_in_memory(tmp_path: Path, monkeypatch: py
     assert isinstance(changes["large"], Spilled) and isinstance(changes["small"], Bag)
 
 
-def test_a_transaction_over_many_relations_is_written_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_transaction_over_many_relations_is_written_too(tmp_path: Path) -> None:
     """None of them has a large share of the rows."""
-    monkeypatch.setattr(nets_module, "ROWS", 1000)
-    nets = NetChanges(Scratch(tmp_path))
+    nets = NetChanges(Spill(Scratch(tmp_path), rows=1000))
     for number in range(20_000):
         nets.of(f"r{number % 30}", {"id": "int"}).change(None, (number,))
         nets.grew(8)
@@ -86,21 +81,19 @@ def test_a_transaction_over_many_relations_is_written_too(tmp_path: Path, monkey
     assert sum(len(change.collect()) for change in changes.values()) == 20_000
 
 
-def test_long_values_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_values_count(tmp_path: Path) -> None:
     """A few rows may be as large as many."""
-    monkeypatch.setattr(nets_module, "BYTES", 1000)
-    nets = NetChanges(Scratch(tmp_path))
+    nets = NetChanges(Spill(Scratch(tmp_path), bytes=1000))
     for n in range(5):
         nets.of("t", {"text": "string"}).change(None, (str(n) * 500,))
         nets.grew(500)
     assert isinstance(nets.take()[0]["t"], Spilled)
 
 
-def test_without_room_it_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_room_it_is_tried_again(tmp_path: Path) -> None:
     """A disk that is full is told, with what to do; nothing is reported."""
-    monkeypatch.setattr(nets_module, "ROWS", 1)
     (tmp_path / "file").write_text("in the way")
-    nets = NetChanges(Scratch(tmp_path / "file"))
+    nets = NetChanges(Spill(Scratch(tmp_path / "file"), rows=1))
     with pytest.raises(UserError, match="could not be written") as told:
         for n in range(3):
             nets.of("t", {"n": "int"}).change(None, (n,))
@@ -114,7 +107,7 @@ def read_sqlite(source: Source, after: Position) -> list[Transaction]:
     raise AssertionError("nothing came")
 
 
-def test_sqlite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sqlite(tmp_path: Path) -> None:
     path, folder = tmp_path / "shop.db", tmp_path / "spilled"
     folder.mkdir()
     connection = sqlite3.connect(path)
@@ -128,7 +121,7 @@ def test_sqlite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             for statement in statements:
                 connection.execute(statement)
 
-    check_source(lambda: SqliteSource("shop", path), read_sqlite, write, folder, monkeypatch)
+    check_source(lambda: SqliteSource("shop", path), read_sqlite, write, folder)
     connection.close()
 
 

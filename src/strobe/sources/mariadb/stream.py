@@ -15,9 +15,9 @@ from typing import Any
 import pymysql
 
 from strobe.algebra.bag import Row
-from strobe.data.scratch import Scratch
 from strobe.errors import LostGuarantee, SourceUnavailable, StrobeError, Unfit
 from strobe.messages import Position, Transaction
+from strobe.sources.base import Spill
 from strobe.sources.global_transactions import global_transaction
 from strobe.sources.mariadb.binlog import protocol as binlog
 from strobe.sources.mariadb.binlog import xa
@@ -49,7 +49,7 @@ class Stream:
         watched: Watched,
         stops: Sequence[Position],
         stopped: Callable[[], bool],
-        spill: Scratch | None = None,
+        spill: Spill | None = None,
         names: Names | None = None,
     ) -> None:
         """Large transactions go into files in `spill`; `names` says where global ones are named."""
@@ -342,7 +342,7 @@ class Stream:
                 self._images(event, table, self._names.plan(self._place, table_map, self._charsets))
             )
         if self._watched.get(table):
-            group.counts.scratch = self._spill
+            group.counts.spill = self._spill
             types = {name: kind.type for name, kind in self._watched[table].items()}
             for sign, row, size in self._images(event, table, self._plan(table_map)):
                 group.add(table, types, row, sign, size)

@@ -41,6 +41,8 @@ class Timing:
 class Limits:
     transactions: int = 200
     """Read from the log and not taken yet; while there are as many, the server keeps the rest."""
+    rows: int = 100_000
+    """Of theirs, in memory."""
     keys: int = 5_000
     """In one statement."""
     fetched: int = 5_000

@@ -21,12 +21,11 @@ import psycopg
 from psycopg.pq import ExecStatus
 
 from strobe.algebra.bag import Bag
-from strobe.data.scratch import Scratch
 from strobe.data.spilled import release
 from strobe.errors import SourceUnavailable
 from strobe.messages import Position, Transaction
 from strobe.retry import PG_VISIBLE, Retry
-from strobe.sources.net_changes import ROWS
+from strobe.sources.base import Spill
 from strobe.sources.postgres import pgoutput
 from strobe.sources.postgres.connection import STARTED, Connection, ConnectionSettings, Pool, identifier, rows
 from strobe.sources.postgres.pgoutput import lsn_text, widen
@@ -135,7 +134,7 @@ class Stream(threading.Thread):
         slots: Slots,
         check: Callable[[str, str], None],
         guard: Callable[[], None],
-        spill: Scratch | None = None,
+        spill: Spill | None = None,
     ) -> None:
         """`watched`, `types` and `widen` are as in `TransactionBuilder`; `durable` is where the log that is still
         needed begins; `guard` is called often, and may raise; large transactions go into files in `spill`.
@@ -153,7 +152,7 @@ class Stream(threading.Thread):
         self._slots = slots
         self._guard = guard
         self._own = False
-        self._arrivals = Arrivals(settings.limits.transactions, ROWS)
+        self._arrivals = Arrivals(settings.limits.transactions, settings.limits.rows)
         self._ending = threading.Event()
         self._wake, self._waker = socket.socketpair()
         """Ends a wait for the server."""

@@ -9,9 +9,9 @@ from typing import Any
 
 from strobe.algebra.bag import Row
 from strobe.data.arrow import canonical_ddl
-from strobe.data.scratch import Scratch
 from strobe.errors import BrokenInvariant, LostGuarantee, RelationLost, Unfit
 from strobe.messages import GlobalTransaction, Transaction
+from strobe.sources.base import Spill
 from strobe.sources.global_transactions import global_transaction
 from strobe.sources.net_changes import NetChange, NetChanges
 from strobe.sources.postgres import pgoutput
@@ -50,7 +50,7 @@ class TransactionBuilder:
         watched: Mapping[int, Watched],
         types: Callable[[set[tuple[int, int]]], Mapping[tuple[int, int], PgType]],
         widen: Callable[[int], int],
-        spill: Scratch | None = None,
+        spill: Spill | None = None,
     ) -> None:
         """`watched` is by the tables' ids; `types` knows the types of columns; `widen` makes a whole transaction id of
         its lower 32 bits, which is what the log has."""

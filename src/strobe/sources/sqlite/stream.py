@@ -14,10 +14,10 @@ from datetime import datetime, timezone
 from typing import Any
 
 from strobe.algebra.relation import Relation
-from strobe.data.scratch import Scratch
 from strobe.data.spilled import release
 from strobe.errors import SourceUnavailable
 from strobe.messages import Position, Transaction
+from strobe.sources.base import Spill
 from strobe.sources.net_changes import NetChanges
 from strobe.sources.sqlite.catalog import read_table
 from strobe.sources.sqlite.connection import Place
@@ -40,7 +40,7 @@ class Stream:
         stops: Sequence[Position],
         stopped: Callable[[], bool],
         focus: Mapping[str, Collection[str]] | None,
-        spill: Scratch | None,
+        spill: Spill | None,
     ) -> None:
         """Columns outside `focus` are not decoded; large transactions go into files in `spill`."""
         self._place, self._gate, self._stops, self._stopped = place, gate, stops, stopped
@@ -136,7 +136,7 @@ class Group:
         connection: sqlite3.Connection,
         state: Prepared,
         focus: Mapping[str, Collection[str]] | None,
-        spill: Scratch | None,
+        spill: Spill | None,
     ) -> None:
         self._place = place
         self._connection = connection
