@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import mariadb_shop
+import postgres_database
 import postgres_server
 import pytest
 from faults import World
 from mariadb_server import Server, running
 from mariadb_shop import Shop
-from postgres_database import Database, use_timing
+from postgres_database import Database
 from postgres_server import PostgresServer
 
-import strobe.sources.mariadb.binlog.protocol as binlog_module
-import strobe.sources.mariadb.connection as mariadb_place
-from strobe.sources.postgres.limits import Timing
+from strobe.sources.mariadb import limits as mariadb_limits
+from strobe.sources.postgres import limits as postgres_limits
 
 
 @pytest.fixture
@@ -67,8 +68,7 @@ def world(
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A silent server is given up after a moment instead of half a minute."""
-    use_timing(monkeypatch, Timing(connect=2, answer=0.2, silence=1.5, feedback=0.5))
-    monkeypatch.setattr(mariadb_place, "CONNECT_SECONDS", 2)
-    monkeypatch.setattr(mariadb_place, "SILENCE_SECONDS", 0.2)
-    monkeypatch.setattr(binlog_module, "SILENCE_SECONDS", 1.5)
-    monkeypatch.setattr(binlog_module, "HEARTBEAT_SECONDS", 0.5)
+    postgres_timing = postgres_limits.Timing(connect=2, answer=0.2, silence=1.5, feedback=0.5)
+    postgres_database.use_timing(monkeypatch, postgres_timing)
+    mariadb_timing = mariadb_limits.Timing(connect=2, answer=0.2, silence=1.5, heartbeat=0.5)
+    mariadb_shop.use_timing(monkeypatch, mariadb_timing)

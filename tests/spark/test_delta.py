@@ -12,7 +12,7 @@ from strobe.algebra.bag import Bag
 from strobe.config import model as config_model
 from strobe.data.arrow import from_arrow
 from strobe.messages import Lookup, Query, Transaction
-from strobe.sources.delta import stream
+from strobe.sources.delta.limits import Limits
 from strobe.sources.delta.source import DeltaSource
 from strobe.sources.lookups import answer_on_driver
 from strobe.spark.relation import SparkRelation
@@ -51,13 +51,14 @@ def table(spark: SparkSession, tmp_path: Path) -> str:
     return str(path)
 
 
-def open_source(spark: SparkSession, path: str) -> DeltaSource:
-    return DeltaSource("depot", config_model.DeltaSource(type="delta", path=path, relation="stock"), lambda: spark)
+def open_source(spark: SparkSession, path: str, limits: Limits | None = None) -> DeltaSource:
+    config = config_model.DeltaSource(type="delta", path=path, relation="stock")
+    return DeltaSource("depot", config, lambda: spark, limits=limits)
 
 
 def read(source: DeltaSource) -> list[Transaction]:
     end, found = source.now(), list[Transaction]()
-    start = source._log.position(0)
+    start = source.log.position(0)
     for transaction in source.transactions(start, [], lambda: bool(found) and end <= found[-1].position):
         found.append(transaction)
     return found
@@ -94,7 +95,7 @@ def test_the_stream_is_sparks_own_change_data(spark: SparkSession, table: str) -
         assert change == feeds[number - 1], f"version {number}"
         assert state == version(spark, table, number), f"version {number}"
     assert number == len(STATEMENTS)
-    log = source._log
+    log = source.log
     position = log.position(0)
     while commit := log.after(position):
         read_of_change_data += any(file.sign == 0 for file in commit.files)
@@ -149,16 +150,13 @@ def test_arrays_as_spark_writes_them(spark: SparkSession, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_a_change_of_many_rows_is_read_by_spark(
-    spark: SparkSession, table: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_change_of_many_rows_is_read_by_spark(spark: SparkSession, table: str) -> None:
     """It stays there, equal to what the driver reads; but of an overwrite with nearly the same rows little is left."""
     name = f"delta.`{table}`"
     spark.sql(f"INSERT INTO {name} (id, amount, x) SELECT id, id / 7, id / 3 FROM range(3000)")
     spark.sql(f"INSERT OVERWRITE {name} SELECT id, NULL, NULL, id / 7, id / 3, NULL, NULL FROM range(1, 3001)")
     expected = read(open_source(spark, table))
-    monkeypatch.setattr(stream, "DRIVER_ROWS", 1000)
-    many, few = read(open_source(spark, table))
+    many, few = read(open_source(spark, table, Limits(driver_rows=1000)))
     change = many.changes["stock"]
     assert isinstance(change, SparkRelation)
     assert change.collect() == expected[0].changes["stock"]

@@ -18,6 +18,7 @@ import pytest
 from strobe.algebra.bag import Bag, Row
 from strobe.errors import LostGuarantee, UserError
 from strobe.messages import Lookup, Position, Query, Transaction
+from strobe.sources.files.limits import Timing
 from strobe.sources.files.source import FilesSource
 from strobe.sources.lookups import answer_on_driver
 
@@ -51,9 +52,13 @@ class Drops:
         os.utime(path, (1_700_000_000 + self.ticks, 1_700_000_000 + self.ticks))
         return path
 
-    def source(self, pattern: str = "products.csv", settle: float = 0.0, **config: Any) -> FilesSource:
+    def source(
+        self, pattern: str = "products.csv", settle: float = 0.0, grace: float = 3600.0, **config: Any
+    ) -> FilesSource:
         configuration = Config(str(self.folder / pattern), **config)
-        return FilesSource("catalog", configuration, self.folder / "warehouse", lambda: self.spark, settle)
+        return FilesSource(
+            "catalog", configuration, self.folder / "warehouse", lambda: self.spark, Timing(settle=settle, grace=grace)
+        )
 
 
 @pytest.fixture
@@ -275,7 +280,7 @@ def test_positions_belong_to_one_log(drops: Drops) -> None:
         source.position("7")
 
 
-def test_old_versions_go_and_needed_ones_stay(drops: Drops, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_versions_go_and_needed_ones_stay(drops: Drops) -> None:
     """What was discarded is removed, but not at once; from the oldest needed version on all can be read again."""
     drops.put("sku,n\na,0\n")
     source = drops.source()
@@ -287,9 +292,8 @@ def test_old_versions_go_and_needed_ones_stay(drops: Drops, monkeypatch: pytest.
     needed = source.position(first.text.replace("1@", "3@"))
     source.discard(needed)
     source.verify(first)
-    monkeypatch.setattr("strobe.sources.files.source.GRACE", 0.0)
     for _ in range(2):
-        source.discard(needed)
+        drops.source(grace=0.0).discard(needed)
     with pytest.raises(LostGuarantee):
         source.verify(first)
     with pytest.raises(LostGuarantee):

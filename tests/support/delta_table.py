@@ -77,7 +77,7 @@ class Table:
 
 def read(source: DeltaSource, after: Position | None = None) -> list[Transaction]:
     """Everything from a position, or from version 0, until now."""
-    after = source._log.position(0) if after is None else after
+    after = source.log.position(0) if after is None else after
     end, found = source.now(), list[Transaction]()
     for transaction in source.transactions(after, [], lambda: bool(found) and end <= found[-1].position):
         found.append(transaction)

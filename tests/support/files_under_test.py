@@ -55,6 +55,7 @@ class FilesUnderTest(SourceUnderTest):
 
     def open(self) -> Source:
         from strobe.config.model import FilesSource as Config
+        from strobe.sources.files.limits import Timing
         from strobe.sources.files.source import FilesSource
 
         config = Config(
@@ -65,7 +66,7 @@ class FilesUnderTest(SourceUnderTest):
             key=list(self.key),
             columns=self.types,
         )
-        return FilesSource("depot", config, self.base / "warehouse", lambda: self.spark, settle=0.0)
+        return FilesSource("depot", config, self.base / "warehouse", lambda: self.spark, Timing(settle=0.0))
 
     def apply(self, changes: Sequence[Change]) -> None:
         for _, old, new in changes:

@@ -5,21 +5,29 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from patience import PATIENCE
 
 from strobe.algebra.bag import Bag, Row
-from strobe.config.model import Limits
+from strobe.config.model import Limits as Load
 from strobe.config.model import MariadbSource as Config
 from strobe.messages import Lookup, Position, Transaction
+from strobe.sources.mariadb.limits import Limits, Timing
 from strobe.sources.mariadb.source import MariadbSource
 
 if TYPE_CHECKING:
     from mariadb_server import Server
 
 _numbers = count(1)
+
+
+def use_timing(monkeypatch: pytest.MonkeyPatch, timing: Timing) -> None:
+    """For the sources of projects that are opened from now on."""
+    monkeypatch.setattr(MariadbSource, "from_config", partial(MariadbSource.from_config, timing=timing))
 
 
 class Shop:
@@ -36,9 +44,16 @@ class Shop:
     def run(self, *statements: str) -> None:
         self.server.run(*statements, database=self.name)
 
-    def source(self, global_transactions: str | None = None, **limits: Any) -> MariadbSource:
-        given = Config(type="mariadb", dsn=self.dsn, limits=Limits(**limits), global_transactions=global_transactions)
-        return MariadbSource("billing", given)
+    def source(
+        self,
+        global_transactions: str | None = None,
+        timing: Timing | None = None,
+        limits: Limits | None = None,
+        **load: Any,
+    ) -> MariadbSource:
+        """`load` is what strobe.yml calls limits."""
+        given = Config(type="mariadb", dsn=self.dsn, limits=Load(**load), global_transactions=global_transactions)
+        return MariadbSource("billing", given, timing, limits)
 
     def numbers(self, last: int) -> str:
         """What to select `seq` from, 1 to the last."""

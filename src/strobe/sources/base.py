@@ -10,7 +10,7 @@ The contract, which one conformance suite (`tests/conformance`) holds every sour
   and no transaction spans a position given in `stops`.
 * An answer carries what its snapshot had seen, read inside that snapshot. It has seen a transaction wholly or not at
   all.
-* A position belongs to one log. `identity` names it, and `reaches` says whether the log still goes back to a position.
+* A position belongs to one log. `identity` names it, and `verify` says whether the log still goes back to a position.
 * Nothing is written to the users' tables, and no writer waits for longer than the database itself requires.
 """
 

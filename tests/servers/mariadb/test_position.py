@@ -18,10 +18,10 @@ from postgres_server import without_server
 
 from strobe.errors import LostGuarantee, SourceUnavailable, UserError
 from strobe.messages import Position
-from strobe.sources.mariadb import position as module
 from strobe.sources.mariadb.binlog.events import gtid
 from strobe.sources.mariadb.binlog.protocol import Event
-from strobe.sources.mariadb.position import Mark, Whereabouts
+from strobe.sources.mariadb.limits import Limits
+from strobe.sources.mariadb.position import LogFingerprint, Whereabouts
 from strobe.sources.mariadb.source import MariadbSource
 
 UUID = "5d7c567a-e1e1-11f1-a0b2-02fc00000001"
@@ -52,8 +52,8 @@ def test_what_is_not_a_position(text: str) -> None:
 
 def test_a_mark_does_not_change_the_order() -> None:
     """What stood before a position is no part of where it is."""
-    with_mark = Whereabouts("binlog.000004", 90, 7, Mark("0-1-17", 4, 8)).position
-    assert with_mark == Whereabouts("binlog.000004", 90, 7).position
+    with_fingerprint = Whereabouts("binlog.000004", 90, 7, LogFingerprint("0-1-17", 4, 8)).position
+    assert with_fingerprint == Whereabouts("binlog.000004", 90, 7).position
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_streams_name_the_last_transaction_of_the_file(either: Shop) -> None:
         source.verify(source.position(position.text))
 
 
-def last(position: Position) -> Mark | None:
+def last(position: Position) -> LogFingerprint | None:
     return Whereabouts.parse(position.text).last
 
 
@@ -237,7 +237,7 @@ def test_a_file_that_is_purged_behind_a_stream_is_no_other_log(either: Shop) -> 
     either.run("FLUSH BINARY LOGS", "INSERT INTO t VALUES (2)")
     ((newest, *_),) = either.server.rows("SHOW BINARY LOGS")[-1:]
     eventually(lambda: (either.run(f"PURGE BINARY LOGS TO '{newest}'"), purged(either, newest))[1])
-    source._shared.connections.made += 1
+    source.server.connections.made += 1
     reader = source.reader()
     assert transaction.position < reader.open().through
     assert sorted(reader.scan("t", ["id"])) == [(1,), (2,)]
@@ -274,7 +274,7 @@ def test_a_log_with_no_transaction_at_the_place_is_another_one(either: Shop, che
 def moved(position: Position, began: int) -> Position:
     at = Whereabouts.parse(position.text)
     assert at.last is not None
-    return Whereabouts(at.file, at.offset, at.created, Mark(at.last.gtid, began, at.last.second)).position
+    return Whereabouts(at.file, at.offset, at.created, LogFingerprint(at.last.gtid, began, at.last.second)).position
 
 
 def purged(shop: Shop, newest: str) -> bool:
@@ -313,26 +313,27 @@ def test_a_stream_beyond_what_the_protocol_can_ask_for(shop: Shop) -> None:
     position = marked(shop, source)
     at = Whereabouts.parse(position.text)
     assert at.last is not None
-    far = Mark(at.last.gtid, 2**32 + 5, at.last.second)
-    source._shared.log.stream_at = Whereabouts(at.file, 2**32 + 99, at.created, far).position
-    source._shared.connections.made += 1
+    far = LogFingerprint(at.last.gtid, 2**32 + 5, at.last.second)
+    source.server.log.stream_at = Whereabouts(at.file, 2**32 + 99, at.created, far).position
+    source.server.connections.made += 1
     assert position <= source.now()
-    source._shared.log.stream_at = Whereabouts(at.file, 2**32 + 99, at.created + 1, far).position
-    source._shared.connections.made += 1
+    source.server.log.stream_at = Whereabouts(at.file, 2**32 + 99, at.created + 1, far).position
+    source.server.connections.made += 1
     with pytest.raises(SourceUnavailable, match="restored"):
         source.now()
 
 
-def test_a_snapshot_beyond_where_a_stream_can_begin(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_beyond_where_a_stream_can_begin(shop: Shop) -> None:
     """Behind a transaction of more than 4 GiB: a stream before it can be opened again."""
     shop.run("CREATE TABLE t (id INT PRIMARY KEY)")
-    source = shop.source()
-    position = marked(shop, source)
+    position = marked(shop, shop.source())
     shop.run("INSERT INTO t VALUES (2)")
-    reader = source.reader()
+    reader = shop.source().reader()
     seen = reader.open()
     reader.close()
-    monkeypatch.setattr(module, "LONGEST", seen.through.order[1])
+    source = shop.source(limits=Limits(offset=seen.through.order[1]))
+    with source.elsewhere() as taken:
+        taken(seen)
     ((row, _),) = [item for t in read(source, position) for item in t.changes["t"].items()]
     assert row == (2,)
     with pytest.raises(LostGuarantee, match="beyond 4 GiB"):

@@ -122,7 +122,7 @@ def test_a_wrong_password_is_not_shown(shop: Shop) -> None:
     source = MariadbSource("billing", config)
     with pytest.raises(AccessRefused) as caught:
         source.now()
-    shown = [str(caught.value), repr(config), repr(source._place), str(source.check(["t"]))]
+    shown = [str(caught.value), repr(config), repr(source.settings), str(source.check(["t"]))]
     assert not any("wr0ng" in text or "pass:word" in text for text in shown)
 
 

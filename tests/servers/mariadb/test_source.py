@@ -19,7 +19,7 @@ from strobe.algebra.bag import Bag
 from strobe.errors import LostGuarantee, RelationLost, SourceUnavailable
 from strobe.messages import Lookup, Position
 from strobe.sources.mariadb.connection import rows
-from strobe.sources.mariadb.reader import Search
+from strobe.sources.mariadb.reader import KeySearch
 
 
 def test_what_is_rolled_back_never_shows(shop: Shop) -> None:
@@ -334,13 +334,11 @@ def test_a_slow_question_is_given_up(either: Shop) -> None:
     numbers = f"SELECT seq, seq FROM {either.numbers(3000)}"
     either.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)", f"INSERT INTO t {numbers}")
     source = either.source(statement_timeout="500ms")
-    with pytest.raises(SourceUnavailable, match=r"longer than 0\.5 s"):
-        reader = source.reader()
-        reader.open()
-        reader._shared.catalog.table("t")  # type: ignore[attr-defined]
-        with reader._shared.place.errors():  # type: ignore[attr-defined]
-            reader._connection.query("SELECT count(*) FROM t a, t b, t c WHERE a.v + b.v = c.v")  # type: ignore[attr-defined]
-    reader.close()
+    with (
+        pytest.raises(SourceUnavailable, match=r"longer than 0\.5 s"),
+        source.server.connections.session() as connection,
+    ):
+        rows(connection, "SELECT count(*) FROM t a, t b, t c WHERE a.v + b.v = c.v")
     assert len(rows_of(source, "t", ["id"])) == 3000
 
 
@@ -494,10 +492,10 @@ def test_an_index_serves_look_ups(either: Shop) -> None:
         "ANALYZE TABLE t",
     )
     source = either.source()
-    with source._shared.connections.session() as connection:
+    with source.server.connections.session() as connection:
         for n, (_, _, keys) in enumerate(INDEXED):
             for on, chosen in (([f"v{n}"], [(k,) for k in keys]), ([f"v{n}", "w"], [(k, 7) for k in keys])):
-                search = Search(source._shared.catalog.table("t"), on, connection.escape)
+                search = KeySearch(source.server.catalog.table("t"), on, connection.escape)
                 condition = search.condition([e for k in chosen if (e := search.encode(k))])
                 (plan,) = rows(connection, f"EXPLAIN FORMAT = TRADITIONAL SELECT id, v{n} FROM t WHERE {condition}")
                 kind, index = (plan[4], plan[6]) if either.mysql else (plan[3], plan[5])

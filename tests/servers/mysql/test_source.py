@@ -21,9 +21,10 @@ from strobe.config.model import MariadbSource as Config
 from strobe.errors import LostGuarantee, SourceUnavailable
 from strobe.messages import Position, Transaction
 from strobe.retry import MYSQL_SETTLE
-from strobe.sources.mariadb import snapshot as mysql_snapshot
+from strobe.sources.mariadb import snapshot
 from strobe.sources.mariadb.binlog.events import payload
 from strobe.sources.mariadb.binlog.protocol import Event
+from strobe.sources.mariadb.limits import Timing
 from strobe.sources.mariadb.snapshot import Keyed, owners, placed
 from strobe.sources.mariadb.source import MariadbSource
 
@@ -79,7 +80,7 @@ def test_a_snapshot_under_many_writers_is_placed_exactly(shop: Shop, monkeypatch
     source = shop.source()
     start = source.now()
     told_by_rows: list[Position] = []
-    original = mysql_snapshot.placed
+    original = snapshot.placed
 
     def spy(low: Position, transactions: list[Transaction], *rest: Any) -> Position | None:
         found = original(low, transactions, *rest)
@@ -87,7 +88,7 @@ def test_a_snapshot_under_many_writers_is_placed_exactly(shop: Shop, monkeypatch
             told_by_rows.append(found)
         return found
 
-    monkeypatch.setattr(mysql_snapshot, "placed", spy)
+    monkeypatch.setattr(snapshot, "placed", spy)
     snapshots, until = [], time.monotonic() + 100
     with writers(shop, 6):
         while len(told_by_rows) < 15 and time.monotonic() < until:
@@ -109,9 +110,8 @@ def test_commits_that_are_on_their_way_are_waited_for(shop: Shop) -> None:
     assert owners(text) == {("0a-1", "", "5"), ("0a-1", "", "6"), ("0b-2", "t1", "7"), ("0b-2", "t1", "8")}
     assert owners("") == frozenset()
     shop.run("CREATE TABLE t (id INT PRIMARY KEY)")
-    source = shop.source()
-    with shop.session() as do, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mysql_snapshot, "MYSQL_SETTLE", replace(MYSQL_SETTLE, seconds=0.2))
+    source = shop.source(timing=Timing(settle=replace(MYSQL_SETTLE, seconds=0.2)))
+    with shop.session() as do:
         ((server,),) = shop.server.rows("SELECT UUID()")
         do(f"SET gtid_next = '{server}:1'")
         do("BEGIN")

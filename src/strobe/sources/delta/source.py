@@ -15,6 +15,7 @@ from strobe.errors import StrobeError, UserError
 from strobe.messages import Position, Transaction
 from strobe.sources.base import Finding, Reader, Source, SourceContext
 from strobe.sources.delta.data_files import searchable
+from strobe.sources.delta.limits import Limits, Timing
 from strobe.sources.delta.log import DeltaLog, Shape
 from strobe.sources.delta.preflight import enable, findings
 from strobe.sources.delta.reader import DeltaReader
@@ -35,13 +36,21 @@ class Config(Protocol):
 class DeltaSource(Source):
     """One table. `spark` is called only for changes of very many rows."""
 
-    def __init__(self, name: str, config: Config, spark: Callable[[], Any] | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        config: Config,
+        spark: Callable[[], Any] | None,
+        timing: Timing | None = None,
+        limits: Limits | None = None,
+    ) -> None:
         self.name = name
         root = Path(config.path).absolute()
         self._relation = config.relation or root.name
-        self._log = DeltaLog(name, root, self._relation)
+        self.log = DeltaLog(name, root, self._relation)
         self._key = tuple(config.key)
         self._spark = spark
+        self._timing, self._limits = timing or Timing(), limits or Limits()
         self._focus: Collection[str] | None = None
         self._types: Mapping[str, str] | None = None
 
@@ -67,7 +76,7 @@ class DeltaSource(Source):
         if unknown:
             return [self._unknown(relation) for relation in unknown]
         try:
-            return list(findings(self._log, self._key))
+            return list(findings(self.log, self._key))
         except StrobeError as error:
             return [Finding("error", error.where, error.message, error.fix)]
 
@@ -76,21 +85,21 @@ class DeltaSource(Source):
         return Finding("error", where, "there is no such relation", f"Its relation is {self._relation}.")
 
     def prepare_script(self, relations: Sequence[str]) -> list[str]:
-        return [] if self._shape().has_feed else [enable(self._log)]
+        return [] if self._shape().has_feed else [enable(self.log)]
 
     def prepare(self, relations: Sequence[str]) -> None:
         """Nothing is done to the table: its properties are its owner's."""
         for finding in [self._unknown(relation) for relation in relations if relation != self._relation]:
             raise UserError(finding.message, where=finding.where, fix=finding.fix)
         if not self._shape().has_feed:
-            fix = f"Let the table's owner run {enable(self._log)}"
-            raise UserError("the change data feed is off", where=self._log.where, fix=fix)
+            fix = f"Let the table's owner run {enable(self.log)}"
+            raise UserError("the change data feed is off", where=self.log.where, fix=fix)
 
     def undo(self) -> list[str]:
         return []
 
     def _shape(self) -> Shape:
-        return self._log.shape(self._log.table(self._log.versions()[-1]))[0]
+        return self.log.shape(self.log.table(self.log.versions()[-1]))[0]
 
     # Where it is
 
@@ -104,17 +113,17 @@ class DeltaSource(Source):
         return Position(text, (int(version),))
 
     def now(self) -> Position:
-        return self._log.position(self._log.versions()[-1])
+        return self.log.position(self.log.versions()[-1])
 
     def verify(self, position: Position) -> None:
-        self._log.verify(position)
+        self.log.verify(position)
 
     def reader(self, *, at_a_position: bool = False) -> Reader:
         """Every version is a position."""
         types = self._types
         if types is None:
             types = self._types = self._shape().types
-        return DeltaReader(self._log, types)
+        return DeltaReader(self.log, types)
 
     def discard(self, through: Position) -> None:
         """Nothing: how long versions and change data stay is the owner's decision."""
@@ -123,5 +132,5 @@ class DeltaSource(Source):
         self, after: Position, stops: Sequence[Position], stopped: Callable[[], bool]
     ) -> Iterator[Transaction]:
         """A version is one transaction, so that none spans a stop."""
-        stream = Stream(self._log, self._key, self._types, self._focus, self._spark, stopped)
+        stream = Stream(self.log, self._key, self._types, self._focus, self._spark, stopped, self._timing, self._limits)
         return stream.transactions(after)

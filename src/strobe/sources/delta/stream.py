@@ -18,12 +18,9 @@ from strobe.errors import StrobeError
 from strobe.messages import Position, Transaction
 from strobe.sources.delta.data_files import changes_in, dataset_of_files
 from strobe.sources.delta.key_check import KeyWatch
+from strobe.sources.delta.limits import Limits, Timing
 from strobe.sources.delta.log import Commit, DataFile, DeltaLog, Shape
 from strobe.sources.delta.reader import reading
-
-DRIVER_ROWS = 100_000
-"""A change of more rows than this is read by Spark, and stays there unless little of it is left net."""
-POLL = 0.1
 
 
 class Stream:
@@ -37,10 +34,12 @@ class Stream:
         focus: Collection[str] | None,
         spark: Callable[[], Any] | None,
         stopped: Callable[[], bool],
+        timing: Timing,
+        limits: Limits,
     ) -> None:
         """`types` are those of the columns when the views were compiled, `focus` the columns that views use."""
         self._log, self._key, self._types, self._focus = log, tuple(key), types, focus
-        self._spark, self._stopped = spark, stopped
+        self._spark, self._stopped, self._timing, self._limits = spark, stopped, timing, limits
 
     def transactions(self, after: Position) -> Iterator[Transaction]:
         self._log.verify(after)
@@ -54,7 +53,7 @@ class Stream:
         while not self._stopped():
             commit = self._log.after(done)
             if commit is None:
-                time.sleep(POLL)
+                time.sleep(self._timing.poll)
                 continue
             self._readable(commit, shape, watched)
             shape = commit.shape or shape
@@ -107,14 +106,14 @@ class Stream:
         if shape.partitioned and any(file.partition is None for file in files):
             raise self._log.lost(f"version {commit.version} does not tell the partitions of files that it removed")
         with reading(self._log):
-            many = dataset_of_files(files, watched, shape.partitioned).count_rows() > DRIVER_ROWS
+            many = dataset_of_files(files, watched, shape.partitioned).count_rows() > self._limits.driver_rows
             if many and self._spark is not None:
                 from strobe.spark.failures import reading as through_spark
                 from strobe.spark.parallel_read import read_pieces
 
                 read = partial(changes_in, columns=watched, partitioned=shape.partitioned)
                 with through_spark(self._log.name):
-                    return read_pieces(self._spark(), files, read, watched, DRIVER_ROWS)
+                    return read_pieces(self._spark(), files, read, watched, self._limits.driver_rows)
             return _summed(watched, changes_in(files, watched, shape.partitioned))
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import codecs
 import csv
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from glob import glob, has_magic
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -34,6 +37,24 @@ class Drop:
     @property
     def fingerprint(self) -> dict[str, str | int]:
         return {"name": self.path.name, "size": self.size, "mtime_ns": self.mtime_ns}
+
+
+def waiting_drops(pattern: str, last: Mapping[str, Any] | None) -> list[Drop]:
+    """The drops after the last one staged, in order: of several files those that follow it by name."""
+    several = has_magic(pattern)
+    paths = sorted(map(Path, glob(pattern)), key=lambda p: p.name) if several else [Path(pattern)]  # noqa: PTH207
+    drops = [Drop.of(path) for path in paths if path.is_file() and not path.name.startswith(".")]
+    if several and last is not None:
+        drops = [drop for drop in drops if drop.path.name >= last["name"]]
+    return [drop for drop in drops if drop.fingerprint != last]
+
+
+def require_columns(columns: Iterable[str], found: Iterable[str], path: Path) -> None:
+    have = set(found)
+    for column in columns:
+        if column not in have:
+            message = f"the column {column!r} is missing; there are {', '.join(sorted(have)) or 'none'}"
+            raise UserError(message, where=str(path), fix="drop a file that has all columns")
 
 
 def columns_of(path: Path, format_: str, where: Path) -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from strobe.algebra.schema import Column, RelationSchema
 from strobe.errors import UserError
-from strobe.sources.mariadb.connection import Connections, Place, quote, rows
+from strobe.sources.mariadb.connection import Connections, ConnectionSettings, quote, rows
 from strobe.sources.mariadb.values import Kind, kind_of
 
 
@@ -24,7 +24,7 @@ class TableColumn:
 
 
 @dataclass(frozen=True)
-class Table:
+class MariadbTable:
     name: str
     type: str
     engine: str
@@ -72,7 +72,7 @@ def _prefix(index: Sequence[str], kinds: dict[str, Kind]) -> tuple[str, ...]:
     return tuple(useful)
 
 
-def read_tables(connection: Any, database: str, name: str | None = None) -> dict[str, Table]:
+def read_tables(connection: Any, database: str, name: str | None = None) -> dict[str, MariadbTable]:
     """The tables of a database that this user may read, or one of them."""
     where = f"TABLE_SCHEMA = {connection.escape(database)}"
     if name is not None:
@@ -100,7 +100,7 @@ def read_tables(connection: Any, database: str, name: str | None = None) -> dict
         connection, f"SELECT TABLE_NAME, TABLE_TYPE, ENGINE FROM {schema}.TABLES WHERE {where}"
     ):
         own = tuple((i, tuple(c)) for i, c in indexes.get(table, {}).items())
-        found[table] = Table(table, type_, engine or "", tuple(columns.get(table, ())), own)
+        found[table] = MariadbTable(table, type_, engine or "", tuple(columns.get(table, ())), own)
     return found
 
 
@@ -110,46 +110,46 @@ class Catalog:
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
-        self._tables: dict[str, Table] = {}
+        self._tables: dict[str, MariadbTable] = {}
         self._whole = False
         self._lock = threading.Lock()
 
     @property
-    def place(self) -> Place:
-        return self._connections.place
+    def settings(self) -> ConnectionSettings:
+        return self._connections.settings
 
-    def refresh(self) -> dict[str, Table]:
+    def refresh(self) -> dict[str, MariadbTable]:
         with self._connections.session() as connection:
-            tables = read_tables(connection, self.place.database)
+            tables = read_tables(connection, self.settings.database)
         with self._lock:
             self._tables, self._whole = tables, True
         return tables
 
-    def known(self, connection: Any) -> dict[str, Table]:
+    def known(self, connection: Any) -> dict[str, MariadbTable]:
         """All tables as they were last read, which may have been part of them only: then all are read."""
         with self._lock:
             if not self._whole:
-                self._tables, self._whole = read_tables(connection, self.place.database), True
+                self._tables, self._whole = read_tables(connection, self.settings.database), True
             return dict(self._tables)
 
     def forget(self) -> None:
         with self._lock:
             self._tables, self._whole = {}, False
 
-    def table(self, name: str, connection: Any = None) -> Table:
+    def table(self, name: str, connection: Any = None) -> MariadbTable:
         with self._lock:
             known = self._tables.get(name)
         if known is not None:
             return known
         if connection is None:
             with self._connections.session() as own:
-                found = read_tables(own, self.place.database, name)
+                found = read_tables(own, self.settings.database, name)
         else:
-            found = read_tables(connection, self.place.database, name)
+            found = read_tables(connection, self.settings.database, name)
         if name not in found:
             raise UserError(
                 "there is no such table, or no right to read it",
-                where=f"{self.place.where}, table {name}",
+                where=f"{self.settings.where}, table {name}",
                 fix="See `strobe check`.",
             )
         with self._lock:

@@ -21,14 +21,8 @@ from pymysql.converters import encoders
 from pymysql.cursors import Cursor, SSCursor
 
 from strobe.errors import AccessRefused, RelationLost, SourceLost, SourceUnavailable, UserError
+from strobe.sources.mariadb.limits import Limits, Timing
 
-CONNECT_SECONDS = 10
-SILENCE_SECONDS = 10.0
-"""So much longer than a question may take is waited for the server; then the connection is given up."""
-WAIT_SECONDS = 60
-"""How long a question waits for one of the few connections."""
-IDLE_SECONDS = 30
-"""A connection that was not used for longer is not trusted any more."""
 OPTIONS = {"ssl", "ssl_ca", "ssl_cert", "ssl_key", "ssl_verify_identity", "unix_socket"}
 SESSION = (
     "SET SESSION sql_mode = 'STRICT_ALL_TABLES', time_zone = '+00:00', autocommit = 1,"
@@ -93,13 +87,15 @@ def _off(text: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Place:
+class ConnectionSettings:
     """Which database, and how hard it may be pressed."""
 
     source: str
     address: Address
     connections: int = 4
     statement_timeout: float = 5.0
+    timing: Timing = field(default_factory=Timing)
+    limits: Limits = field(default_factory=Limits)
 
     @property
     def where(self) -> str:
@@ -128,9 +124,9 @@ class Place:
                 charset="utf8mb4",
                 conv=dict(encoders),
                 autocommit=True,
-                connect_timeout=CONNECT_SECONDS,
-                read_timeout=self.statement_timeout + SILENCE_SECONDS,
-                write_timeout=self.statement_timeout + SILENCE_SECONDS,
+                connect_timeout=self.timing.connect,
+                read_timeout=self.statement_timeout + self.timing.answer,
+                write_timeout=self.statement_timeout + self.timing.answer,
                 ssl=tls,
                 ssl_disabled=tls is None,
                 client_flag=CLIENT.MULTI_STATEMENTS,  # MySQL's snapshots are placed in one round trip
@@ -210,28 +206,28 @@ class Place:
 class Connections:
     """A few connections that questions share, each used by one at a time."""
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
+    def __init__(self, settings: ConnectionSettings) -> None:
+        self.settings = settings
         self.made = 0
         """How many there were so far: a new one may lead to another server. What is asked of a server afterwards is
         asked of that one, or of its successor."""
-        self._free = threading.BoundedSemaphore(place.connections)
+        self._free = threading.BoundedSemaphore(settings.connections)
         self._idle: list[tuple[float, Any]] = []
         self._lock = threading.Lock()
 
-    def take(self, wait: float = WAIT_SECONDS) -> Any:
-        if not self._free.acquire(timeout=wait):
+    def take(self, wait: float | None = None) -> Any:
+        if not self._free.acquire(timeout=self.settings.timing.free_connection if wait is None else wait):
             raise SourceUnavailable(
-                f"all {self.place.connections} connections are in use", where=self.place.where, fix="Try again."
+                f"all {self.settings.connections} connections are in use", where=self.settings.where, fix="Try again."
             )
         try:
             with self._lock:
                 while self._idle:
                     since, connection = self._idle.pop()
-                    if time.monotonic() - since < IDLE_SECONDS and _alive(connection):
+                    if time.monotonic() - since < self.settings.timing.idle and _alive(connection):
                         return connection
                     _drop(connection)
-            connection = self.place.connect()
+            connection = self.settings.connect()
             with self._lock:
                 self.made += 1
             return connection
@@ -248,12 +244,12 @@ class Connections:
         self._free.release()
 
     @contextmanager
-    def session(self, wait: float = WAIT_SECONDS) -> Iterator[Any]:
+    def session(self, wait: float | None = None) -> Iterator[Any]:
         """A connection for one task, whose errors are Strobe's."""
         connection = self.take(wait)
         sound = False
         try:
-            with self.place.errors():
+            with self.settings.errors():
                 yield connection
             sound = True
         finally:

@@ -22,13 +22,11 @@ import pymysql
 from strobe.errors import LostGuarantee, SourceUnavailable
 from strobe.messages import Position
 from strobe.sources.mariadb.binlog.events import gtid
-from strobe.sources.mariadb.binlog.protocol import FORMAT, SILENCE_SECONDS, Broken, Damaged, Dump, Event, dump
-from strobe.sources.mariadb.connection import Place, rows
+from strobe.sources.mariadb.binlog.protocol import FORMAT, Broken, Damaged, Dump, Event, dump
+from strobe.sources.mariadb.connection import ConnectionSettings, rows
 
 FIRST = 4
 """The offset of a file's first event."""
-LONGEST = 1 << 32
-"""The replication protocol has no room for offsets from here on."""
 _CANNOT_SEND = 1236
 _NOT_THERE = re.compile(
     "bogus data|truncated in the middle|max_allowed_packet|checksum|impossible position|position > file size"
@@ -39,7 +37,7 @@ _NOT_THERE = re.compile(
 
 
 @dataclass(frozen=True)
-class Mark:
+class LogFingerprint:
     """A transaction of the log, as no other log has it."""
 
     gtid: str
@@ -48,13 +46,13 @@ class Mark:
     second: int
 
     @classmethod
-    def of(cls, event: Event, began: int) -> Mark | None:
+    def of(cls, event: Event, began: int) -> LogFingerprint | None:
         """By its first event; None where the server gave it no GTID."""
         name = gtid(event)
         return cls(name, began, event.timestamp) if name else None
 
     @classmethod
-    def parse(cls, text: str) -> Mark:
+    def parse(cls, text: str) -> LogFingerprint:
         name, _, where = text.rpartition("@")
         began, _, second = where.partition(":")
         if not name:
@@ -73,17 +71,17 @@ class Whereabouts:
     offset: int
     created: int
     """The second in which the file was made."""
-    last: Mark | None = None
+    last: LogFingerprint | None = None
     """The last transaction before it in this file, as far as it is known."""
 
     @classmethod
     def parse(cls, text: str) -> Whereabouts:
         """`ValueError` if it is not a position."""
-        place, _, mark = text.partition("/")
+        place, _, fingerprint = text.partition("/")
         place, _, created = place.rpartition("@")
         file, _, offset = place.rpartition(":")
         file_number(file)
-        return cls(file, int(offset), int(created), Mark.parse(mark) if mark else None)
+        return cls(file, int(offset), int(created), LogFingerprint.parse(fingerprint) if fingerprint else None)
 
     @property
     def order(self) -> tuple[int, int]:
@@ -117,31 +115,31 @@ def events(connection: Dump, seconds: float) -> Iterator[Event]:
     raise Broken("the server is too slow")
 
 
-def created(place: Place, file: str) -> int:
+def created(settings: ConnectionSettings, file: str) -> int:
     """The second in which a binlog file was made, which its first event has."""
-    return look(place, file)[0].timestamp
+    return look(settings, file)[0].timestamp
 
 
-def look(place: Place, file: str, offset: int = FIRST) -> tuple[Event, Event]:
+def look(settings: ConnectionSettings, file: str, offset: int = FIRST) -> tuple[Event, Event]:
     """The first event of a file, and the one at an offset."""
     first = None
     try:
-        with place.errors(), dump(place, file, offset, forever=False) as connection:
-            for event in events(connection, SILENCE_SECONDS):
+        with settings.errors(), dump(settings, file, offset, forever=False) as connection:
+            for event in events(connection, settings.timing.event):
                 first = event if event.type == FORMAT else first
                 if first is not None and (offset == FIRST or (event is not first and event.end)):
                     return first, event
     except Broken as error:
-        raise SourceUnavailable(f"the binlog {file} cannot be read: {error}", where=place.where) from error
-    raise SourceUnavailable(f"the binlog {file} cannot be read at {offset}", where=place.where)
+        raise SourceUnavailable(f"the binlog {file} cannot be read: {error}", where=settings.where) from error
+    raise SourceUnavailable(f"the binlog {file} cannot be read at {offset}", where=settings.where)
 
 
 class Log:
     """What is known of a log: when its files were made, and what has been read of it. It is asked for once, and again
     where a new connection may lead to another server."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, settings: ConnectionSettings) -> None:
+        self._settings = settings
         self._known: dict[str, int] = {}
         self._asked: dict[str, int] = {}
         self._lock = threading.Lock()
@@ -149,13 +147,13 @@ class Log:
         self.newest: Position | None = None
         """The furthest snapshot that was taken, until the log is found to have lost what it saw."""
 
-    def __getstate__(self) -> tuple[Place, dict[str, int], Position | None]:
+    def __getstate__(self) -> tuple[ConnectionSettings, dict[str, int], Position | None]:
         """What was asked for on connections of this process has to be asked again elsewhere."""
-        return self._place, dict(self._known), self.stream_at
+        return self._settings, dict(self._known), self.stream_at
 
-    def __setstate__(self, state: tuple[Place, dict[str, int], Position | None]) -> None:
-        place, known, stream_at = state
-        self.__init__(place)  # type: ignore[misc]
+    def __setstate__(self, state: tuple[ConnectionSettings, dict[str, int], Position | None]) -> None:
+        settings, known, stream_at = state
+        self.__init__(settings)  # type: ignore[misc]
         self._known, self.stream_at = known, stream_at
 
     def second_of(self, file: str, connections: int) -> int:
@@ -171,18 +169,20 @@ class Log:
         not, the stream finds out why when it is opened again."""
         at = Whereabouts.parse(self.stream_at.text) if self.stream_at is not None else None
         if at is None or file_number(at.file) < file_number(file):
-            return created(self._place, file)
-        if not passes(self._place, at):
+            return created(self._settings, file)
+        if not passes(self._settings, at):
             message = "its log was restored, replaced or purged, and it is asked again when that is known"
-            raise SourceUnavailable(message, where=self._place.where)
-        return at.created if at.file == file else created(self._place, file)
+            raise SourceUnavailable(message, where=self._settings.where)
+        return at.created if at.file == file else created(self._settings, file)
 
     def learn(self, file: str, second: int) -> None:
         if len(self._known) > 1000:
             self._known.clear()
             self._asked.clear()
         if self._known.setdefault(file, second) != second:
-            raise self._place.lost(f"the binlog {file} is another one than before: the database was restored or reset")
+            raise self._settings.lost(
+                f"the binlog {file} is another one than before: the database was restored or reset"
+            )
 
     def at(self, file: str, connections: int, offset: int = FIRST) -> Position:
         return Whereabouts(file, offset, self.second_of(file, connections)).position
@@ -195,25 +195,25 @@ class Log:
     def verify(self, connection: Any, after: Position) -> None:
         """Raise `LostGuarantee` unless a stream can go on after a position, in the log that it has read, and the log
         has all that snapshots have seen."""
-        verify(self._place, connection, after)
+        verify(self._settings, connection, after)
         newest = self.newest
         if newest is not None and after < newest:
             wanted = Whereabouts.parse(newest.text)
-            if not (reaches(connection, wanted) and passes(self._place, wanted)):
+            if not (reaches(connection, wanted) and passes(self._settings, wanted)):
                 self.newest = None  # whoever has such an answer ends with this, and begins anew
-                raise passed_by(self._place, wanted)
+                raise passed_by(self._settings, wanted)
         self.stream_at = after
 
 
-def verify(place: Place, connection: Any, position: Position) -> None:
+def verify(settings: ConnectionSettings, connection: Any, position: Position) -> None:
     """Raise `LostGuarantee` unless the binlog passes through a position and still has everything after it."""
     wanted = Whereabouts.parse(position.text)
     if not reaches(connection, wanted):
-        raise passed_by(place, wanted)
-    if wanted.offset >= LONGEST:
-        raise place.lost(f"the replication protocol cannot start at {position.text}, beyond 4 GiB of a file")
-    if not passes(place, wanted):
-        raise passed_by(place, wanted)
+        raise passed_by(settings, wanted)
+    if wanted.offset >= settings.limits.offset:
+        raise settings.lost(f"the replication protocol cannot start at {position.text}, beyond 4 GiB of a file")
+    if not passes(settings, wanted):
+        raise passed_by(settings, wanted)
 
 
 def reaches(connection: Any, wanted: Whereabouts) -> bool:
@@ -222,12 +222,12 @@ def reaches(connection: Any, wanted: Whereabouts) -> bool:
     return wanted.offset <= logs.get(wanted.file, -1)
 
 
-def passes(place: Place, wanted: Whereabouts) -> bool:
+def passes(settings: ConnectionSettings, wanted: Whereabouts) -> bool:
     """Whether a file is the one that it was, with the transaction in it that was the last one, if that can be asked
     for."""
-    last = wanted.last if wanted.last and wanted.last.began < LONGEST else None
+    last = wanted.last if wanted.last and wanted.last.began < settings.limits.offset else None
     try:
-        first, event = look(place, wanted.file, last.began if last else FIRST)
+        first, event = look(settings, wanted.file, last.began if last else FIRST)
     except Damaged:
         return False  # in the middle of another event
     except SourceUnavailable as error:
@@ -235,12 +235,12 @@ def passes(place: Place, wanted: Whereabouts) -> bool:
         if isinstance(cause, pymysql.err.Error) and cause.args[0] == _CANNOT_SEND and _NOT_THERE.search(error.message):
             return False
         raise
-    found = Mark.of(event, (event.end - event.size) % LONGEST) if last else None
+    found = LogFingerprint.of(event, (event.end - event.size) % (1 << 32)) if last else None
     return first.timestamp == wanted.created and found == last
 
 
-def passed_by(place: Place, wanted: Whereabouts) -> LostGuarantee:
-    return place.lost(
+def passed_by(settings: ConnectionSettings, wanted: Whereabouts) -> LostGuarantee:
+    return settings.lost(
         f"the binlog does not pass through position {wanted.position.text}: the database was restored or replaced,"
         " or its log was purged or reset"
     )

@@ -11,9 +11,9 @@ import pymysql
 from strobe.errors import StrobeError
 from strobe.sources.base import Finding
 from strobe.sources.mariadb import snapshot
-from strobe.sources.mariadb.catalog import Table, cascades, read_tables
-from strobe.sources.mariadb.connection import Place, is_mysql, quote, rows
-from strobe.sources.mariadb.global_names import Names
+from strobe.sources.mariadb.catalog import MariadbTable, cascades, read_tables
+from strobe.sources.mariadb.connection import ConnectionSettings, is_mysql, quote, rows
+from strobe.sources.mariadb.global_names import GlobalNames
 from strobe.sources.mariadb.position import created
 
 OLDEST, OLDEST_MYSQL = (10, 6), (8, 0)
@@ -43,35 +43,37 @@ GTID_FIX = (
 SHORT_SECONDS = 24 * 3600
 
 
-def check(connection: Any, place: Place, relations: Sequence[str], names: Names | None) -> Iterator[Finding]:
-    problem = version(connection, place) or log_is_off(connection, place)
+def check(
+    connection: Any, settings: ConnectionSettings, relations: Sequence[str], names: GlobalNames | None
+) -> Iterator[Finding]:
+    problem = version(connection, settings) or log_is_off(connection, settings)
     if problem:
         yield problem
         return
-    yield from settings(connection, place)
-    yield from privileges(connection, place)
-    tables = read_tables(connection, place.database)
+    yield from check_settings(connection, settings)
+    yield from privileges(connection, settings)
+    tables = read_tables(connection, settings.database)
     if names is not None:
-        yield from names.check(place, tables)
+        yield from names.check(settings, tables)
     for relation in relations:
-        yield from check_relation(connection, place, relation, tables.get(relation))
+        yield from check_relation(connection, settings, relation, tables.get(relation))
 
 
-def version(connection: Any, place: Place) -> Finding | None:
+def version(connection: Any, settings: ConnectionSettings) -> Finding | None:
     ((text,),) = rows(connection, "SELECT version()")
     found = re.match(r"(\d+)\.(\d+)", text)
     oldest = OLDEST_MYSQL if is_mysql(connection) else OLDEST
     if not found or (int(found[1]), int(found[2])) < oldest:
         fix = "Strobe needs MariaDB 10.6, MySQL 8.0, or newer."
-        return Finding("error", place.where, f"the server's version is {text}", fix)
+        return Finding("error", settings.where, f"the server's version is {text}", fix)
     return None
 
 
-def log_is_off(connection: Any, place: Place) -> Finding | None:
+def log_is_off(connection: Any, settings: ConnectionSettings) -> Finding | None:
     if variables(connection)["log_bin"] in ("ON", "1"):
         return None
     fix = "Set log_bin (and binlog_format = ROW, binlog_row_metadata = FULL) in the server's configuration; restart it."
-    return Finding("error", place.where, "the binlog is off", fix)
+    return Finding("error", settings.where, "the binlog is off", fix)
 
 
 def variables(connection: Any) -> dict[str, str]:
@@ -79,7 +81,7 @@ def variables(connection: Any) -> dict[str, str]:
     return dict(rows(connection, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})"))
 
 
-def settings(connection: Any, place: Place) -> Iterator[Finding]:
+def check_settings(connection: Any, settings: ConnectionSettings) -> Iterator[Finding]:
     found = variables(connection)
     for name, (wanted, meaning) in (MYSQL_SETTINGS if is_mysql(connection) else SETTINGS).items():
         value = found.get(name, "ROW" if name == "binlog_format" else "")  # MySQL will have no other format one day
@@ -87,24 +89,24 @@ def settings(connection: Any, place: Place) -> Iterator[Finding]:
             note = " New sessions only: let writers connect anew." if name != "binlog_row_metadata" else ""
             fix = f"SET GLOBAL {name} = '{wanted}'; and the same in the server's configuration.{note}"
             yield Finding(
-                "error", place.where, f"{name} is {value}: {meaning}", GTID_FIX if name == "gtid_mode" else fix
+                "error", settings.where, f"{name} is {value}: {meaning}", GTID_FIX if name == "gtid_mode" else fix
             )
-    yield from elsewhere(place, found, is_mysql(connection) and replicates(connection))
+    yield from elsewhere(settings, found, is_mysql(connection) and replicates(connection))
     for name, wanted in DURABLE.items():
         if found.get(name, wanted) != wanted:
             message = f"{name} is {found[name]}: after a crash of its machine, tables and binlog may disagree"
-            yield Finding("warning", place.where, message, f"SET GLOBAL {name} = {wanted};")
+            yield Finding("warning", settings.where, message, f"SET GLOBAL {name} = {wanted};")
     seconds = int(found.get("binlog_expire_logs_seconds") or 0)
     if 0 < seconds < SHORT_SECONDS:
         message = (
             f"the binlog is kept for {seconds / 3600:.1f} h: after a longer stop of Strobe views have to be rebuilt"
         )
         fix = "SET GLOBAL binlog_expire_logs_seconds = 604800; keeps a week."
-        yield Finding("warning", place.where, message, fix)
+        yield Finding("warning", settings.where, message, fix)
     ((databases, ignored),) = [row[2:4] for row in _status(connection)] or [("", "")]
     if databases or ignored:
         message = "binlog_do_db or binlog_ignore_db is set: changes may be missing from the binlog"
-        yield Finding("error", place.where, message, "Take both out of the server's configuration; restart it.")
+        yield Finding("error", settings.where, message, "Take both out of the server's configuration; restart it.")
 
 
 def replicates(connection: Any) -> bool:
@@ -117,16 +119,18 @@ def replicates(connection: Any) -> bool:
     return False
 
 
-def elsewhere(place: Place, found: Mapping[str, str], replica: bool) -> Iterator[Finding]:
+def elsewhere(settings: ConnectionSettings, found: Mapping[str, str], replica: bool) -> Iterator[Finding]:
     """Changes that come in from other servers, or a log that is kept in another way."""
     if found.get("binlog_storage_engine"):
         message = "the binlog is kept by a storage engine, where offsets mean something else"
-        yield Finding("error", place.where, message, "Take binlog_storage_engine out of the configuration; restart it.")
+        yield Finding(
+            "error", settings.where, message, "Take binlog_storage_engine out of the configuration; restart it."
+        )
     replica = replica or bool(found.get("gtid_slave_pos")) or found.get("wsrep_on") == "ON"
     if replica and found.get("log_slave_updates") != "ON":
         message = "the server takes in changes of others, and does not write them to its own binlog"
         fix = "Set log_slave_updates = ON in its configuration and restart it, or watch the server that they come from."
-        yield Finding("error", place.where, message, fix)
+        yield Finding("error", settings.where, message, fix)
 
 
 def _status(connection: Any) -> list[tuple[Any, ...]]:
@@ -136,24 +140,24 @@ def _status(connection: Any) -> list[tuple[Any, ...]]:
         return []  # for want of a right, which `privileges` finds
 
 
-def privileges(connection: Any, place: Place) -> Iterator[Finding]:
+def privileges(connection: Any, settings: ConnectionSettings) -> Iterator[Finding]:
     try:
         logs = rows(connection, "SHOW BINARY LOGS")
     except pymysql.err.Error:
         right = "REPLICATION CLIENT ON *.*" if is_mysql(connection) else "BINLOG MONITOR ON *.*"
-        yield denied(connection, place, right, "it may not list the binlog's files")
+        yield denied(connection, settings, right, "it may not list the binlog's files")
         return
     try:
-        created(place, logs[-1][0])
+        created(settings, logs[-1][0])
     except (StrobeError, pymysql.err.Error):
-        yield denied(connection, place, "REPLICATION SLAVE ON *.*", "it may not read the binlog")
+        yield denied(connection, settings, "REPLICATION SLAVE ON *.*", "it may not read the binlog")
 
 
-def denied(connection: Any, place: Place, right: str, what: str) -> Finding:
+def denied(connection: Any, settings: ConnectionSettings, right: str, what: str) -> Finding:
     ((user,),) = rows(connection, "SELECT CURRENT_USER()")
     name, _, host = user.rpartition("@")
     account = f"{connection.escape(name)}@{connection.escape(host)}"
-    return Finding("error", place.where, f"the user {user} lacks a right: {what}", f"GRANT {right} TO {account};")
+    return Finding("error", settings.where, f"the user {user} lacks a right: {what}", f"GRANT {right} TO {account};")
 
 
 def logs_cascades(connection: Any) -> bool:
@@ -162,12 +166,14 @@ def logs_cascades(connection: Any) -> bool:
     return is_mysql(connection) and [value for _, value in found] == ["OFF"]
 
 
-def check_relation(connection: Any, place: Place, relation: str, table: Table | None) -> Iterator[Finding]:
-    where = f"{place.where}, table {relation}"
-    target = f"{quote(place.database)}.{quote(relation)}"
+def check_relation(
+    connection: Any, settings: ConnectionSettings, relation: str, table: MariadbTable | None
+) -> Iterator[Finding]:
+    where = f"{settings.where}, table {relation}"
+    target = f"{quote(settings.database)}.{quote(relation)}"
     if table is None:
-        problem = denied(connection, place, f"SELECT ON {target}", "")
-        message = f"there is no table {relation} in {place.database}, or no right to read it"
+        problem = denied(connection, settings, f"SELECT ON {target}", "")
+        message = f"there is no table {relation} in {settings.database}, or no right to read it"
         yield Finding("error", where, message, f"Mend its name, or: {problem.fix}")
         return
     if not table.usable:
@@ -180,7 +186,7 @@ def check_relation(connection: Any, place: Place, relation: str, table: Table | 
         rows(connection, f"SELECT 1 FROM {quote(relation)} LIMIT 0")
         constraints = [] if logs_cascades(connection) else cascades(connection, relation)
     except pymysql.err.Error:
-        problem = denied(connection, place, f"SELECT ON {target}", "")
+        problem = denied(connection, settings, f"SELECT ON {target}", "")
         yield Finding("error", where, "the table, or some of its columns, may not be read", problem.fix)
         return
     for constraint in constraints:

@@ -1,7 +1,12 @@
-"""Where in its binlog a snapshot of a MySQL server is, which MySQL itself does not say.
+"""Consistent snapshots, and where in the binlog they are.
 
-A transaction gets its GTID (it is *owned*), is written to the log, becomes visible, and only then is its GTID not owned
-any more; always in this order. So there are two certain bounds, without any lock:
+On MariaDB `START TRANSACTION WITH CONSISTENT SNAPSHOT` ties InnoDB's snapshot to the binlog: `Binlog_snapshot_file` and
+`Binlog_snapshot_position`, read inside, say up to where. Commits become visible in the order of the log, so that a
+snapshot is always a prefix of it.
+
+MySQL does not say where a snapshot is. There, a transaction gets its GTID (it is *owned*), is written to the log,
+becomes visible, and only then is its GTID not owned any more; always in this order. So there are two certain bounds,
+without any lock:
 
 * *low*, an end of the log: once everything owned after it was read is owned no more, all of the log up to it is
   visible;
@@ -21,15 +26,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from strobe.algebra.bag import Bag, Row
-from strobe.errors import SourceUnavailable
+from strobe.errors import SourceUnavailable, UserError
 from strobe.messages import Position, Transaction
-from strobe.retry import MYSQL_SETTLE, Retry
-from strobe.sources.mariadb.connection import Place, rows, several
+from strobe.retry import Retry
+from strobe.sources.mariadb.connection import ConnectionSettings, rows, several
+from strobe.sources.mariadb.limits import Limits
 
 BEGIN = "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"
 OWNED = "SELECT @@GLOBAL.gtid_owned"
-ROWS = 10_000
-"""With more rows than this touched meanwhile, another snapshot is cheaper."""
 
 End = tuple[str, int]
 """File and offset."""
@@ -56,20 +60,34 @@ def status(connection: Any) -> str:
     return "SHOW BINARY LOG STATUS" if version >= (8, 2) else "SHOW MASTER STATUS"
 
 
-def settled(connection: Any, place: Place) -> End:
+def begin_on_mariadb(connection: Any) -> End:
+    """Begin a snapshot; its file and offset in the binlog."""
+    rows(connection, BEGIN)
+    status = {name.lower(): value for name, value in rows(connection, "SHOW STATUS LIKE 'binlog_snapshot_%'")}
+    file, offset = status.get("binlog_snapshot_file"), status.get("binlog_snapshot_position")
+    if not file or not offset:
+        raise UserError(
+            "the server does not say where in its binlog a snapshot is",
+            where="",
+            fix="The binlog must be on (log_bin): see `strobe check`.",
+        )
+    return file, int(offset)
+
+
+def settled(connection: Any, settings: ConnectionSettings) -> End:
     """An end of the log up to which everything is visible."""
     ends, owned = several(connection, status(connection), OWNED)
-    settle(connection, place, owners(owned[0][0]))
+    settle(connection, settings, owners(owned[0][0]))
     return end(ends)
 
 
-def begin(connection: Any, place: Place) -> tuple[End, End]:
+def begin_on_mysql(connection: Any, settings: ConnectionSettings) -> tuple[End, End]:
     """Begin a snapshot; its two bounds."""
     ends, owned, _, later = several(connection, status(connection), OWNED, BEGIN, status(connection))
     busy = owners(owned[0][0])
     if busy:
         rows(connection, "COMMIT")
-        settle(connection, place, busy)
+        settle(connection, settings, busy)
         _, later = several(connection, BEGIN, status(connection))
     return end(ends), end(later)
 
@@ -79,13 +97,13 @@ def end(found: Sequence[tuple[Any, ...]]) -> End:
     return str(file), int(offset)
 
 
-def settle(connection: Any, place: Place, busy: frozenset[tuple[str, ...]]) -> None:
+def settle(connection: Any, settings: ConnectionSettings, busy: frozenset[tuple[str, ...]]) -> None:
     """Wait until these transactions are visible."""
-    retry = Retry(MYSQL_SETTLE)
+    retry = Retry(settings.timing.settle)
     while busy:
         if not retry.again():
             message = f"the transaction {':'.join(filter(None, min(busy)))} takes long to commit"
-            raise SourceUnavailable(message, where=place.where)
+            raise SourceUnavailable(message, where=settings.where)
         busy &= owners(rows(connection, OWNED)[0][0])
 
 
@@ -105,11 +123,15 @@ def owners(text: str) -> frozenset[tuple[str, ...]]:
 
 
 def placed(
-    low: Position, transactions: Sequence[Transaction], tables: Mapping[str, Keyed], find: Find
+    low: Position,
+    transactions: Sequence[Transaction],
+    tables: Mapping[str, Keyed],
+    find: Find,
+    most: int = Limits.window_rows,
 ) -> Position | None:
     """Where a snapshot is that has everything up to `low` and nothing beyond the transactions after it; None if its
-    rows do not tell."""
-    touched = touches(transactions, tables)
+    rows do not tell, or if more than `most` were touched."""
+    touched = touches(transactions, tables, most)
     if touched is None:
         return None
     present: dict[tuple[str, Row], Row] = {}
@@ -122,19 +144,19 @@ def placed(
     return None
 
 
-def touches(transactions: Sequence[Transaction], tables: Mapping[str, Keyed]) -> Touched | None:
+def touches(transactions: Sequence[Transaction], tables: Mapping[str, Keyed], most: int) -> Touched | None:
     """What they changed; None where a table has no key, or where it is too much."""
     touched: Touched = {}
     for number, transaction in enumerate(transactions):
         for table, bag in transaction.changes.items():
-            if table not in tables or not isinstance(bag, Bag) or len(bag) > ROWS:
+            if table not in tables or not isinstance(bag, Bag) or len(bag) > most:
                 return None
             before, after = dict[Row, Row](), dict[Row, Row]()
             for row, count in bag.items():
                 (after if count > 0 else before)[tables[table].key_of(row)] = row
             for key in before.keys() | after.keys():
                 touched.setdefault((table, key), []).append((number, before.get(key), after.get(key)))
-        if len(touched) > ROWS:
+        if len(touched) > most:
             return None
     return touched
 

@@ -1,7 +1,7 @@
 """MariaDB and MySQL: the row-based binlog as the log, consistent snapshots as answers.
 
 A position is a place in the binlog, with the GTID of the last transaction before it, by which the log is recognised
-(see `mariadb_position`). Positions are ordered as the server wrote its log, which is also the order in which commits
+(see `position`). Positions are ordered as the server wrote its log, which is also the order in which commits
 become visible, whatever GTID domains the transactions belong to.
 
 Nothing is put into the database, and nothing is written to it.
@@ -22,21 +22,22 @@ from strobe.algebra.schema import RelationSchema
 from strobe.errors import SourceUnavailable, StrobeError, UserError
 from strobe.messages import Position, Seen, Transaction
 from strobe.sources.base import Finding, Reader, Source, SourceContext
-from strobe.sources.mariadb import snapshot as mysql_snapshot
+from strobe.sources.mariadb import snapshot
 from strobe.sources.mariadb.binlog import protocol as binlog
-from strobe.sources.mariadb.catalog import Table
-from strobe.sources.mariadb.connection import Address, Place, is_mysql, rows
-from strobe.sources.mariadb.global_names import Names
+from strobe.sources.mariadb.catalog import MariadbTable
+from strobe.sources.mariadb.connection import Address, ConnectionSettings, is_mysql, rows
+from strobe.sources.mariadb.global_names import GlobalNames
+from strobe.sources.mariadb.limits import Limits, Timing
 from strobe.sources.mariadb.position import Whereabouts, file_number, verify
 from strobe.sources.mariadb.preflight import check
-from strobe.sources.mariadb.reader import MariadbReader, Shared, snapshot
+from strobe.sources.mariadb.reader import MariadbReader
+from strobe.sources.mariadb.server import Server
 from strobe.sources.mariadb.stream import Stream, Watched, charsets
 
-PARTS_SECONDS = 10.0
-"""So long the log before a position is searched for parts of global transactions."""
 
+class Load(Protocol):
+    """How hard the database may be pressed."""
 
-class Limits(Protocol):
     @property
     def connections(self) -> int: ...
     @property
@@ -57,23 +58,31 @@ class Config(Protocol):
 class MariadbSource(Source):
     """A database of a MariaDB or MySQL server."""
 
-    def __init__(self, name: str, config: Config) -> None:
+    def __init__(self, name: str, config: Config, timing: Timing | None = None, limits: Limits | None = None) -> None:
         self.name = name
-        address = Address.parse(config.dsn, f"source {name}")
-        limits: Limits = config.limits
-        self._place = Place(name, address, limits.connections, limits.statement_timeout.total_seconds())
-        self._shared = Shared(self._place)
+        load: Load = config.limits
+        self.settings = ConnectionSettings(
+            name,
+            Address.parse(config.dsn, f"source {name}"),
+            load.connections,
+            load.statement_timeout.total_seconds(),
+            timing or Timing(),
+            limits or Limits(),
+        )
+        self.server = Server(self.settings)
         given = config.global_transactions
-        self._names = Names.parse(given, self._place.where) if given else None
+        self._names = GlobalNames.parse(given, self.settings.where) if given else None
         self._focus: Mapping[str, Collection[str]] | None = None
 
     @classmethod
-    def from_config(cls, name: str, config: Config, context: SourceContext) -> MariadbSource:
-        return cls(name, config)
+    def from_config(
+        cls, name: str, config: Config, context: SourceContext, timing: Timing | None = None
+    ) -> MariadbSource:
+        return cls(name, config, timing)
 
     def schemas(self) -> tuple[RelationSchema, ...]:
         """InnoDB's tables with their columns of a supported type; other columns are left out."""
-        tables = self._shared.catalog.refresh().values()
+        tables = self.server.catalog.refresh().values()
         return tuple(t.schema(self.name) for t in tables if t.usable and t.offered)
 
     def focus(self, columns: Mapping[str, Collection[str]]) -> None:
@@ -82,10 +91,10 @@ class MariadbSource(Source):
     def check(self, relations: Sequence[str]) -> list[Finding]:
         """On a new connection: the server looks at global rights when one is made."""
         try:
-            with self._place.errors(), closing(self._place.connect()) as connection:
-                return list(check(connection, self._place, relations, self._names))
+            with self.settings.errors(), closing(self.settings.connect()) as connection:
+                return list(check(connection, self.settings, relations, self._names))
         except StrobeError as error:
-            return [Finding("error", error.where or self._place.where, error.message, error.fix)]
+            return [Finding("error", error.where or self.settings.where, error.message, error.fix)]
 
     def prepare_script(self, relations: Sequence[str]) -> list[str]:
         """Nothing: the binlog is there or not, and rights are the DBA's to give."""
@@ -93,44 +102,44 @@ class MariadbSource(Source):
 
     def prepare(self, relations: Sequence[str]) -> None:
         for relation in relations:
-            self._shared.catalog.table(relation)
+            self.server.catalog.table(relation)
 
     def undo(self) -> list[str]:
         return []
 
     def identity(self) -> str:
-        with self._shared.connections.session() as connection:
+        with self.server.connections.session() as connection:
             if is_mysql(connection):
                 ((server,),) = rows(connection, "SELECT @@global.server_uuid")
-                return f"mysql:{server}:{self._place.database}"
+                return f"mysql:{server}:{self.settings.database}"
             ((server, log),) = rows(connection, "SELECT @@global.server_id, @@global.log_bin_basename")
-        return f"mariadb:{server}:{log}:{self._place.database}"
+        return f"mariadb:{server}:{log}:{self.settings.database}"
 
     def position(self, text: str) -> Position:
         try:
             return Whereabouts.parse(text).position
         except ValueError:
-            raise UserError(f"{text!r} is not a position in a binlog", where=self._place.where) from None
+            raise UserError(f"{text!r} is not a position in a binlog", where=self.settings.where) from None
 
     def now(self) -> Position:
         """Where a snapshot taken now is: what is in the log beyond it is not visible to anybody yet."""
-        with self._shared.connections.session() as connection:
+        with self.server.connections.session() as connection:
             if is_mysql(connection):
-                file, offset = mysql_snapshot.settled(connection, self._place)
+                file, offset = snapshot.settled(connection, self.settings)
             else:
-                file, offset = snapshot(connection)
+                file, offset = snapshot.begin_on_mariadb(connection)
                 rows(connection, "COMMIT")
-        return self._shared.position(file, offset)
+        return self.server.position(file, offset)
 
     def verify(self, position: Position) -> None:
-        with self._shared.connections.session() as connection:
-            verify(self._place, connection, position)
+        with self.server.connections.session() as connection:
+            verify(self.settings, connection, position)
 
     def transactions(
         self, after: Position, stops: Sequence[Position], stopped: Callable[[], bool]
     ) -> Iterator[Transaction]:
         watched, names = self._watched(), self._names
-        stream = Stream(self._shared.connections, self._shared.log, watched, stops, stopped, self.spill, names)
+        stream = Stream(self.server.connections, self.server.log, watched, stops, stopped, self.spill, names)
         return stream.transactions(after)
 
     def parts(self, through: Position) -> frozenset[str]:
@@ -138,19 +147,19 @@ class MariadbSource(Source):
         at = Whereabouts.parse(through.text)
         file, offset = at.file, at.offset
         try:
-            with self._shared.connections.session() as connection:
+            with self.server.connections.session() as connection:
                 logs = [row[0] for row in rows(connection, "SHOW BINARY LOGS")]
                 sets = charsets(connection)
             found = set(self._parts(file, (file, offset), sets, math.inf))
             for log in [log for log in logs if file_number(log) < file_number(file)][-1:]:
-                found.update(self._parts(log, (file, 4), sets, time.monotonic() + PARTS_SECONDS))
+                found.update(self._parts(log, (file, 4), sets, time.monotonic() + self.settings.timing.parts))
         except (binlog.Broken, pymysql.err.Error) as error:
-            raise SourceUnavailable(f"its binlog could not be read: {error}", where=self._place.where) from error
+            raise SourceUnavailable(f"its binlog could not be read: {error}", where=self.settings.where) from error
         return frozenset(found)
 
     def _parts(self, file: str, end: tuple[str, int], sets: dict[int, str], deadline: float) -> Iterator[str]:
         """The global transactions with parts between the beginning of a file and a place."""
-        connections, log = self._shared.connections, self._shared.log
+        connections, log = self.server.connections, self.server.log
         stream = Stream(connections, log, {}, [], lambda: False, names=self._names)
         for transaction in stream.window(log.at(file, connections.made), end, sets):
             yield from (part.id for part in transaction.part_of)
@@ -158,30 +167,30 @@ class MariadbSource(Source):
                 return
 
     def _watched(self) -> Watched:
-        tables = self._shared.catalog.refresh()
+        tables = self.server.catalog.refresh()
         if self._focus is None:
             return {name: table.kinds for name, table in tables.items() if table.usable}
         return {name: self._used(tables.get(name), name, columns) for name, columns in self._focus.items()}
 
-    def _used(self, table: Table | None, name: str, columns: Collection[str]) -> dict[str, Any]:
+    def _used(self, table: MariadbTable | None, name: str, columns: Collection[str]) -> dict[str, Any]:
         kinds = table.kinds if table is not None else {}
         for column in columns:
             if column not in kinds:
                 what = f"the column {column}" if table is not None else "the table"
-                raise self._place.table_lost(f"{what}, which a view uses, is gone or of another type", name)
+                raise self.settings.table_lost(f"{what}, which a view uses, is gone or of another type", name)
         return {column: kind for column, kind in kinds.items() if column in columns}
 
     def reader(self, *, at_a_position: bool = False) -> Reader:
         """Every snapshot is at a position: commits become visible in the order of the log."""
-        return MariadbReader(self._shared)
+        return MariadbReader(self.server)
 
     @contextmanager
     def elsewhere(self) -> Iterator[Callable[[Seen], None]]:
         """A snapshot counts as seen, whichever process took it."""
-        yield lambda seen: self._shared.log.seen(seen.through)
+        yield lambda seen: self.server.log.seen(seen.through)
 
     def discard(self, through: Position) -> None:
         """Nothing: how long the binlog stays is the DBA's decision (`binlog_expire_logs_seconds`)."""
 
     def close(self) -> None:
-        self._shared.connections.close()
+        self.server.connections.close()

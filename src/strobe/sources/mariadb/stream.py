@@ -26,13 +26,12 @@ from strobe.sources.mariadb.binlog.protocol import Dump, Event
 from strobe.sources.mariadb.binlog.rows import RowPlan, TableMap, Undescribed, kind_of, lenenc
 from strobe.sources.mariadb.binlog.statements import effect, first_words, tokens
 from strobe.sources.mariadb.connection import Connections, rows
-from strobe.sources.mariadb.global_names import Names
-from strobe.sources.mariadb.position import Log, Mark, Whereabouts, file_number, passed_by
-from strobe.sources.mariadb.transaction_builder import Counts, Group
+from strobe.sources.mariadb.global_names import GlobalNames
+from strobe.sources.mariadb.position import Log, LogFingerprint, Whereabouts, file_number, passed_by
+from strobe.sources.mariadb.transaction_builder import EventGroup
 from strobe.sources.mariadb.values import Kind
+from strobe.sources.net_changes import NetChanges
 
-QUIET_SECONDS = 0.2
-"""So long, at most, positions move on unreported."""
 STANDALONE, PREPARED = 1, 64
 
 Watched = Mapping[str, Mapping[str, Kind]]
@@ -50,20 +49,20 @@ class Stream:
         stops: Sequence[Position],
         stopped: Callable[[], bool],
         spill: Spill | None = None,
-        names: Names | None = None,
+        names: GlobalNames | None = None,
     ) -> None:
         """Large transactions go into files in `spill`; `names` says where global ones are named."""
         self._spill, self._names = spill, names
         self._rereads = self._looks_back = False
         self._connections, self._log, self._watched = connections, log, watched
-        self._place = connections.place
+        self._settings = connections.settings
         self._stops = {stop.order for stop in stops}
         self._stopped = stopped
         self._charsets: dict[int, str] = {}
         self._plans: dict[tuple[str, bytes], RowPlan] = {}
-        self._prepared: dict[str, Group] = {}
+        self._prepared: dict[str, EventGroup] = {}
         self._maps: dict[int, TableMap] = {}
-        self._group: Group | None = None
+        self._group: EventGroup | None = None
         self._at = Whereabouts("", 0, 0)
 
     def transactions(self, after: Position) -> Iterator[Transaction]:
@@ -75,7 +74,7 @@ class Stream:
     def _forget(self) -> None:
         self._begin_anew()
         for group in self._prepared.values():
-            group.counts.forget()
+            group.net.forget()
 
     def _transactions(self, after: Position) -> Iterator[Transaction]:
         heard = True
@@ -91,12 +90,12 @@ class Stream:
                         self._release(connection.thread)
             except binlog.Broken as broken:
                 if not heard:
-                    raise SourceUnavailable(f"the connection failed: {broken}", where=self._place.where) from broken
+                    raise SourceUnavailable(f"the connection failed: {broken}", where=self._settings.where) from broken
                 heard = False  # once more from where it was, at once; after that it is for the caller to wait
             except pymysql.err.OperationalError as error:
                 with self._connections.session() as connection:
                     self._log.verify(connection, after)
-                raise self._place.translate(error) from error
+                raise self._settings.translate(error) from error
 
     def _open(self, after: Position) -> AbstractContextManager[Dump]:
         with self._connections.session() as connection:
@@ -106,11 +105,11 @@ class Stream:
         self._at = Whereabouts.parse(after.text)
         self._begin_anew()
         self._looks_back = True
-        return binlog.dump(self._place, self._at.file, self._at.offset)
+        return binlog.dump(self._settings, self._at.file, self._at.offset)
 
     def _begin_anew(self) -> None:
         if self._group is not None:
-            self._group.counts.forget()
+            self._group.net.forget()
         self._group, self._maps = None, {}
 
     def _release(self, thread: int) -> None:
@@ -138,7 +137,7 @@ class Stream:
             pending = done or pending
             if pending is None:
                 continue
-            late = event is None or time.monotonic() - reported > QUIET_SECONDS
+            late = event is None or time.monotonic() - reported > self._settings.timing.progress
             if pending.changes or pending.part_of or late or pending.position.order in self._stops:
                 yield pending
                 pending, reported = None, time.monotonic()
@@ -147,7 +146,7 @@ class Stream:
         """Every single transaction from a place on, as far as the log goes now but not beyond another place."""
         self._charsets, self._at = charsets, Whereabouts.parse(start.text)
         last = (file_number(end[0]), end[1])
-        with binlog.dump(self._place, self._at.file, self._at.offset, forever=False) as connection:
+        with binlog.dump(self._settings, self._at.file, self._at.offset, forever=False) as connection:
             while self._at.order < last:
                 try:
                     event = connection.next()
@@ -177,7 +176,7 @@ class Stream:
         if ended is None:
             return None
         self._group, self._maps = None, {}
-        self._at.last = group.mark
+        self._at.last = group.fingerprint
         return self._transaction(event, ended, group.named)
 
     def _rotate(self, event: Event) -> None:
@@ -188,24 +187,28 @@ class Stream:
 
     def _begin_file(self, event: Event) -> None:
         if self._at.created and self._at.created != event.timestamp:
-            raise passed_by(self._place, self._at)
+            raise passed_by(self._settings, self._at)
         self._at.created = event.timestamp
         self._log.learn(self._at.file, event.timestamp)
 
     def _outside(self, event: Event, before: tuple[str, int]) -> Transaction | None:
         if event.type == binlog.GTID:
             flags = event.body[12]
-            mark = Mark.of(event, before[1])
-            self._group = Group(bool(flags & STANDALONE), bool(flags & PREPARED), began=before, mark=mark)
+            fingerprint = LogFingerprint.of(event, before[1])
+            self._group = EventGroup(
+                bool(flags & STANDALONE), bool(flags & PREPARED), began=before, fingerprint=fingerprint
+            )
             return None
         if event.type in binlog.MYSQL_GTIDS:
-            self._group = Group(standalone=True, mysql=True, began=before, mark=Mark.of(event, before[1]))
+            self._group = EventGroup(
+                standalone=True, mysql=True, began=before, fingerprint=LogFingerprint.of(event, before[1])
+            )
             return None
         if event.type == binlog.FORMAT or event.type in binlog.HARMLESS or event.flags & binlog.IGNORABLE:
-            return self._transaction(event, Counts(), ()) if event.end else None
+            return self._transaction(event, NetChanges(), ()) if event.end else None
         raise self._unknown(event)
 
-    def _inside(self, event: Event, group: Group) -> Counts | None:
+    def _inside(self, event: Event, group: EventGroup) -> NetChanges | None:
         """What the group changed, if it ends with this event."""
         if event.type == binlog.TABLE_MAP:
             found = TableMap.parse(event.body, group.mysql)
@@ -213,7 +216,7 @@ class Stream:
         elif event.type in binlog.WRITES | binlog.UPDATES | binlog.DELETES:
             self._rows(event, group)
         elif event.type == binlog.XID:
-            return group.counts
+            return group.net
         elif event.type in (binlog.QUERY, binlog.QUERY_COMPRESSED):
             return self._query(event, group)
         elif event.type == binlog.XA_PREPARE:
@@ -226,7 +229,7 @@ class Stream:
             raise self._unknown(event)
         return None
 
-    def _payload(self, event: Event, group: Group) -> Counts | None:
+    def _payload(self, event: Event, group: EventGroup) -> NetChanges | None:
         """MySQL's compressed transactions: all their events in one."""
         for inner in payload(event):
             if (ended := self._inside(inner, group)) is not None:
@@ -235,36 +238,36 @@ class Stream:
 
     def _partial(self, event: Event) -> None:
         table_map = self._maps.get(int.from_bytes(event.body[:6], "little"))
-        if table_map is None or table_map.database != self._place.database or not self._watched.get(table_map.table):
+        if table_map is None or table_map.database != self._settings.database or not self._watched.get(table_map.table):
             return
         what = "the binlog has only part of a row (binlog_row_value_options)"
-        raise self._place.table_lost(what, table_map.table)
+        raise self._settings.table_lost(what, table_map.table)
 
     def _unknown(self, event: Event) -> LostGuarantee:
         if event.type == binlog.INCIDENT:
-            return self._place.lost("the server noted in its binlog that changes are missing from it")
-        return self._place.lost(f"the binlog has an event of type {event.type}, which Strobe cannot read")
+            return self._settings.lost("the server noted in its binlog that changes are missing from it")
+        return self._settings.lost(f"the binlog has an event of type {event.type}, which Strobe cannot read")
 
-    def _transaction(self, event: Event, counts: Counts, named: Sequence[str]) -> Transaction:
-        changes, _ = counts.take()
-        position, source = self._at.position, self._place.source
+    def _transaction(self, event: Event, net: NetChanges, named: Sequence[str]) -> Transaction:
+        changes, _ = net.take()
+        position, source = self._at.position, self._settings.source
         moment = datetime.fromtimestamp(event.timestamp, timezone.utc)
         parts_of = [part for text in named if (part := global_transaction(text, source))]
         return Transaction(source, position, changes, moment, tuple(dict.fromkeys(parts_of)))
 
-    def _query(self, event: Event, group: Group) -> Counts | None:
+    def _query(self, event: Event, group: EventGroup) -> NetChanges | None:
         schema, sql = statement(event)
         head = first_words(sql)
         verb = head.partition(" ")[0]
         if verb == "BEGIN":
             group.standalone = False
         elif verb == "COMMIT":
-            return group.counts
+            return group.net
         elif verb == "ROLLBACK":
             if not head.startswith("ROLLBACK TO"):
-                group.counts.forget()
+                group.net.forget()
                 group.named = []
-                return group.counts
+                return group.net
             group.back_to(tokens(sql)[-1])
         elif verb == "SAVEPOINT":
             group.save(tokens(sql)[-1])
@@ -273,33 +276,33 @@ class Stream:
         elif head in ("XA START", "XA BEGIN"):
             group.standalone, group.prepared = False, True
         elif verb not in ("RELEASE", "XA") and not self._rereads:
-            found = effect(sql, schema, self._place.database, self._watched)
+            found = effect(sql, schema, self._settings.database, self._watched)
             if found is not None:
                 message = f"{found.what}, at {self._at.file}:{self._at.offset}"
-                raise self._place.table_lost(message, found.table) if found.table else self._place.lost(message)
-        return group.counts if group.standalone else None
+                raise self._settings.table_lost(message, found.table) if found.table else self._settings.lost(message)
+        return group.net if group.standalone else None
 
     # Two-phase transactions: rows come with the first phase, and count from the second
 
-    def _prepare(self, event: Event, group: Group) -> Counts:
+    def _prepare(self, event: Event, group: EventGroup) -> NetChanges:
         name = xa.prepared(event.body)
         if event.body[0]:  # in one phase
             group.named += xa.named(name)
-            return group.counts
+            return group.net
         self._prepared[name] = group
-        return Counts()
+        return NetChanges()
 
-    def _decide(self, sql: str, commits: bool, group: Group) -> Counts:
+    def _decide(self, sql: str, commits: bool, group: EventGroup) -> NetChanges:
         name = xa.decided(sql)
         first = self._prepared.pop(name, None)
         if not commits or self._rereads:
             if first is not None:
-                first.counts.forget()
-            return Counts()
+                first.net.forget()
+            return NetChanges()
         if first is None:
-            first = self._read_again(name, group.began) if self._watched else Group(standalone=False)
+            first = self._read_again(name, group.began) if self._watched else EventGroup(standalone=False)
         group.named += [*first.named, *xa.named(name)]
-        return first.counts
+        return first.net
 
     def _files(self) -> list[str]:
         """The log's files up to the one that is being read."""
@@ -307,7 +310,7 @@ class Stream:
             files = [row[0] for row in rows(connection, "SHOW BINARY LOGS")]
         return [file for file in files if file_number(file) <= file_number(self._at.file)]
 
-    def _read_again(self, name: str, end: tuple[str, int]) -> Group:
+    def _read_again(self, name: str, end: tuple[str, int]) -> EventGroup:
         """The first phase of an XA transaction that came before the position from which the log was read; the second
         begins at `end`. The last phase of this name before it is the one: a name may be used again."""
         for file in reversed(self._files() if self._looks_back else []):
@@ -321,28 +324,28 @@ class Stream:
             if found is not None:
                 return found
             end = (file, 4)
-        raise self._place.lost(
+        raise self._settings.lost(
             f"the XA transaction committed at {self._at.file}:{self._at.offset} was prepared before the binlog begins"
         )
 
     # Rows
 
-    def _rows(self, event: Event, group: Group) -> None:
+    def _rows(self, event: Event, group: EventGroup) -> None:
         number = int.from_bytes(event.body[:6], "little")
         table_map = self._maps.get(number)
         if table_map is None:
             if number == 0xFFFFFF:
                 return  # ends a statement whose tables are all gone
-            raise self._place.lost(f"the binlog has rows of a table that it does not name, at {self._at.offset}")
+            raise self._settings.lost(f"the binlog has rows of a table that it does not name, at {self._at.offset}")
         table = table_map.table
-        if table_map.database != self._place.database or (self._rereads and not group.prepared):
+        if table_map.database != self._settings.database or (self._rereads and not group.prepared):
             return
         if self._names and table == self._names.table:
             group.named += self._names.given(
-                self._images(event, table, self._names.plan(self._place, table_map, self._charsets))
+                self._images(event, table, self._names.plan(self._settings, table_map, self._charsets))
             )
         if self._watched.get(table):
-            group.counts.spill = self._spill
+            group.net.spill = self._spill
             types = {name: kind.type for name, kind in self._watched[table].items()}
             for sign, row, size in self._images(event, table, self._plan(table_map)):
                 group.add(table, types, row, sign, size)
@@ -360,7 +363,7 @@ class Stream:
             images.append((sign, int.from_bytes(data[at : at + size], "little")))
             at += size
         if width != plan.width or not all(plan.complete(present) for _, present in images):
-            raise self._place.table_lost("the binlog has only part of a row (binlog_row_image is not FULL)", table)
+            raise self._settings.table_lost("the binlog has only part of a row (binlog_row_image is not FULL)", table)
         if event.type in binlog.COMPRESSED:
             data, at = uncompressed(data[at:]), 0
         try:
@@ -373,7 +376,7 @@ class Stream:
         except Unfit as unfit:
             fix = "Change the value, and then rebuild the views that use this table: `strobe rebuild VIEW`."
             message = f"the binlog has a value that Spark cannot hold: {unfit}"
-            raise self._place.table_lost(message, table, fix) from None
+            raise self._settings.table_lost(message, table, fix) from None
 
     def _plan(self, table_map: TableMap) -> RowPlan:
         key = (table_map.table, table_map.body)
@@ -387,16 +390,16 @@ class Stream:
             logged = table_map.columns()
         except Undescribed as problem:
             fix = "SET GLOBAL binlog_row_metadata = FULL; then rebuild the views that use it: `strobe rebuild VIEW`."
-            raise self._place.table_lost(f"its rows in the binlog cannot be read: {problem}", table, fix) from None
+            raise self._settings.table_lost(f"its rows in the binlog cannot be read: {problem}", table, fix) from None
         by_name = {column.name: column for column in logged}
         for name, expected in wanted.items():
             if name not in by_name:
-                raise self._place.table_lost(f"the column {name}, which a view uses, is not in the binlog", table)
+                raise self._settings.table_lost(f"the column {name}, which a view uses, is not in the binlog", table)
             found = kind_of(by_name[name], self._charsets)
             if found != expected:
                 was = f"{found.type} {found.form} {found.charset}".strip() if found else "of an unsupported type"
                 now = f"{expected.type} {expected.form} {expected.charset}".strip()
-                raise self._place.table_lost(f"the column {name} is {was} in the binlog, and {now} today", table)
+                raise self._settings.table_lost(f"the column {name} is {was} in the binlog, and {now} today", table)
         return RowPlan(logged, list(wanted), list(wanted.values()))
 
 

@@ -1,6 +1,6 @@
 """MariaDB's values as Spark's: what a column holds, and how its values come out of SELECT and go into a search.
 
-The other way a value comes out, the binlog, is in `mariadb_rows`; both name what they decode by a `Kind`, and the
+The other way a value comes out, the binlog, is in `binlog.rows`; both name what they decode by a `Kind`, and the
 stream goes on only while its kinds are those of the catalog. A value that Spark cannot hold (a zero date) is refused
 and never bent.
 """

@@ -1,1 +1,1 @@
-"""PostgreSQL: changes by logical replication, look-ups in exported snapshots."""
+"""PostgreSQL: changes by logical replication, look-ups in snapshots that say which transactions they have seen."""

@@ -78,7 +78,7 @@ def object_name(project: str, source: str) -> str:
 
 @dataclass(frozen=True)
 class ConnectionSettings:
-    """Everything that is needed to get there; pickles, and shows no secret."""
+    """Which database, how it is connected to, and what its errors become; pickles, and shows no secret."""
 
     source: str
     dsn: str = field(repr=False)
@@ -242,6 +242,7 @@ class Pool:
 
 
 def rows(connection: Connection, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
+    """All rows of a statement's result."""
     return connection.execute(statement, parameters).fetchall()
 
 

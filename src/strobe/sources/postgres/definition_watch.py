@@ -31,6 +31,8 @@ def unpublished(settings: ConnectionSettings, *tables: str) -> RelationLost:
 
 
 class DefinitionWatch:
+    """Compares the tables that are used with the catalog, now and then."""
+
     def __init__(self, pool: Pool, watched: Mapping[int, Watched]) -> None:
         self._pool, self._settings, self._watched = pool, pool.settings, watched
         self._lost: RelationLost | None = None

@@ -1,15 +1,14 @@
-"""Telling a log of PostgreSQL from another one that passes the same places.
+"""Positions in a PostgreSQL log, and telling that log from another one that passes the same places.
 
 A place in the log is a number of bytes. A server whose data folder was copied and put back later keeps its system
 identifier and its timeline, and once it has written as much again its log has every place that a view ever stood at,
 with other transactions before it. The slot comes back with the folder, at an earlier place, which by itself means
 nothing: a server that crashed may also have forgotten how far its slot was confirmed.
 
-So a position carries a mark: the last transaction that the stream had brought by then, by the place where it ends and
-the microsecond of its commit. The slot can be read again from where it is confirmed: between there and the position
-the last transaction must be the marked one, or there must be none if the marked one ended before. If it is so, the
-log is the one that was read, or one in which nothing happened instead: either way nothing is missing and nothing is
-too much.
+So a position carries a fingerprint: the last transaction that the stream had brought by then, by the place where it
+ends and the microsecond of its commit. The slot can be read again from where it is confirmed: between there and the
+position the last transaction must be that one, or there must be none if that one ended before. If it is so, the log is
+the one that was read, or one in which nothing happened instead: either way nothing is missing and nothing is too much.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from strobe.sources.postgres.slot import commits
 
 @dataclass(frozen=True)
 class LogFingerprint:
-    """A transaction of the log, as nobody else's is."""
+    """Of a log up to a position: the last transaction before it."""
 
     end: int
     moment: int

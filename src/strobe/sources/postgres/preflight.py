@@ -1,4 +1,7 @@
-"""Preflight of a PostgreSQL source, and the statements that prepare it."""
+"""Preflight of a PostgreSQL source: what its server, the role, the publication and each table still lack.
+
+A finding says what to run. Nothing is changed here; `preparation` does that.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""What Strobe puts into a PostgreSQL database: the publication and the slot, and how they are taken out again."""
+"""What Strobe puts into a PostgreSQL database, and takes out again: a publication and a replication slot.
+
+The publication says which tables' changes the log is to bring; the slot keeps the log. Both carry the
+project's name.
+"""
 
 from __future__ import annotations
 

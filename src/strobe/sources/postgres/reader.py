@@ -39,7 +39,7 @@ from strobe.sources.postgres.snapshot import (
     flushed,
     import_snapshot,
 )
-from strobe.sources.postgres.values import Decode, Encoding, PgType, decoder, encoding, unfit
+from strobe.sources.postgres.values import Decode, Encoding, PgType, decoder, encoding, unfit_error
 
 _SNAPSHOT = """
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
@@ -49,6 +49,8 @@ SELECT pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text, pg_curren
 
 
 class PostgresReader(Reader):
+    """One snapshot, on one connection of the pool."""
+
     def __init__(self, pool: Pool, tables: dict[str, PgTable] | None = None, *, at_a_position: bool = False) -> None:
         """`tables` are as they were last; what comes back is checked against them."""
         self._settings = pool.settings
@@ -311,7 +313,7 @@ class RowDecoder:
             try:
                 _ = None if text is None else decode(text)
             except Unfit as reason:
-                return unfit(self._where, self._columns[place], self._types[place], text or b"", str(reason))
+                return unfit_error(self._where, self._columns[place], self._types[place], text or b"", str(reason))
         return UserError("a value cannot be read", where=self._where)
 
 

@@ -1,4 +1,6 @@
-"""How much log the server keeps for the slot: what is said about it, and when it is kept no longer.
+"""The replication slot: its state, reading the log through a copy of it, and how much log the server keeps for it.
+
+A copy is temporary and confirms nothing: whatever is read through it stays in the slot.
 
 The log is kept from the beginning of the oldest transaction that was open at the slot's position. So it grows while
 views wait or Strobe is down, and also while somebody leaves a transaction open, however far the views have come.

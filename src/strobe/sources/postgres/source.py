@@ -39,6 +39,8 @@ from strobe.sources.postgres.values import PgType
 
 
 class PostgresSource(Source):
+    """One database of a PostgreSQL server."""
+
     def __init__(self, settings: ConnectionSettings) -> None:
         self.name = settings.source
         self.settings = settings

@@ -37,7 +37,7 @@ from strobe.sources.postgres.values import PgType
 
 
 class Slots:
-    """Which slots streams of this process read at the moment."""
+    """Whether a stream of this process reads the slot at the moment: a second one reads a copy."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -122,6 +122,8 @@ def _rows_held(transaction: Transaction) -> int:
 
 
 class Stream(threading.Thread):
+    """Reads the log after a position, in a thread of its own, as long as the `with` statement lasts."""
+
     def __init__(
         self,
         settings: ConnectionSettings,

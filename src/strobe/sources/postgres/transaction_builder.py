@@ -1,4 +1,8 @@
-"""Puts transactions together from the messages of the log."""
+"""Builds transactions from the messages of the log: what each did, net, to the tables that views use.
+
+A table is decoded as the log described it last. One that is no longer what it was when the views were made raises
+`RelationLost`, and so does what cannot be followed: TRUNCATE, and long values that are not in the log.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ from strobe.sources.postgres.connection import Connection, ConnectionSettings
 from strobe.sources.postgres.pgoutput import UNCHANGED, RelationInfo, Tuple
 from strobe.sources.postgres.position import LogFingerprint, position_at
 from strobe.sources.postgres.slot import peek
-from strobe.sources.postgres.values import Decode, PgType, decoder, unfit
+from strobe.sources.postgres.values import Decode, PgType, decoder, unfit_error
 
 PREFIX = "strobe"
 """Of messages in the log that name the global transaction of which this one is a part."""
@@ -33,8 +37,11 @@ class Watched:
     types: Mapping[str, PgType]
     """The columns that are reported."""
     key: tuple[str, ...]
+    """By which the log names old rows, where it does not have them whole."""
     images: bool
+    """Whether the log has old rows whole."""
     sql: str
+    """Its name in SQL."""
     qualified: tuple[str, str]
     """Its schema and its name there."""
     declared: Mapping[str, str]
@@ -42,7 +49,7 @@ class Watched:
 
 
 class TransactionBuilder:
-    """Puts transactions together from messages."""
+    """Message in; at its commit, the transaction out."""
 
     def __init__(
         self,
@@ -185,8 +192,8 @@ class ChangeDecoder:
                 raise self._out_of_line(self._columns[len(found)])
             try:
                 found.append(decode(value))
-            except Unfit as unfit:
-                raise self.unfit(self._columns[len(found)], value, str(unfit)) from None
+            except Unfit as reason:
+                raise self._unfit(self._columns[len(found)], value, str(reason)) from None
         return tuple(found)
 
     def _key_of(self, values: Tuple) -> Row:
@@ -195,8 +202,8 @@ class ChangeDecoder:
             for place, decode in zip(self._key, self._key_decoders, strict=True)
         )
 
-    def unfit(self, column: str, value: bytes, reason: str) -> RelationLost:
-        found = unfit(self._where, column, self.watched.types[column], value, reason)
+    def _unfit(self, column: str, value: bytes, reason: str) -> RelationLost:
+        found = unfit_error(self._where, column, self.watched.types[column], value, reason)
         fix = "Change the value, or leave the column out of the views; then `strobe rebuild` those that use the table."
         return RelationLost(
             found.message, source=self._settings.source, relations=[self.watched.name], where=found.where, fix=fix

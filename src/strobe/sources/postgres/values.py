@@ -1,7 +1,7 @@
 """PostgreSQL's values as Spark's: one decoder of the server's text form, for the change stream, look-ups and scans.
 
 The text form depends on settings of the session (date style, time zone, digits of floats), which every connection
-fixes alike: see `postgres_place`. A value that Spark's type cannot hold is refused and never bent. Encoding a key may
+fixes alike: see `connection`. A value that Spark's type cannot hold is refused and never bent. Encoding a key may
 select too much, never too little; a key that no value of the column can equal is left out.
 """
 
@@ -246,7 +246,7 @@ _ENCODINGS = {
 }
 
 
-def unfit(where: str, column: str, type_: PgType, value: bytes, reason: str) -> UserError:
+def unfit_error(where: str, column: str, type_: PgType, value: bytes, reason: str) -> UserError:
     shown = value[:60].decode(errors="replace")
     return UserError(
         f"{shown!r} cannot be read as {type_.spark}: {reason}",

@@ -46,7 +46,7 @@ class Index:
 
 
 @dataclass(frozen=True)
-class Table:
+class SqliteTable:
     name: str
     columns: tuple[TableColumn, ...]
     rowid: str | None
@@ -138,7 +138,7 @@ def _virtual(sql: str) -> bool:
     return re.match(r"\s*CREATE\s+VIRTUAL\b", sql, re.IGNORECASE) is not None
 
 
-def read_table(connection: sqlite3.Connection, name: str) -> Table:
+def read_table(connection: sqlite3.Connection, name: str) -> SqliteTable:
     columns = tuple(
         TableColumn(column, declared or "", bool(not_null), default, place, hidden in (2, 3))
         for _, column, declared, not_null, default, place, hidden in connection.execute(
@@ -154,7 +154,7 @@ def read_table(connection: sqlite3.Connection, name: str) -> Table:
     if has_rowid and rowid is None:
         rowid = alias
         refusal = refusal if alias else "its columns take all of SQLite's names for the rowid (rowid, _rowid_, oid)"
-    return Table(name, columns, rowid, alias, indexes, refusal, _acts_on_itself(connection, name))
+    return SqliteTable(name, columns, rowid, alias, indexes, refusal, _acts_on_itself(connection, name))
 
 
 def _rowid(connection: sqlite3.Connection, name: str, columns: Sequence[TableColumn]) -> tuple[bool, str | None]:

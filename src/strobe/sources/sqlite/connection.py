@@ -5,32 +5,34 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote as quote_url
 
 from strobe.errors import SourceLost, SourceUnavailable, UserError
-
-BUSY_SECONDS = 5.0
+from strobe.sources.sqlite.limits import Limits, Timing
 
 
 @dataclass(frozen=True)
-class Place:
+class ConnectionSettings:
     """Which database, for opening it and for messages about it."""
 
     source: str
     path: Path
+    timing: Timing = field(default_factory=Timing)
+    limits: Limits = field(default_factory=Limits)
 
-    def connect(self, mode: str = "ro", timeout: float = BUSY_SECONDS) -> sqlite3.Connection:
+    def connect(self, mode: str = "ro", timeout: float | None = None) -> sqlite3.Connection:
         if not self.path.is_file():
             raise SourceUnavailable(f"there is no file {self.path}", where=f"source {self.source}")
         uri = f"file:{quote_url(str(self.path.absolute()))}?mode={mode}"
+        timeout = self.timing.busy if timeout is None else timeout
         return sqlite3.connect(uri, uri=True, timeout=timeout, isolation_level=None, check_same_thread=False)
 
     @contextmanager
-    def session(self, mode: str = "ro", timeout: float = BUSY_SECONDS) -> Iterator[sqlite3.Connection]:
+    def session(self, mode: str = "ro") -> Iterator[sqlite3.Connection]:
         """A connection for one task, rolled back and closed after it, whose errors are Strobe's."""
-        with self.errors(), closing(self.connect(mode, timeout)) as connection:
+        with self.errors(), closing(self.connect(mode)) as connection:
             yield connection
 
     @contextmanager

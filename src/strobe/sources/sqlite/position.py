@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlite3
 
 from strobe.messages import Position
-from strobe.sources.sqlite.connection import Place
+from strobe.sources.sqlite.connection import ConnectionSettings
 from strobe.sources.sqlite.triggers import LOG
 
 
@@ -23,12 +23,12 @@ def end_of_log(connection: sqlite3.Connection) -> Position:
     return position_at(*row)
 
 
-def require_passed(connection: sqlite3.Connection, place: Place, position: Position) -> None:
+def require_passed(connection: sqlite3.Connection, settings: ConnectionSettings, position: Position) -> None:
     """Raise `LostGuarantee` unless the log passed through a position and still has its row."""
     seq, mark = map(int, position.text.split(":"))
     row = connection.execute(f"SELECT mark FROM {LOG} WHERE seq = ?", (seq,)).fetchone()
     if row is None or row[0] != mark:
-        raise place.lost(
-            f"the log in {place.path} does not pass through position {position.text}:"
+        raise settings.lost(
+            f"the log in {settings.path} does not pass through position {position.text}:"
             " the database was restored or replaced, or its log was taken away"
         )

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from strobe.errors import UserError
-from strobe.sources.sqlite.catalog import PREFIX, Table, kind_of, quote, read_table
-from strobe.sources.sqlite.connection import Place
+from strobe.sources.sqlite.catalog import PREFIX, SqliteTable, kind_of, quote, read_table
+from strobe.sources.sqlite.connection import ConnectionSettings
 from strobe.sources.sqlite.triggers import (
     EVENTS,
     FORMAT,
@@ -90,20 +90,20 @@ def prepared(connection: sqlite3.Connection) -> Prepared | None:
     return Prepared(meta["identity"], meta["journal_mode"], watched)
 
 
-def require_prepared(connection: sqlite3.Connection, place: Place) -> Prepared:
+def require_prepared(connection: sqlite3.Connection, settings: ConnectionSettings) -> Prepared:
     state = prepared(connection)
     if state is None:
-        raise place.not_prepared()
+        raise settings.not_prepared()
     return state
 
 
-def require_intact(connection: sqlite3.Connection, place: Place, state: Prepared) -> None:
+def require_intact(connection: sqlite3.Connection, settings: ConnectionSettings, state: Prepared) -> None:
     """Raise unless every table is watched as it should be: `LostGuarantee` where changes may have gone unlogged."""
     for fault in state.faults(connection):
         message = f"table {fault.relation}: {fault.what}"
         if fault.gap:
-            raise place.lost(message)
-        raise UserError(message, where=f"source {place.source}", fix=f"Run `strobe prepare {place.source}`.")
+            raise settings.lost(message)
+        raise UserError(message, where=f"source {settings.source}", fix=f"Run `strobe prepare {settings.source}`.")
 
 
 def find_fault(connection: sqlite3.Connection, watched: Watched) -> Fault | None:
@@ -160,7 +160,7 @@ def prepare_statements(
     return statements
 
 
-def usable_table(connection: sqlite3.Connection, source: str, relation: str) -> Table:
+def usable_table(connection: sqlite3.Connection, source: str, relation: str) -> SqliteTable:
     """The table, or the reason why it cannot be watched."""
     where = f"source {source}, table {relation}"
     kind = kind_of(connection, relation)

@@ -11,33 +11,33 @@ from strobe.algebra.bag import Row
 from strobe.errors import SourceUnavailable, Unfit, UserError
 from strobe.messages import Lookup, Seen
 from strobe.sources.base import Reader
-from strobe.sources.sqlite.catalog import Table, quote, read_table
-from strobe.sources.sqlite.connection import Place
+from strobe.sources.sqlite.catalog import SqliteTable, quote, read_table
+from strobe.sources.sqlite.connection import ConnectionSettings
 from strobe.sources.sqlite.gate import Gate
 from strobe.sources.sqlite.position import end_of_log
 from strobe.sources.sqlite.triggers import LOG
 from strobe.sources.sqlite.values import decoder, encoder
 
-PARAMETERS = 500
 
-
-class Rows:
+class RowDecoder:
     """Decodes rows of one table."""
 
-    def __init__(self, place: Place, relation: str, types: Mapping[str, str], key: Sequence[str] = ()) -> None:
-        self._where = f"source {place.source}, table {relation}"
+    def __init__(
+        self, settings: ConnectionSettings, relation: str, types: Mapping[str, str], key: Sequence[str] = ()
+    ) -> None:
+        self._where = f"source {settings.source}, table {relation}"
         self._types = types
         self._key = key
         self._decoders = [decoder(t) for t in types.values()]
 
     @classmethod
-    def of(cls, place: Place, table: Table, columns: Sequence[str]) -> Rows:
+    def of(cls, settings: ConnectionSettings, table: SqliteTable, columns: Sequence[str]) -> RowDecoder:
         types = {c.name: c.type for c in table.columns if c.type}
         for column in columns:
             if column not in types:
-                where = f"source {place.source}, table {table.name}"
+                where = f"source {settings.source}, table {table.name}"
                 raise UserError(f"there is no column {column} of a supported type", where=where)
-        return cls(place, table.name, {c: types[c] for c in columns}, table.primary_key)
+        return cls(settings, table.name, {c: types[c] for c in columns}, table.primary_key)
 
     def decode(self, raw: Sequence[Any]) -> Row:
         try:
@@ -67,24 +67,24 @@ class Rows:
 class SqliteReader(Reader):
     """One read transaction. Not open, it is a path and a name, and pickles; in another process it passes no gate."""
 
-    def __init__(self, place: Place, gate: Gate | None = None) -> None:
-        self._place = place
+    def __init__(self, settings: ConnectionSettings, gate: Gate | None = None) -> None:
+        self._settings = settings
         self._gate = gate or Gate()
         self._connection: sqlite3.Connection | None = None
-        self._tables: dict[str, Table] = {}
+        self._tables: dict[str, SqliteTable] = {}
 
-    def __getstate__(self) -> Place:
+    def __getstate__(self) -> ConnectionSettings:
         if self._connection is not None:
             raise TypeError("an open reader cannot be pickled")
-        return self._place
+        return self._settings
 
-    def __setstate__(self, place: Place) -> None:
-        self.__init__(place)  # type: ignore[misc]
+    def __setstate__(self, settings: ConnectionSettings) -> None:
+        self.__init__(settings)  # type: ignore[misc]
 
     def open(self) -> Seen:
         self.close()
-        with self._place.errors():
-            connection = self._place.connect()
+        with self._settings.errors():
+            connection = self._settings.connect()
             try:
                 with self._gate.snapshot() as taken:
                     connection.execute("BEGIN")
@@ -93,7 +93,7 @@ class SqliteReader(Reader):
             except BaseException as error:
                 connection.close()
                 if isinstance(error, sqlite3.OperationalError) and f"no such table: {LOG}" in str(error):
-                    raise self._place.not_prepared() from error
+                    raise self._settings.not_prepared() from error
                 raise
         self._connection, self._tables = connection, {}
         return Seen(end)
@@ -105,46 +105,46 @@ class SqliteReader(Reader):
 
     def lookup(self, lookup: Lookup, keys: Iterable[Row] | None) -> Iterator[Row]:
         table = self._table(lookup.relation)
-        search = Search(table, lookup.on)
+        search = KeySearch(table, lookup.on)
         if keys is None or not search.columns:
             yield from self.scan(lookup.relation, lookup.columns)
             return
-        rows = Rows.of(self._place, table, lookup.columns)
+        rows = RowDecoder.of(self._settings, table, lookup.columns)
         wanted = filter(None, map(search.encode, keys))
-        while batch := list(islice(wanted, PARAMETERS // len(search.columns))):
+        while batch := list(islice(wanted, self._settings.limits.parameters // len(search.columns))):
             sql = search.sql(lookup.columns, len(batch))
             yield from self._read(rows, sql, [value for key in batch for value in key])
 
     def scan(self, relation: str, columns: Sequence[str]) -> Iterator[Row]:
         table = self._table(relation)
-        rows = Rows.of(self._place, table, columns)
+        rows = RowDecoder.of(self._settings, table, columns)
         selected = ", ".join(map(quote, columns))
         yield from self._read(rows, f"SELECT {selected} FROM {quote(relation)}", [])
 
     def rows(self, relation: str) -> int | None:
-        with self._place.errors():
+        with self._settings.errors():
             (count,) = self._open_connection().execute(f"SELECT count(*) FROM {quote(relation)}").fetchone()
         return int(count)
 
-    def _read(self, rows: Rows, sql: str, parameters: Sequence[Any]) -> Iterator[Row]:
-        with self._place.errors():
+    def _read(self, rows: RowDecoder, sql: str, parameters: Sequence[Any]) -> Iterator[Row]:
+        with self._settings.errors():
             cursor = self._open_connection().execute(sql, parameters)
             while found := cursor.fetchmany(1000):
                 yield from map(rows.decode, found)
 
-    def _table(self, name: str) -> Table:
+    def _table(self, name: str) -> SqliteTable:
         if name not in self._tables:
-            with self._place.errors():
+            with self._settings.errors():
                 self._tables[name] = read_table(self._open_connection(), name)
         return self._tables[name]
 
     def _open_connection(self) -> sqlite3.Connection:
         if self._connection is None:
-            raise SourceUnavailable("the reader is not open", where=f"source {self._place.source}")
+            raise SourceUnavailable("the reader is not open", where=f"source {self._settings.source}")
         return self._connection
 
 
-class Search:
+class KeySearch:
     """Finding a table's rows by equality of some columns.
 
     Values are compared under the collation of an index, so that the index is used, and again byte by byte, as Spark
@@ -152,7 +152,7 @@ class Search:
     nothing.
     """
 
-    def __init__(self, table: Table, on: Sequence[str]) -> None:
+    def __init__(self, table: SqliteTable, on: Sequence[str]) -> None:
         columns = {c.name: c for c in table.schema("").columns}
         self._table = table
         self._places = [i for i, c in enumerate(on) if c in columns and columns[c].searchable]

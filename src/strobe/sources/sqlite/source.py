@@ -18,8 +18,9 @@ from strobe.errors import SourceUnavailable, UserError
 from strobe.messages import Position, Seen, Transaction
 from strobe.sources.base import Finding, Reader, Source, SourceContext
 from strobe.sources.sqlite.catalog import read_table, table_names
-from strobe.sources.sqlite.connection import Place
+from strobe.sources.sqlite.connection import ConnectionSettings
 from strobe.sources.sqlite.gate import Gate
+from strobe.sources.sqlite.limits import Limits, Timing
 from strobe.sources.sqlite.position import end_of_log, position_at, require_passed
 from strobe.sources.sqlite.preflight import check
 from strobe.sources.sqlite.preparation import (
@@ -33,16 +34,13 @@ from strobe.sources.sqlite.reader import SqliteReader
 from strobe.sources.sqlite.stream import Stream
 from strobe.sources.sqlite.triggers import LOG, note_name
 
-DISCARD_BATCH = 1000
-DISCARD_SECONDS = 0.5
-
 
 class SqliteSource(Source):
     """A SQLite database. See `stream` for what a reported transaction is."""
 
-    def __init__(self, name: str, path: Path) -> None:
+    def __init__(self, name: str, path: Path, timing: Timing | None = None, limits: Limits | None = None) -> None:
         self.name = name
-        self._place = Place(name, Path(path))
+        self.settings = ConnectionSettings(name, Path(path), timing or Timing(), limits or Limits())
         self._gate = Gate()
         self._focus: Mapping[str, Collection[str]] | None = None
 
@@ -52,7 +50,7 @@ class SqliteSource(Source):
 
     def schemas(self) -> tuple[RelationSchema, ...]:
         """Tables with their columns of a supported declared type; other columns are left out."""
-        with self._place.session() as connection:
+        with self.settings.session() as connection:
             tables = [read_table(connection, name) for name in table_names(connection)]
         return tuple(t.schema(self.name) for t in tables if t.offered)
 
@@ -60,24 +58,24 @@ class SqliteSource(Source):
         self._focus = columns
 
     def check(self, relations: Sequence[str]) -> list[Finding]:
-        path = self._place.path
+        path = self.settings.path
         if not path.is_file():
             return [Finding("error", f"source {self.name}", f"there is no file {path}", "Mend `path` in strobe.yml.")]
         try:
-            with self._place.session() as connection:
+            with self.settings.session() as connection:
                 return list(check(connection, self.name, path, relations))
         except UserError as error:
             return [Finding("error", error.where or f"source {self.name}", error.message, error.fix)]
 
     def prepare_script(self, relations: Sequence[str]) -> list[str]:
-        with self._place.session() as connection:
+        with self.settings.session() as connection:
             (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
             statements = prepare_statements(connection, self.name, relations, mode)
         pragma = [] if mode == "wal" else ["PRAGMA journal_mode = WAL"]
         return pragma + (["BEGIN IMMEDIATE", *statements, "COMMIT"] if statements else [])
 
     def prepare(self, relations: Sequence[str]) -> None:
-        with self._place.session("rw") as connection:
+        with self.settings.session("rw") as connection:
             (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
             prepare_statements(connection, self.name, relations, mode)  # refuses before anything is changed
             if mode != "wal":
@@ -89,7 +87,7 @@ class SqliteSource(Source):
 
     def undo(self) -> list[str]:
         """The journal mode first, because it cannot change while others use the database: then nothing is changed."""
-        with self._place.session("rw") as connection:
+        with self.settings.session("rw") as connection:
             state = prepared(connection)
             taken = []
             if state and state.journal_mode != "wal":
@@ -103,8 +101,8 @@ class SqliteSource(Source):
             return taken
 
     def identity(self) -> str:
-        with self._place.session() as connection:
-            return f"sqlite:{require_prepared(connection, self._place).identity}"
+        with self.settings.session() as connection:
+            return f"sqlite:{require_prepared(connection, self.settings).identity}"
 
     def position(self, text: str) -> Position:
         try:
@@ -114,30 +112,30 @@ class SqliteSource(Source):
         return position_at(seq, mark)
 
     def now(self) -> Position:
-        with self._place.session() as connection:
-            require_prepared(connection, self._place)
+        with self.settings.session() as connection:
+            require_prepared(connection, self.settings)
             return end_of_log(connection)
 
     def verify(self, position: Position) -> None:
-        with self._place.session() as connection:
+        with self.settings.session() as connection:
             connection.execute("BEGIN")
-            state = require_prepared(connection, self._place)
-            require_passed(connection, self._place, position)
+            state = require_prepared(connection, self.settings)
+            require_passed(connection, self.settings, position)
             for watched in state.watched:
                 if watched.since > position.order[0]:
-                    raise self._place.lost(
+                    raise self.settings.lost(
                         f"table {watched.relation} was changed and prepared anew after position {position.text}"
                     )
-            require_intact(connection, self._place, state)
+            require_intact(connection, self.settings, state)
 
     def transactions(
         self, after: Position, stops: Sequence[Position], stopped: Callable[[], bool]
     ) -> Iterator[Transaction]:
         """Everything committed between two looks is one transaction; see `stream`."""
-        return Stream(self._place, self._gate, stops, stopped, self._focus, self.spill).transactions(after)
+        return Stream(self.settings, self._gate, stops, stopped, self._focus, self.spill).transactions(after)
 
     def reader(self, *, at_a_position: bool = False) -> Reader:
-        return SqliteReader(self._place, self._gate)
+        return SqliteReader(self.settings, self._gate)
 
     @contextmanager
     def elsewhere(self) -> Iterator[Callable[[Seen], None]]:
@@ -146,18 +144,19 @@ class SqliteSource(Source):
 
     def discard(self, through: Position) -> None:
         """Take away log before the position, and notes, in small steps that give way to every writer."""
+        timing, most = self.settings.timing, self.settings.limits.discarded
         try:
-            with closing(self._place.connect("rw", timeout=0.05)) as connection:
+            with closing(self.settings.connect("rw", timing.discard_busy)) as connection:
                 state = prepared(connection)
                 if state is None:
                     return
                 doomed = [(LOG, "seq", f"WHERE seq < {through.order[0]}")]
                 doomed += [(note_name(w.id), "r0", "") for w in state.current]
-                until = time.monotonic() + DISCARD_SECONDS
+                until = time.monotonic() + timing.discard
                 for table, column, where in doomed:
-                    some = f"SELECT {column} FROM {table} {where} ORDER BY {column} LIMIT {DISCARD_BATCH}"
+                    some = f"SELECT {column} FROM {table} {where} ORDER BY {column} LIMIT {most}"
                     delete = f"DELETE FROM {table} WHERE {column} IN ({some})"
-                    while time.monotonic() < until and connection.execute(delete).rowcount >= DISCARD_BATCH:
-                        time.sleep(0.002)
+                    while time.monotonic() < until and connection.execute(delete).rowcount >= most:
+                        time.sleep(timing.discard_pause)
         except (sqlite3.Error, SourceUnavailable):
             return  # another time

@@ -20,14 +20,12 @@ from strobe.messages import Position, Transaction
 from strobe.sources.base import Spill
 from strobe.sources.net_changes import NetChanges
 from strobe.sources.sqlite.catalog import read_table
-from strobe.sources.sqlite.connection import Place
+from strobe.sources.sqlite.connection import ConnectionSettings
 from strobe.sources.sqlite.gate import Gate
 from strobe.sources.sqlite.position import end_of_log, position_at, require_passed
 from strobe.sources.sqlite.preparation import Prepared, Watched, require_intact, require_prepared
-from strobe.sources.sqlite.reader import Rows
+from strobe.sources.sqlite.reader import RowDecoder
 from strobe.sources.sqlite.triggers import LOG
-
-POLL_SECONDS = 0.02
 
 
 class Stream:
@@ -35,7 +33,7 @@ class Stream:
 
     def __init__(
         self,
-        place: Place,
+        settings: ConnectionSettings,
         gate: Gate,
         stops: Sequence[Position],
         stopped: Callable[[], bool],
@@ -43,18 +41,18 @@ class Stream:
         spill: Spill | None,
     ) -> None:
         """Columns outside `focus` are not decoded; large transactions go into files in `spill`."""
-        self._place, self._gate, self._stops, self._stopped = place, gate, stops, stopped
+        self._settings, self._gate, self._stops, self._stopped = settings, gate, stops, stopped
         self._focus, self._spill = focus, spill
 
     def transactions(self, after: Position) -> Iterator[Transaction]:
         while not self._stopped():
-            with self._place.session() as connection:
+            with self._settings.session() as connection:
                 file = self._file()
                 version = schema = None
                 while not self._stopped() and self._file() == file:
                     (current,) = connection.execute("PRAGMA data_version").fetchone()
                     if current == version:
-                        time.sleep(POLL_SECONDS)
+                        time.sleep(self._settings.timing.poll)
                         continue
                     version = current
                     schema, groups = self._look(connection, after, schema)
@@ -70,9 +68,9 @@ class Stream:
     def _file(self) -> tuple[int, int]:
         """The file under the path: a database that was put in another's place is another file."""
         try:
-            found = self._place.path.stat()
+            found = self._settings.path.stat()
         except OSError as error:
-            raise SourceUnavailable(str(error), where=f"source {self._place.source}") from error
+            raise SourceUnavailable(str(error), where=f"source {self._settings.source}") from error
         return found.st_dev, found.st_ino
 
     def _look(
@@ -83,11 +81,11 @@ class Stream:
             connection.execute("BEGIN")
             end = end_of_log(connection).order[0]
         try:
-            require_passed(connection, self._place, after)
+            require_passed(connection, self._settings, after)
             (version,) = connection.execute("PRAGMA schema_version").fetchone()
-            state = require_prepared(connection, self._place)
+            state = require_prepared(connection, self._settings)
             if version != schema:
-                require_intact(connection, self._place, state)
+                require_intact(connection, self._settings, state)
             ends = {s.order[0] for s in self._stops} | snapshots | {end}
             return version, self._groups(connection, state, after, ends, end)
         finally:
@@ -110,7 +108,7 @@ class Stream:
         return groups
 
     def _group(self, connection: sqlite3.Connection, state: Prepared, start: int, through: int) -> Transaction:
-        group = Group(self._place, connection, state, self._focus, self._spill)
+        group = TransactionBuilder(self._settings, connection, state, self._focus, self._spill)
         cursor = connection.execute(f"SELECT * FROM {LOG} WHERE seq > ? AND seq <= ? ORDER BY seq", (start, through))
         seq = mark = at = None
         try:
@@ -121,34 +119,34 @@ class Stream:
             group.forget()
             raise
         if seq != through or mark is None or at is None:
-            raise self._place.lost(f"the log has no row {through} any more")
+            raise self._settings.lost(f"the log has no row {through} any more")
         return Transaction(
-            self._place.source, position_at(through, mark), group.changes(), datetime.fromtimestamp(at, timezone.utc)
+            self._settings.source, position_at(through, mark), group.changes(), datetime.fromtimestamp(at, timezone.utc)
         )
 
 
-class Group:
+class TransactionBuilder:
     """Net changes of a stretch of the log, by relation, over the columns that somebody uses."""
 
     def __init__(
         self,
-        place: Place,
+        settings: ConnectionSettings,
         connection: sqlite3.Connection,
         state: Prepared,
         focus: Mapping[str, Collection[str]] | None,
         spill: Spill | None,
     ) -> None:
-        self._place = place
+        self._settings = settings
         self._connection = connection
         self._watched = state.by_id
         self._focus = focus
         self._net = NetChanges(spill)
-        self._decoders: dict[int, tuple[list[int], dict[str, str], Rows]] = {}
+        self._decoders: dict[int, tuple[list[int], dict[str, str], RowDecoder]] = {}
 
     def add(self, watch: int, sign: int, values: Sequence[Any]) -> None:
         watched = self._watched[watch]
         if not sign:
-            raise self._place.lost(f"the triggers of table {watched.relation} were missing or altered for some time")
+            raise self._settings.lost(f"the triggers of table {watched.relation} were missing or altered for some time")
         if watch not in self._decoders:
             self._decoders[watch] = self._decoder(watched)
         places, types, rows = self._decoders[watch]
@@ -158,12 +156,12 @@ class Group:
             net.change(*((None, row) if sign > 0 else (row, None)))
             self._net.grew(sum([len(value) for value in row if isinstance(value, (str, bytes))]))
 
-    def _decoder(self, watched: Watched) -> tuple[list[int], dict[str, str], Rows]:
+    def _decoder(self, watched: Watched) -> tuple[list[int], dict[str, str], RowDecoder]:
         used = watched.columns if self._focus is None else self._focus.get(watched.relation, ())
         places = [i for i, column in enumerate(watched.columns) if column in used]
         types = {watched.columns[i]: watched.types[watched.columns[i]] for i in places}
         key = read_table(self._connection, watched.relation).primary_key
-        return places, types, Rows(self._place, watched.relation, types, key)
+        return places, types, RowDecoder(self._settings, watched.relation, types, key)
 
     def changes(self) -> dict[str, Relation]:
         return self._net.take()[0]

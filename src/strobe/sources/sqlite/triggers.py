@@ -38,7 +38,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from strobe.sources.sqlite.catalog import PREFIX, Index, Table, quote
+from strobe.sources.sqlite.catalog import PREFIX, Index, SqliteTable, quote
 
 META = f"{PREFIX}meta"
 LOG = f"{PREFIX}log"
@@ -77,7 +77,7 @@ def trigger_name(relation: str, event: str) -> str:
 class Watch:
     """A table to watch: which columns, under which number in the log."""
 
-    table: Table
+    table: SqliteTable
     columns: tuple[str, ...]
     id: int
 

@@ -59,7 +59,7 @@ def test_every_operation_is_reported_as_what_it_changed(
         table.by_spark(*range(table.delta.version() + 1))
     found = hold(table, table.open(), ["id", "place", "x"])
     assert [t.position.order[0] for t in found if not t.changes] == quiet
-    log = table.open()._log
+    log = table.open().log
     compaction = log.after(log.position(quiet[0] - 1))
     assert compaction is not None and compaction.moved and not compaction.files, "no file is read in vain"
     update = found[2].changes["stock"]
@@ -398,7 +398,7 @@ def test_a_commit_that_is_not_whole_is_waited_for(tmp_path: Path) -> None:
     whole = table.log(1).read_bytes()
     table.log(1).write_bytes(whole[:-20])
     source = table.open()
-    start = source._log.position(0)
+    start = source.log.position(0)
     with pytest.raises(SourceUnavailable, match="not whole"):
         next(source.transactions(start, [], lambda: False))
     table.log(1).write_bytes(whole)

@@ -15,7 +15,7 @@ from strobe.algebra.bag import Bag, Row
 from strobe.errors import LostGuarantee, Unfit, UserError
 from strobe.messages import Lookup, Position, Transaction
 from strobe.sources.sqlite.catalog import quote, read_table
-from strobe.sources.sqlite.reader import Search
+from strobe.sources.sqlite.reader import KeySearch
 from strobe.sources.sqlite.source import SqliteSource
 from strobe.sources.sqlite.triggers import LOG
 from strobe.sources.sqlite.values import decoder, encoder, spark_type
@@ -303,7 +303,7 @@ def test_a_lookup_uses_the_index(db: Database, on: tuple[str, ...]) -> None:
         "CREATE INDEX l ON t(f COLLATE NOCASE)",
     )
     connection = sqlite3.connect(db.path)
-    search = Search(read_table(connection, "t"), on)
+    search = KeySearch(read_table(connection, "t"), on)
     plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {search.sql(['a'], 2)}", ["1"] * 2 * len(on))]
     connection.close()
     assert any(step.startswith("SEARCH t") for step in plan) and not any(step.startswith("SCAN t") for step in plan), (

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import pymysql
 
 from strobe.errors import SourceUnavailable
-from strobe.sources.mariadb.connection import Place, rows
+from strobe.sources.mariadb.connection import ConnectionSettings, rows
 
 QUERY, STOP, ROTATE, FORMAT, XID, TABLE_MAP, INCIDENT, HEARTBEAT = 2, 3, 4, 15, 16, 19, 26, 27
 XA_PREPARE, ANNOTATE, CHECKPOINT, GTID, GTID_LIST = 38, 160, 161, 162, 163
@@ -33,9 +33,6 @@ COMPRESSED = {166, 167, 168, 169, 170, 171}
 
 OLD_AND_NEW = ("master", "source")
 """MySQL has renamed what a reader of its log sets."""
-STEP_SECONDS = 0.05
-HEARTBEAT_SECONDS = 5
-SILENCE_SECONDS = 30
 _CHUNK = 1 << 16
 _BIGGEST_PACKET = 0xFFFFFF
 
@@ -64,14 +61,14 @@ class Event:
 class Dump:
     """The binlog from a place on."""
 
-    def __init__(self, place: Place, file: str, offset: int, forever: bool) -> None:
-        self._place = place
+    def __init__(self, settings: ConnectionSettings, file: str, offset: int, forever: bool) -> None:
+        self._settings = settings
         self._buffer = bytearray()
         self._heard = time.monotonic()
         self._checksum = False
-        self._connection = place.connect()
+        self._connection = settings.connect()
         try:
-            with place.errors():
+            with settings.errors():
                 self._ask(file, offset, forever)
         except BaseException:
             self.close()
@@ -79,7 +76,7 @@ class Dump:
 
     def _ask(self, file: str, offset: int, forever: bool) -> None:
         connection = self._connection
-        checksum, period = "@@global.binlog_checksum", HEARTBEAT_SECONDS * 10**9
+        checksum, period = "@@global.binlog_checksum", int(self._settings.timing.heartbeat * 10**9)
         names = [f"@{who}_binlog_checksum = {checksum}, @{who}_heartbeat_period = {period}" for who in OLD_AND_NEW]
         rows(connection, f"SET {', '.join(names)}, @mariadb_slave_capability = 4")
         # A number of one's own: the server ends a reader when another one comes with the same.
@@ -87,7 +84,7 @@ class Dump:
         request = struct.pack("<IHI", offset, 0 if forever else 1, number) + file.encode("utf-8")
         connection._execute_command(0x12, request)
         self._socket = connection._sock
-        self._socket.settimeout(STEP_SECONDS)
+        self._socket.settimeout(self._settings.timing.step)
 
     @property
     def thread(self) -> int:
@@ -124,7 +121,7 @@ class Dump:
             try:
                 received = self._socket.recv(max(_CHUNK, size - len(self._buffer)))
             except TimeoutError:
-                if time.monotonic() - self._heard > SILENCE_SECONDS:
+                if time.monotonic() - self._heard > self._settings.timing.silence:
                     raise Broken("the server fell silent") from None
                 return False
             except OSError as error:
@@ -150,7 +147,7 @@ class Dump:
             if zlib.crc32(packet[1:-4]) != int.from_bytes(packet[-4:], "little") and type_ != FORMAT:
                 raise Damaged(
                     f"an event of the binlog that ends at offset {end} is damaged: its checksum is wrong",
-                    where=self._place.where,
+                    where=self._settings.where,
                 )
         return Event(type_, timestamp, flags, end, size, body, server)
 
@@ -162,8 +159,8 @@ class Dump:
 
 
 @contextmanager
-def dump(place: Place, file: str, offset: int, forever: bool = True) -> Iterator[Dump]:
-    connection = Dump(place, file, offset, forever)
+def dump(settings: ConnectionSettings, file: str, offset: int, forever: bool = True) -> Iterator[Dump]:
+    connection = Dump(settings, file, offset, forever)
     try:
         yield connection
     finally:

@@ -1,0 +1,75 @@
+"""Answers from one version of the staged table, read without a JVM, on the driver or on executors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache, reduce
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
+
+from strobe.algebra.bag import Row
+from strobe.data.arrow import fitting, from_arrow
+from strobe.errors import SourceUnavailable
+from strobe.messages import Lookup, Seen
+from strobe.sources.base import Reader
+from strobe.sources.files.versions import identity_of, names_of, position_at
+
+
+@lru_cache(maxsize=4)
+def _opened(path: str, version: int) -> tuple[ds.Dataset, list[str], str]:
+    """A version of a staged table: its rows, the names of its columns, and which table it is. It never changes."""
+    table = DeltaTable(path, version=version)
+    return table.to_pyarrow_dataset(), names_of(table), identity_of(table)
+
+
+class FilesReader(Reader):
+    """One version of the staged table, read without a JVM: the given one, or the newest."""
+
+    def __init__(self, table: Path, version: int | None = None) -> None:
+        self._path = str(table)
+        self._version = version
+        self._data: ds.Dataset | None = None
+        self._names: list[str] = []
+
+    def open(self) -> Seen:
+        version = DeltaTable(self._path).version() if self._version is None else self._version
+        self._data, self._names, identity = _opened(self._path, version)
+        return Seen(position_at(identity, version))
+
+    def lookup(self, lookup: Lookup, keys: Iterable[Row] | None) -> Iterator[Row]:
+        if keys is None or not lookup.on:
+            return self._rows(lookup.columns, None)
+        columns = list(zip(*keys, strict=True))
+        if not columns:
+            return iter(())
+        tests = [self._is_in(name, values) for name, values in zip(lookup.on, columns, strict=True)]
+        useful = [test for test in tests if test is not None]
+        return self._rows(lookup.columns, reduce(lambda a, b: a & b, useful) if useful else None)
+
+    def scan(self, relation: str, columns: Sequence[str]) -> Iterator[Row]:
+        return self._rows(columns, None)
+
+    def rows(self, relation: str) -> int | None:
+        return None if self._data is None else int(self._data.count_rows())
+
+    def close(self) -> None:
+        self._data = None
+
+    def _rows(self, columns: Sequence[str], condition: ds.Expression | None) -> Iterator[Row]:
+        if self._data is None:
+            raise SourceUnavailable("the reader is not open", where=self._path)
+        stored = [f"c{self._names.index(c)}" for c in columns]
+        for batch in self._data.to_batches(columns=stored, filter=condition, batch_readahead=2, fragment_readahead=1):
+            yield from from_arrow(batch)
+
+    def _is_in(self, column: str, values: Iterable[Any]) -> ds.Expression | None:
+        """Whether a column has one of these values; None where only Spark can tell (NaN and -0.0)."""
+        stored = f"c{self._names.index(column)}"
+        type_ = self._data.schema.field(stored).type if self._data is not None else pa.null()
+        if pa.types.is_floating(type_):
+            return None
+        return ds.field(stored).isin(pa.array(fitting(set(values), type_), type_))
