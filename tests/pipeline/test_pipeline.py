@@ -24,6 +24,7 @@ from strobe.messages import Commit, CommitHeader, Cut, GlobalTransaction, Messag
 from strobe.pipeline.backpressure import Limits
 from strobe.pipeline.pipeline import Pipeline
 from strobe.pipeline.run_end import Failure, Stopped
+from strobe.pipeline.states import Committing
 from strobe.planning.topology import Topology
 
 
@@ -269,7 +270,7 @@ def test_which_of_two_errors_a_run_ends_with(
             if first is not None:
                 pipeline.fail(first)
             ending.set()
-            eventually(lambda: pipeline.committer._stopping)
+            eventually(lambda: pipeline.committer.state is Committing.DRAINING)
             if then is not None:
                 raise then
 

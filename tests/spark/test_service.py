@@ -15,7 +15,7 @@ from service_shop import DOWN, Shop, wait_for
 from shopfloor import PROJECT, VIEWS
 
 from strobe.auditor.replay import states
-from strobe.coordinator import availability
+from strobe.coordinator.timing import Timing
 from strobe.demo.history import Archive
 from strobe.demo.oracle import check_every_state
 from strobe.errors import LostGuarantee, UserError
@@ -73,11 +73,11 @@ def test_other_engines_read_the_same(tmp_path: Path, spark: SparkSession) -> Non
     assert published.views == {v: DeltaTable(str(shop.warehouse / "views" / v)).version() for v in VIEWS}
 
 
-def test_a_source_that_is_down(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_that_is_down(tmp_path: Path, spark: SparkSession) -> None:
     """The view that needs it stands still and says so, the other goes on; both are right again when it is back. So too
     if it is down when the run starts, or if all are."""
-    monkeypatch.setattr(availability, "DETACH", 1.0)
     shop = Shop(tmp_path, spark, DOWN)
+    shop.timing = Timing(detach=1.0)
     with shop.running() as coordinator:
         shop.write("sales", "INSERT INTO orders VALUES (20, 1, 'before')")
         wait_for(lambda: "before" in str(shop.rows("orders")))

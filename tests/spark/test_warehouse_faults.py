@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from service_shop import DOWN, Notes, Shop, wait_for
 
 from strobe.apply import load
-from strobe.coordinator import coordinator as service_module
+from strobe.coordinator.timing import Timing
 from strobe.errors import Fenced, LostGuarantee, NotNow, StrobeError, UserError
 from strobe.retry import APPEND
 from strobe.warehouse import inspect, reader
@@ -50,11 +50,11 @@ def fill(disk: Path) -> Path:
     return ballast
 
 
-def test_a_full_disk(tmp_path: Path, small_disk: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk(tmp_path: Path, small_disk: Path, spark: SparkSession) -> None:
     """Appends fail, and say why; with room again the run goes on by itself, and if there is none it ends with what to
     do. Nothing of what failed is there, and nothing is missing afterwards."""
-    monkeypatch.setattr(service_module, "APPEND", replace(APPEND, attempts=3))
     shop = Shop(tmp_path, spark, DOWN + f"warehouse: {small_disk / 'warehouse'}\n")
+    shop.timing = Timing(append=replace(APPEND, attempts=3))
     shop.warehouse = small_disk / "warehouse"
     shop.coordinator().run(until_idle=True)
     with shop.running():

@@ -19,6 +19,7 @@ from strobe.client.local import coordinator_at_work
 from strobe.config.load import load_project
 from strobe.coordinator.coordinator import Coordinator
 from strobe.coordinator.status import StaleView, Status
+from strobe.coordinator.timing import USUAL, Timing
 from strobe.planning.topology import assemble
 from strobe.warehouse import reader
 from strobe.warehouse.control import requests
@@ -60,6 +61,8 @@ def still(status: Status | None) -> dict[str, str]:
 
 
 class Shop:
+    timing: Timing = USUAL
+
     def __init__(self, folder: Path, spark: SparkSession, yml: str = PROJECT) -> None:
         self.folder, self.spark, self.notes = folder, spark, Notes()
         for name, script in (("sales", SALES), ("billing", BILLING)):
@@ -76,7 +79,7 @@ class Shop:
             source.prepare([relation.name for relation in topology.relations(name)])
 
     def coordinator(self) -> Coordinator:
-        coordinator = Coordinator(load_project(self.folder), self.notes)
+        coordinator = Coordinator(load_project(self.folder), self.notes, timing=self.timing)
         coordinator._spark = self.spark
         return coordinator
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from strobe.apply import plan
 from strobe.apply.catch_up import Arrivals, CatchUp
 from strobe.apply.plan import ApplyPlan
+from strobe.apply.states import VIEW, ViewEvent, ViewState
 from strobe.config.load import load_project
 from strobe.config.model import Project
 from strobe.errors import NotNow, SourceUnavailable, StrobeError, UserError
@@ -53,13 +54,12 @@ class Change:
     beside: CatchUp | None = None
     loaded: Mapping[str, int] = field(default_factory=dict)
     """The generations with which the views are to join."""
-    near: bool = False
-    """The views will join in a moment: nothing that takes long is begun."""
-    ready: bool = False
-    """The views join, and it is too late to give up."""
-    over: bool = False
-    """They have joined, or could not: the loop ends."""
+    state: ViewState = VIEW.begins
+    """Of the views that are to join; of an edit that only lets views go, how far it has come all the same."""
     answered: bool = False
+
+    def told(self, event: ViewEvent) -> None:
+        self.state = VIEW.next(self.state, event)
 
     def close(self) -> None:
         if self.beside is not None:
@@ -79,12 +79,12 @@ class Cutover:
     @property
     def near(self) -> bool:
         """Whether views are about to join."""
-        return self.change is not None and self.change.near
+        return self.change is not None and self.change.state not in (ViewState.LOADING, ViewState.CATCHING_UP)
 
     @property
     def ready(self) -> bool:
         """Whether views join at this moment, or have; whoever asked is told."""
-        return self.change is not None and self.change.ready
+        return self.change is not None and (self.change.state is ViewState.CUTTING_OVER or self.over)
 
     @property
     def asked_by(self) -> str | None:
@@ -94,12 +94,12 @@ class Cutover:
     @property
     def over(self) -> bool:
         """Whether views have joined, or could not."""
-        return self.change is not None and self.change.over
+        return self.change is not None and self.change.state in (ViewState.MAINTAINED, ViewState.RETIRED)
 
     def abandon(self) -> None:
         """The loop has ended before everything stood at one vector."""
         with self._giving_up:  # nor is anything being given up when the next one begins
-            if self.change is not None and not self.change.ready:
+            if self.change is not None and not self.ready:
                 self.change.close()
                 self.change.topology.sources.close()
                 self.change = None
@@ -152,9 +152,9 @@ class Cutover:
                 raise _refusal(error) from error
             raise
         change.loaded = {item.view.name: item.number for item in arrivals.loaded}
-        change.ready = True
+        change.told(ViewEvent.MET)
         pipeline.committer.end_with(partial(self._join, warehouse, change, arrivals))
-        while not change.over:
+        while not self.over:
             yield
 
     def _assembled(self) -> Topology:
@@ -186,6 +186,7 @@ class Cutover:
             if own.rows != told and (told := dict(own.rows)):
                 self._tell_rows(change, told)
             yield
+        change.told(ViewEvent.LOADED)
         self._tell(change, f"{names}: catching up")
         yield from self._catch_up(pipeline, own)
         yield from own.settle()
@@ -204,12 +205,13 @@ class Cutover:
     def _before_they_leave(self, warehouse: Warehouse, change: Change) -> Operation:
         if warehouse.unpublished:  # while all views are there that came last
             yield from aside(warehouse.fold, "fold")
+        change.told(ViewEvent.LOADED)  # nothing
         yield from self._draw_near(warehouse, change)
 
     @staticmethod
     def _draw_near(warehouse: Warehouse, change: Change) -> Operation:
         """Wait for the end of whatever takes long, and let nothing of the kind begin."""
-        change.near = True
+        change.told(ViewEvent.CLOSE_BEHIND)
         while warehouse.folding:
             yield
 
@@ -252,14 +254,13 @@ class Cutover:
             )
         except (UserError, NotNow) as error:  # nothing was committed: the others go on
             self._fail(change, error)
+            change.told(ViewEvent.GIVE_UP)
             return None
-        else:
-            self.lost_again = 0
-            self._reporter.say(f"applied at commit {header.number}: {edit}")
-            self._answer(change, header)
-            return header
-        finally:
-            change.over = True
+        self.lost_again = 0
+        self._reporter.say(f"applied at commit {header.number}: {edit}")
+        self._answer(change, header)
+        change.told(ViewEvent.DURABLE)
+        return header
 
     def joined(self, warehouse: Warehouse, topology: Topology) -> Topology:
         """The project to go on with: the new one if views have joined, which the last header says."""

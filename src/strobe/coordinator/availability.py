@@ -17,28 +17,35 @@ from dataclasses import replace
 from functools import partial
 
 from strobe.algebra.view import View
+from strobe.coordinator.states import SOURCE, SourceEvent, SourceState
+from strobe.coordinator.timing import USUAL, Timing
 from strobe.coordinator.verify import same_source, verify_source
 from strobe.errors import LostGuarantee, RelationLost, SourceLost, SourceUnavailable, StrobeError, UserError
 from strobe.messages import CommitHeader
 from strobe.pipeline.background import begin
 from strobe.pipeline.pipeline import Pipeline
 from strobe.planning.topology import Topology, as_applied, as_loaded, schemas_of, source_names
-from strobe.retry import PROBE, VERIFY
 from strobe.sources.base import Source
 from strobe.warehouse.control import todo
 from strobe.warehouse.layout import Layout
 from strobe.warehouse.records import Definition
 
-DETACH = 10.0
-"""Seconds for which a source may be down before the views that do not need it go on without the others."""
-
 
 class Availability:
-    def __init__(self, layout: Layout, say: Callable[[str], None], *, set_aside: bool) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        say: Callable[[str], None],
+        *,
+        set_aside: bool,
+        timing: Timing = USUAL,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """With `set_aside`, it is no reason to end that no view is left, and none is rebuilt without being asked."""
         self._layout = layout
         self._say = say
         self._set_aside = set_aside
+        self._timing, self._clock = timing, clock
         self._applied: Mapping[str, Definition] = {}
         self._compiled: Mapping[str, View] = {}
         self.aside: dict[str, UserError] = {}
@@ -46,11 +53,10 @@ class Availability:
         """Until they are rebuilt."""
         self._noted: dict[str, set[str]] = {}
         """Views that are to be rebuilt, and because of which sources."""
-        self.detached: set[str] = set()
-        self._unreached: set[str] = set()
+        self._sources: dict[str, SourceState] = {}
         self.together: set[frozenset[str]] = set()
         """Sources that have taken part in one global transaction."""
-        self._down_since: dict[str, float] = {}
+        self._failing_since: dict[str, float] = {}
         self._looking: Future[tuple[set[str], set[str]]] | None = None
         self._next_look = self._next_verify = 0.0
         self._mended = 0
@@ -59,7 +65,7 @@ class Availability:
     @property
     def verify_every(self) -> float:
         """Seconds between looks whether a source that was lost is the old one again."""
-        return VERIFY.wait(self._mended + 1)
+        return self._timing.verify.wait(self._mended + 1)
 
     @property
     def problems(self) -> dict[str, UserError]:
@@ -78,6 +84,21 @@ class Availability:
         return self.detached | self._unreached
 
     @property
+    def detached(self) -> set[str]:
+        return self._which(SourceState.UNAVAILABLE)
+
+    @property
+    def _unreached(self) -> set[str]:
+        return self._which(SourceState.UNREACHED)
+
+    def _which(self, state: SourceState) -> set[str]:
+        return {name for name, found in self._sources.items() if found is state}
+
+    def _told(self, source: str, event: SourceEvent) -> None:
+        """The one place where the state of a source changes."""
+        self._sources[source] = SOURCE.next(self._sources.get(source, SOURCE.begins), event)
+
+    @property
     def given_up(self) -> set[str]:
         """Views for which no log need be kept. Where a source was lost as a whole it may not be theirs."""
         return {name for name, error in self.still.items() if isinstance(error, RelationLost)}
@@ -89,7 +110,9 @@ class Availability:
         self._begin_with(definitions)
         applied = {name: definition.sql for name, definition in definitions.items()}
         topology, failed = _asked(topology, {s for sql in applied.values() for s in source_names(sql)})
-        self._unreached = {name for name, error in failed.items() if isinstance(error, SourceUnavailable)}
+        for name, error in failed.items():
+            if isinstance(error, SourceUnavailable):
+                self._told(name, SourceEvent.NOT_DESCRIBED)
         absent = {n: failed[s] for n, sql in applied.items() for s in sorted(source_names(sql)) if s in failed}
         rest = {name: sql for name, sql in applied.items() if name not in absent}
         found, lacking = _compiled(topology, rest, self._say)
@@ -106,6 +129,8 @@ class Availability:
     def _begin_with(self, definitions: Mapping[str, Definition]) -> None:
         """What was said of views that are gone, or were loaded anew since, counts no more."""
         before, self._applied, self._looking = self._applied, definitions, None
+        for source in self._sources:
+            self._told(source, SourceEvent.BEGIN)
         same = {n for n, d in definitions.items() if n not in before or before[n].generation == d.generation}
         self.still = {name: error for name, error in self.still.items() if name in same}
         self._noted = {}
@@ -130,8 +155,11 @@ class Availability:
                 self.stand_still(error)
                 continue
             if not unreachable and not present.views.keys() & self.still.keys():
+                for name in {s for planned in present.views.values() for s in planned.view.sources}:
+                    self._told(name, SourceEvent.VERIFIED)
                 return present
-            self.detached |= unreachable
+            for name in unreachable:
+                self._told(name, SourceEvent.UNREACHABLE)
 
     def _present(self, topology: Topology) -> Topology:
         """The views all of whose sources can be reached; the others stay at their last right state until they can. A
@@ -185,7 +213,7 @@ class Availability:
                 todo.add(self._layout.control, f"{todo.REBUILD}.{error.source}", {name: self._applied[name].generation})
                 self._noted.setdefault(name, set()).add(error.source)
         if news:
-            self._next_verify = time.monotonic() + self.verify_every
+            self._next_verify = self._clock() + self.verify_every
         self.still |= news
         left = self._applied.keys() - self.still.keys() - self.aside.keys()
         if lost and not (left or self._noted or self._set_aside):
@@ -235,15 +263,16 @@ class Availability:
     def mind(self, pipeline: Pipeline) -> frozenset[str] | None:
         """Let views go on without those whose source is down, and take these in again when it is back: the sources
         that are to be detached, if something is to change about it."""
-        now = time.monotonic()
-        down = {name for name in pipeline.monitors if isinstance(pipeline.problem(name), SourceUnavailable)}
-        self._down_since = {name: self._down_since.get(name, now) for name in down}
-        lost = {name for name, since in self._down_since.items() if now - since > DETACH}
+        now = self._clock()
+        self._see_who_fails(pipeline, now)
+        lost = {
+            name for name in self._which(SourceState.RETRYING) if now - self._failing_since[name] > self._timing.detach
+        }
         if any(not lost & set(planned.view.sources) for planned in pipeline.topology.views.values()) and lost:
             return frozenset(self.detached | lost)
         if self._looking is not None and self._looking.done():
             back, mended = self._looking.result()
-            self._looking, self._next_look = None, now + PROBE.wait(1)
+            self._looking, self._next_look = None, now + self._timing.probe.wait(1)
             self._mended += bool(mended)
             if back or mended:
                 self.still = {name: error for name, error in self.still.items() if name not in mended}
@@ -258,6 +287,22 @@ class Availability:
                     partial(_look, sources, last, set(self.detached), set(self._unreached), doubted), "look"
                 )
         return None
+
+    def _see_who_fails(self, pipeline: Pipeline, now: float) -> None:
+        for name in pipeline.monitors:
+            failing = isinstance(pipeline.problem(name), SourceUnavailable)
+            if failing and self._sources[name] is SourceState.STREAMING:
+                self._told(name, SourceEvent.FAIL)
+                self._failing_since[name] = now
+            elif not failing and self._sources[name] is SourceState.RETRYING:
+                self._told(name, SourceEvent.SUCCEED)
+
+    def regroup(self, detached: Collection[str]) -> None:
+        """Go on without these sources, and with those again that were detached and are not among them."""
+        for name in self.detached - set(detached):
+            self._told(name, SourceEvent.ANSWER)
+        for name in set(detached) - self.detached:
+            self._told(name, SourceEvent.DOWN_TOO_LONG)
 
     def _doubted(self) -> dict[str, list[str]]:
         """Sources that were lost as a whole, and the views that would be kept again if that was a mistake."""

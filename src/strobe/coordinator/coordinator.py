@@ -25,9 +25,10 @@ from strobe.config.model import Project
 from strobe.coordinator.availability import Availability
 from strobe.coordinator.maintenance import Maintenance
 from strobe.coordinator.requests import RequestHandler
-from strobe.coordinator.run import BEAT, Run, Until
+from strobe.coordinator.run import Run, Until
 from strobe.coordinator.states import PHASES, Claimed, Opened, Phase
 from strobe.coordinator.status import Reporter, Status, observe
+from strobe.coordinator.timing import USUAL, Timing
 from strobe.data.scratch import Scratch
 from strobe.errors import (
     BrokenInvariant,
@@ -44,7 +45,6 @@ from strobe.pipeline.pipeline import Pipeline
 from strobe.pipeline.run_end import RunEnd
 from strobe.planning.source_set import SourceSet
 from strobe.planning.topology import Topology, compiled, preflight
-from strobe.retry import APPEND, START_SPARK
 from strobe.spark.answering import LargeAnswers
 from strobe.spark.failures import SPARK, cause
 from strobe.spark.spilled import reads_spilled
@@ -67,14 +67,16 @@ class Coordinator:
         *,
         record: Callable[[Message], None] = lambda _: None,
         set_aside: bool = False,
+        timing: Timing = USUAL,
     ) -> None:
         """With `set_aside`, views that cannot be kept (their source was replaced, a column is gone) stand still instead
         of ending the run: for whoever wants to load or drop views."""
         self.project = project
         self._reporter = reporter
         self._record = record
+        self._timing = timing
         self._layout = Layout(project.warehouse)
-        self._availability = Availability(self._layout, reporter.say, set_aside=set_aside)
+        self._availability = Availability(self._layout, reporter.say, set_aside=set_aside, timing=timing)
         self._scratch = Scratch(project.warehouse / "staging")
         self._lock = CoordinatorLock(self._layout.control)
         self._spark: SparkSession | None = None
@@ -159,7 +161,7 @@ class Coordinator:
         if lost is None:
             return run_end.Failed(error)
         lost.__cause__ = error
-        if START_SPARK.exhausted(self._without_spark.after(self.last_number())) or self._stop.is_set():
+        if self._timing.start_spark.exhausted(self._without_spark.after(self.last_number())) or self._stop.is_set():
             return run_end.Failed(lost)
         return run_end.SparkEnded(lost)
 
@@ -235,8 +237,8 @@ class Coordinator:
             raise BrokenInvariant(f"the warehouse is claimed again after {before}")
         self._reporter.say(str(before.error))
         in_a_row = self._unknown.after(self._last.number)
-        given_up = APPEND.exhausted(in_a_row) or self._spark_lost(patience=1.0)
-        if given_up or self._stop.wait(APPEND.wait(in_a_row)):
+        given_up = self._timing.append.exhausted(in_a_row) or self._spark_lost(patience=1.0)
+        if given_up or self._stop.wait(self._timing.append.wait(in_a_row)):
             return self._failed(before.error)
         try:
             header = self._warehouse.fence(take_over=not self._lock.held)
@@ -289,6 +291,7 @@ class Coordinator:
             self._availability,
             self._cutover,
             until,
+            timing=self._timing,
             status=partial(self._note_status, pipeline),
             release=answers.release,
         )
@@ -320,7 +323,7 @@ class Coordinator:
         elif isinstance(end, run_end.Failure):
             return end
         elif isinstance(end, run_end.MembersChanged):
-            self._availability.detached = set(end.detached)
+            self._availability.regroup(end.detached)
         elif self._cutover.ready:  # views may have joined in the last moment
             end = run_end.CutOver()
         if not self._cutover.ready:
@@ -328,7 +331,7 @@ class Coordinator:
         return end
 
     def _maintenance(self, pipeline: Pipeline) -> Maintenance:
-        maintenance = Maintenance(pipeline, self._warehouse, self._reporter.say)
+        maintenance = Maintenance(pipeline, self._warehouse, self._reporter.say, self._timing)
         maintenance.logs_needed = lambda: self._cutover.change is not None
         maintenance.hurry = lambda: self._cutover.near
         maintenance.still, maintenance.given_up = set(self._availability.still), self._availability.given_up
@@ -341,7 +344,7 @@ class Coordinator:
 
     def _beat(self) -> None:
         """Twice a second, in a thread of its own: say what the loop last said of itself, and see who else is there."""
-        while not self._ended.wait(BEAT):
+        while not self._ended.wait(self._timing.beat):
             try:
                 self._beat_once()
             except OSError:  # a full disk, a terminal that went away: the coordinator works on, and tries again

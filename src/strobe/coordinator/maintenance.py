@@ -12,29 +12,23 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
+from strobe.coordinator.timing import USUAL, Timing
 from strobe.errors import LostGuarantee, SourceUnavailable, StrobeError, UserError
 from strobe.messages import Position
 from strobe.pipeline.pipeline import Pipeline
 from strobe.sources.base import Source
 from strobe.warehouse.warehouse import Warehouse
 
-FOLD_EVERY = 60.0
-FOLD_SHARE = 10
-"""Folding that takes long is done less often: at the most for one of so many seconds, unless many commits wait."""
-FOLD_COMMITS = 500
-IDLE_FOLD = 5.0
-DISCARD_EVERY = 5.0
-END_EVERY = 60.0
-"""Where a log ends that nobody reads takes a snapshot of its source to find out."""
-MAINTAIN_EVERY = 600.0
-
 
 class Maintenance(threading.Thread):
-    def __init__(self, pipeline: Pipeline, warehouse: Warehouse, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, pipeline: Pipeline, warehouse: Warehouse, say: Callable[[str], None], timing: Timing = USUAL
+    ) -> None:
         super().__init__(name="caretaker", daemon=True)
         self._coordinator = pipeline
         self._warehouse = warehouse
         self._say = say
+        self._timing = timing
         self._ended = threading.Event()
         self._folded = pipeline.committer.last.number
         self._fold_took = 0.0
@@ -53,7 +47,7 @@ class Maintenance(threading.Thread):
     def fold_soon(self) -> None:
         """There is something to publish that no later commit stands for."""
         self._folded -= 1
-        self._folded_at -= FOLD_EVERY
+        self._folded_at -= self._timing.fold_every
 
     def run(self) -> None:
         while not self._ended.wait(0.5):
@@ -61,11 +55,11 @@ class Maintenance(threading.Thread):
             try:
                 if not self.hurry():
                     self._warehouse.empty()
-                if now - self._discarded_at >= DISCARD_EVERY:
+                if now - self._discarded_at >= self._timing.discard_every:
                     self._discard()
                 if self._fold_due(now):
                     self._fold()
-                if now - self._maintained_at >= MAINTAIN_EVERY and not self.logs_needed():
+                if now - self._maintained_at >= self._timing.maintain_every and not self.logs_needed():
                     self._warehouse.maintain()
                     self._maintained_at = time.monotonic()
             except LostGuarantee as error:  # more log is kept than may be
@@ -83,10 +77,12 @@ class Maintenance(threading.Thread):
         behind = last.number - self._folded
         since_commit = time.time() - last.committed_at.timestamp()
         waited = now - self._folded_at
-        pause = max(FOLD_EVERY, FOLD_SHARE * self._fold_took)
+        timing = self._timing
+        pause = max(timing.fold_every, timing.fold_share * self._fold_took)
         if self.hurry():
             return False
-        return behind > 0 and (behind >= FOLD_COMMITS or waited >= pause or min(waited, since_commit) >= IDLE_FOLD)
+        idle = min(waited, since_commit) >= timing.fold_idle
+        return behind > 0 and (behind >= timing.fold_commits or waited >= pause or idle)
 
     def _fold(self) -> None:
         last, began = self._coordinator.committer.last.number, time.monotonic()
@@ -117,7 +113,7 @@ class Maintenance(threading.Thread):
         if texts and read:
             return min((source.position(text) for text in texts), key=lambda position: position.order)
         if not texts and time.monotonic() >= self._next_end.get(name, 0.0):
-            self._next_end[name] = time.monotonic() + END_EVERY
+            self._next_end[name] = time.monotonic() + self._timing.end_every
             return end_of(source)
         return None
 

@@ -9,11 +9,9 @@ from collections.abc import Callable
 from strobe.apply.cutover import Cutover
 from strobe.coordinator.availability import Availability
 from strobe.coordinator.requests import RequestHandler
+from strobe.coordinator.timing import USUAL, Timing
 from strobe.pipeline.pipeline import Pipeline
 from strobe.pipeline.run_end import CutOver, MembersChanged, RunEnd, Stopped
-
-BEAT = 0.5
-"""Seconds between heartbeats, and between looks at the sources."""
 
 
 class Until:
@@ -44,6 +42,7 @@ class Run:
         cutover: Cutover,
         until: Until,
         *,
+        timing: Timing = USUAL,
         status: Callable[[], None],
         release: Callable[[], None],
     ) -> None:
@@ -52,6 +51,7 @@ class Run:
         self._availability, self._cutover = availability, cutover
         self._until, self._quiet = until, _Quiet(pipeline)
         self._status, self._release = status, release
+        self._timing = timing
         self._next_beat = 0.0
 
     def step(self) -> RunEnd | None:
@@ -78,7 +78,7 @@ class Run:
         if time.monotonic() < self._next_beat:
             return None
         self._status()
-        self._next_beat = time.monotonic() + BEAT
+        self._next_beat = time.monotonic() + self._timing.beat
         return self._availability.mind(self._pipeline)
 
     def _nothing_left(self) -> bool:

@@ -51,3 +51,46 @@ PHASES: Machine[Phase, type[RunEnd | Opened | Claimed]] = Machine(
 )
 """By how a run, or an attempt to open or to claim the warehouse, has ended. Too many appends of unknown outcome, or
 ends of Spark, one after another without a commit in between are `Failed`, and so is a source lost with no view left."""
+
+
+class SourceState(Enum):
+    """What is known of a source. That a source is lost is no state of its own: it may be lost to one view, and followed
+    for another that was loaded since."""
+
+    CONNECTING = "it is verified before views are kept from it"
+    STREAMING = "it is read and asked"
+    RETRYING = "it fails, and is tried again; its views wait"
+    UNAVAILABLE = "it has been down for too long: the other views go on without its own"
+    UNREACHED = "it was down before it could be asked what it offers: its views are not compiled"
+
+
+class SourceEvent(Enum):
+    BEGIN = "a run begins"
+    VERIFIED = "verified"
+    UNREACHABLE = "it cannot be reached"
+    NOT_DESCRIBED = "it does not say what it offers"
+    FAIL = "its stream or a question failed"
+    SUCCEED = "whatever failed succeeds"
+    DOWN_TOO_LONG = "ten seconds, and some view can go on without it"
+    ANSWER = "a probe was answered"
+
+
+SOURCE: Machine[SourceState, SourceEvent] = Machine(
+    "a source",
+    SourceState.CONNECTING,
+    {
+        (SourceState.CONNECTING, SourceEvent.VERIFIED): SourceState.STREAMING,
+        (SourceState.CONNECTING, SourceEvent.UNREACHABLE): SourceState.UNAVAILABLE,
+        (SourceState.CONNECTING, SourceEvent.NOT_DESCRIBED): SourceState.UNREACHED,
+        (SourceState.CONNECTING, SourceEvent.BEGIN): SourceState.CONNECTING,
+        (SourceState.STREAMING, SourceEvent.FAIL): SourceState.RETRYING,
+        (SourceState.STREAMING, SourceEvent.BEGIN): SourceState.CONNECTING,
+        (SourceState.RETRYING, SourceEvent.SUCCEED): SourceState.STREAMING,
+        (SourceState.RETRYING, SourceEvent.DOWN_TOO_LONG): SourceState.UNAVAILABLE,
+        (SourceState.RETRYING, SourceEvent.BEGIN): SourceState.CONNECTING,
+        (SourceState.UNAVAILABLE, SourceEvent.ANSWER): SourceState.CONNECTING,
+        (SourceState.UNAVAILABLE, SourceEvent.NOT_DESCRIBED): SourceState.UNREACHED,
+        (SourceState.UNAVAILABLE, SourceEvent.BEGIN): SourceState.UNAVAILABLE,
+        (SourceState.UNREACHED, SourceEvent.BEGIN): SourceState.CONNECTING,
+    },
+)

@@ -16,7 +16,6 @@ from typing import Any
 from strobe.algebra.relation import Relation
 from strobe.algebra.view import View
 from strobe.managers.base import Inbound, Outbound
-from strobe.managers.describing import asked
 from strobe.managers.evaluation import Evaluation, nothing
 from strobe.managers.terms import substituted
 from strobe.messages import ActionList, Answer, Query, Update
@@ -59,7 +58,7 @@ class Conventional:
         return out
 
     def describe(self) -> dict[str, Any]:
-        return {"UQS": {number: asked(term, query.lookups) for number, (_, term, query) in self._asked.items()}}
+        return {"UQS": {number: term.asked(query.lookups) for number, (_, term, query) in self._asked.items()}}
 
     def _go_on(self, update: OpenUpdate, term: Evaluation) -> list[Outbound]:
         if not term.done:

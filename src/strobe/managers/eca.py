@@ -32,7 +32,6 @@ from strobe.algebra.view import View
 from strobe.errors import BrokenInvariant
 from strobe.managers.base import Asked, Inbound, Outbound
 from strobe.managers.changes import change, key_delete, touches
-from strobe.managers.describing import asked
 from strobe.managers.evaluation import Evaluation, nothing
 from strobe.managers.terms import Term, substituted
 from strobe.messages import ActionList, Answer, KeyDelete, Lookup, Query, Update
@@ -178,6 +177,6 @@ def _asked(terms: Iterable[OpenTerm]) -> tuple[Asked, ...]:
     found: list[Asked] = []
     start = 0
     for term in terms:
-        found += asked(term.evaluation, term.lookups, start)
+        found += term.evaluation.asked(term.lookups, start)
         start += len(term.lookups)
     return tuple(found)

@@ -26,7 +26,6 @@ from strobe.algebra.view import View
 from strobe.errors import BrokenInvariant
 from strobe.managers.base import Asked, Inbound, Outbound
 from strobe.managers.changes import change, touches
-from strobe.managers.describing import asked
 from strobe.managers.evaluation import Evaluation
 from strobe.managers.units import Received
 from strobe.messages import ActionList, Answer, Query, Seen, Update
@@ -73,7 +72,7 @@ class NestedSweep:
         open_: dict[int, tuple[Asked, ...]] = {}
         if query is not None:
             grown = (Asked(tuple(self._span), self._delta, query.lookups),)
-            open_[query.id] = grown if sweep is None else asked(sweep, query.lookups)
+            open_[query.id] = grown if sweep is None else sweep.asked(query.lookups)
         return {
             "UQS": open_,
             "batch": tuple(self._batch),

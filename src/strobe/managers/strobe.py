@@ -41,7 +41,6 @@ from strobe.algebra.view import Occurrence, View
 from strobe.errors import BrokenInvariant
 from strobe.managers.base import Inbound, Outbound
 from strobe.managers.changes import change, delete, deletions, together, touches
-from strobe.managers.describing import asked
 from strobe.managers.evaluation import Evaluation, nothing
 from strobe.managers.units import Received
 from strobe.messages import ActionList, Answer, KeyDelete, Query, Update
@@ -101,7 +100,7 @@ class Strobe:
         sent = [(q.asked, q) for q in self._open if q.asked is not None]
         actions = (self._actions(),) if self._taken else ()
         return {
-            "UQS": {query.id: asked(q.evaluation, query.lookups) for query, q in sent},
+            "UQS": {query.id: q.evaluation.asked(query.lookups) for query, q in sent},
             "pending": {query.id: tuple(q.pending) for query, q in sent},
             "Δ" if self._bound == 1 else "AL": actions,
             "queue": tuple(self._received),

@@ -36,7 +36,6 @@ from strobe.algebra.view import Occurrence, View
 from strobe.errors import BrokenInvariant
 from strobe.managers.base import Inbound, Outbound
 from strobe.managers.changes import change, touches
-from strobe.managers.describing import asked
 from strobe.managers.evaluation import Evaluation, nothing
 from strobe.managers.units import Received
 from strobe.messages import ActionList, Answer, Query, Seen, Update
@@ -75,7 +74,7 @@ class Sweep:
 
     def describe(self) -> dict[str, Any]:
         query, sweep = self._query, self._sweep
-        open_ = {query.id: asked(sweep, query.lookups)} if query and sweep else {}
+        open_ = {query.id: sweep.asked(query.lookups)} if query and sweep else {}
         groups = zip(self._groups, self._deltas, strict=True)
         made = tuple(ActionList(self.view.name, tuple(u.number for u in group), delta) for group, delta in groups)
         return {"UQS": open_, "Δ": made, "queue": tuple(self._waiting)}

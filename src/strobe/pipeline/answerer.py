@@ -23,6 +23,7 @@ from strobe.algebra.relation import Relation
 from strobe.errors import LostGuarantee, StrobeError
 from strobe.failpoints import reach
 from strobe.messages import Answer, Lookup, Query, Seen
+from strobe.pipeline.health import Failing, Health
 from strobe.retry import ASK_SOURCE, Retry
 from strobe.sources.base import Reader, Source, TooLarge
 from strobe.sources.lookups import answer_within, read_bag
@@ -74,6 +75,7 @@ class Answerer:
         through_spark: SparkAnswer,
         from_copy: Callable[[Query], tuple[tuple[Relation, ...], Seen]],
         evaluate: str,
+        health: Health,
         connections: int = 2,
     ) -> None:
         """`from_copy` answers what is asked of a copy that the warehouse keeps."""
@@ -81,7 +83,7 @@ class Answerer:
         self._deliver, self._fail = deliver, fail
         self._through_spark = through_spark
         self._from_copy = from_copy
-        self._evaluate = evaluate
+        self._evaluate, self._health = evaluate, health
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._pools = {
@@ -90,7 +92,6 @@ class Answerer:
         self._waiting: dict[str, deque[Query]] = {name: deque() for name in self._sources}
         self._at_home = ThreadPoolExecutor(1, thread_name_prefix="answer-copies")
         self.asked = {name: QueryCounts() for name in self._sources}
-        self.problems: dict[str, StrobeError] = {}
 
     def ask(self, query: Query) -> None:
         """May be called from any thread; after `stop` nobody waits for an answer."""
@@ -129,12 +130,12 @@ class Answerer:
             source = queries[0].source
             try:
                 self._deliver_all(queries, answers)
-                self.problems.pop(source, None)
+                self._health.succeeded(source, Failing.QUERIES)
             except LostGuarantee as error:
                 self._fail(error)
                 return
             except StrobeError as error:
-                self.problems[source] = error
+                self._health.failed(source, Failing.QUERIES, error)
                 self._wait_in_line(queries[1:])
                 del queries[1:]
                 if not retry.again():

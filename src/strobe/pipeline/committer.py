@@ -14,15 +14,26 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import partial
 
 from strobe.algebra.view import View
 from strobe.engine.commits import Commits, absorbed
 from strobe.messages import Commit, CommitHeader, Position, WarehouseTransaction
 from strobe.pipeline.batching import Batching
 from strobe.pipeline.sink import Sink
+from strobe.pipeline.states import COMMITTER, CommitterEvent, Committing
 
 QUIET = 30.0
 """Seconds after which positions that moved without rows are made durable."""
+
+APPENDS = {Committing.IDLE, Committing.GATHERING, Committing.DRAINING}
+"""States in which an ordinary append may begin."""
+
+WORKING = {
+    *(Committing.APPENDING, Committing.HOLDING, Committing.ENDING),
+    *(Committing.CUTTING_OVER, Committing.DRAINING, Committing.FAILED),
+}
+"""States in which an append may be on its way, or may have happened."""
 
 
 Final = Callable[[CommitHeader, Sequence[Commit]], CommitHeader | None]
@@ -67,17 +78,24 @@ class Committer(threading.Thread):
         self.appends = 0
         self.append_seconds = 0.0
         self._flush = False
-        self._held = False
         self._final: Final | None = None
-        self._stopping = False
-        self._working = False
         self._changed = threading.Condition()
+        self._state: Committing = COMMITTER.begins
+
+    @property
+    def state(self) -> Committing:
+        return self._state
+
+    def _told(self, event: CommitterEvent) -> None:
+        """The one place where the state changes, under the lock."""
+        self._state = COMMITTER.next(self._state, event)
+        self._changed.notify_all()
 
     @property
     def busy(self) -> bool:
         """Whether anything is waiting or on its way."""
         with self._changed:
-            return bool(self._queue) or self._working or self._flush
+            return bool(self._queue) or self._state in WORKING or self._flush
 
     @property
     def waiting(self) -> int:
@@ -94,13 +112,13 @@ class Committer(threading.Thread):
         with self._changed:
             if keep or not all(action.empty for action in transaction.actions):
                 self._queue.append(Waiting(transaction, time.monotonic() + wait, keep))
-                self._changed.notify_all()
+                self._told(CommitterEvent.SUBMITTED)
             elif self._queue:
                 self._queue.append(Waiting(transaction, time.monotonic() + QUIET, False))
             else:
                 self._moved_at = self._moved_at if self._moved else time.monotonic()
                 self._moved = absorbed(self._moved, transaction)
-                if not self._working:
+                if self._state not in WORKING:
                     self.visible = {**self.visible, **transaction.positions}
 
     def flush(self) -> None:
@@ -112,33 +130,30 @@ class Committer(threading.Thread):
     def hold(self) -> None:
         """Begin no append until `release`: what comes is to be part of one that is not an ordinary one."""
         with self._changed:
-            self._held = True
+            self._told(CommitterEvent.HOLD)
 
     def release(self) -> None:
         with self._changed:
-            self._held = False
-            self._changed.notify_all()
+            self._told(CommitterEvent.RELEASE)
+            self._gather()
 
     @property
     def working(self) -> bool:
         """Whether an append is on its way."""
         with self._changed:
-            return self._working
+            return self._state in WORKING
 
     def hand_over(self) -> list[Commit]:
-        """All that is waiting, as commits that somebody else appends; while this is held, and not working."""
+        """All that is waiting, as commits that somebody else appends; while this is held."""
         with self._changed:
-            commits: list[Commit] = []
-            while self._queue or self._moved is not None:
-                commits += [self._numbered(transaction) for transaction in self._take()]
-            self._working = False
-            return commits
+            self._told(CommitterEvent.HAND_OVER)
+            return self._all_waiting()
 
     def end_with(self, final: Final) -> None:
         """Make this the last commit, and append with it all that is waiting."""
         with self._changed:
             self._final = final
-            self._changed.notify_all()
+            self._told(CommitterEvent.END_WITH)
 
     def stop(self, *, everything: bool = True) -> None:
         """Commit what is waiting (or, after a failure, only what is on its way), then end."""
@@ -146,53 +161,68 @@ class Committer(threading.Thread):
             if not everything:
                 self._queue.clear()
                 self._moved = None
-            self._stopping = self._flush = True
-            self._changed.notify_all()
+            self._flush = True
+            self._told(CommitterEvent.STOP)
 
     def run(self) -> None:
         try:
-            while (batch := self._next()) is not None:
-                self._commit(batch)
-            self._end()
+            while (work := self._next()) is not None:
+                work()
         except BaseException as error:  # the coordinator decides what a failed append means
             self._fail(error)
+            with self._changed:
+                self._told(CommitterEvent.FAIL)
 
-    def _end(self) -> None:
+    def _next(self) -> Callable[[], None] | None:
+        """Wait for something to append; None at the end."""
         with self._changed:
-            final = None if self._stopping else self._final
-            commits = self.hand_over() if final else []
-            self._working = final is not None
-        if final is not None:
-            self._durable = final(self._commits.last, commits) or self._durable
-        with self._changed:
-            self._working = False
-
-    def _next(self) -> list[WarehouseTransaction] | None:
-        """Wait for something to commit; None at the end."""
-        with self._changed:
-            self._working = False
-            self._changed.notify_all()
-            while self._final is None or self._stopping:
-                if self._held and not self._stopping:
-                    self._changed.wait(1.0)
-                    continue
+            while self._state is not Committing.ENDED:
                 now = time.monotonic()
-                if self._queue and (
-                    self._flush or len(self._queue) >= self.batching.size or min(w.due for w in self._queue) <= now
-                ):
-                    return self._take()
-                if self._moved is not None and (self._flush or self._moved_at + QUIET <= now):
-                    return self._take()
-                self._flush = False
-                if self._stopping:
-                    return None
-                due = min((w.due for w in self._queue), default=now + 1)
-                self._changed.wait(max(0.001, min(1.0, due - now)))
+                if self._state is Committing.ENDING and self._final is not None:
+                    self._told(CommitterEvent.BEGIN_LAST)
+                    return partial(self._cut_over, self._final, self._all_waiting())
+                if self._state in APPENDS and self._due(now):
+                    self._told(CommitterEvent.DUE)
+                    return partial(self._commit, self._take())
+                if self._state in APPENDS:
+                    self._flush = False
+                if self._state is Committing.DRAINING:
+                    self._told(CommitterEvent.DRAINED)
+                else:
+                    self._changed.wait(self._patience(now))
             return None
+
+    def _due(self, now: float) -> bool:
+        if self._flush:
+            return bool(self._queue) or self._moved is not None
+        if self._queue and (len(self._queue) >= self.batching.size or min(w.due for w in self._queue) <= now):
+            return True
+        return self._moved is not None and self._moved_at + QUIET <= now
+
+    def _patience(self, now: float) -> float:
+        """Seconds to wait, if nobody says anything before."""
+        if self._state not in APPENDS:
+            return 1.0
+        return max(0.001, min(1.0, min((w.due for w in self._queue), default=now + 1) - now))
+
+    def _gather(self) -> None:
+        """What has come meanwhile waits like anything else."""
+        if self._queue and self._state is Committing.IDLE:
+            self._told(CommitterEvent.SUBMITTED)
+
+    def _all_waiting(self) -> list[Commit]:
+        commits: list[Commit] = []
+        while self._queue or self._moved is not None:
+            commits += [self._numbered(transaction) for transaction in self._take()]
+        return commits
+
+    def _cut_over(self, final: Final, commits: Sequence[Commit]) -> None:
+        self._durable = final(self._commits.last, commits) or self._durable
+        with self._changed:
+            self._told(CommitterEvent.DURABLE)
 
     def _take(self) -> list[WarehouseTransaction]:
         """The next transactions that become commits; one that only moved positions is absorbed by its successor."""
-        self._working = True
         batch: list[WarehouseTransaction] = []
         moved, self._moved = self._moved, None
         most = self.batching.size
@@ -221,6 +251,8 @@ class Committer(threading.Thread):
         with self._changed:
             for transaction in (*batch, *([self._moved] if self._moved else [])):
                 self.visible = {**self.visible, **transaction.positions}
+            self._told(CommitterEvent.DURABLE)
+            self._gather()
 
     def _numbered(self, transaction: WarehouseTransaction) -> Commit:
         return self._commits.next(transaction, datetime.now(timezone.utc))

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from strobe.data.spilled import release
 from strobe.errors import LostGuarantee, StrobeError
 from strobe.messages import Position, Transaction
+from strobe.pipeline.health import Failing, Health
+from strobe.pipeline.states import MONITOR, MonitorEvent, Reading
 from strobe.retry import READ_SOURCE, Retry
 from strobe.sources.base import Source
 
@@ -27,43 +29,51 @@ class Monitor(threading.Thread):
         deliver: Callable[[Transaction], None],
         fail: Callable[[BaseException], None],
         room: Callable[[Position], bool],
+        health: Health,
     ) -> None:
         """`room` says whether the system can take more than what was read up to a position; while it cannot, the source
         is left alone: its log keeps."""
         super().__init__(name=f"monitor-{source.name}", daemon=True)
         self.source = source
         self.position = after
-        self.problem: StrobeError | None = None
         self._stops = list(stops)
-        self._deliver, self._fail, self._room = deliver, fail, room
+        self._deliver, self._fail, self._room, self._health = deliver, fail, room, health
         self._ended = threading.Event()
-        self._paused = threading.Event()
-        self._at_rest = threading.Event()
-        self._hold: Position | None = None
+        self._lock = threading.Lock()
+        self._state: Reading = MONITOR.begins
+        self._goal: Position | None = None
+        """Up to where it reads, if it is to stay somewhere."""
+
+    @property
+    def state(self) -> Reading:
+        return self._state
+
+    def _told(self, event: MonitorEvent, goal: Position | None = None) -> None:
+        """The one place where the state changes."""
+        with self._lock:
+            self._state, self._goal = MONITOR.next(self._state, event), goal
 
     def run(self) -> None:
         retry = Retry(READ_SOURCE, self._ended.wait)
         while not self._ended.is_set():
-            if self._resting():
-                self._at_rest.set()
+            if self._comes_to_rest():
                 self._ended.wait(0.02)
                 continue
-            self._at_rest.clear()
             try:
                 self._read(retry)
-                self.problem = None
+                self._health.succeeded(self.source.name, Failing.STREAM)
             except LostGuarantee as error:
                 self._fail(error)
                 return
             except StrobeError as error:
-                self.problem = error
+                self._health.failed(self.source.name, Failing.STREAM, error)
                 retry.again()
             except BaseException as error:  # a broken source must not die silently in its thread
                 self._fail(error)
                 return
 
     def _read(self, retry: Retry) -> None:
-        stops = [*self._stops, *([self._hold] if self._hold else [])]
+        stops = [*self._stops, *([goal] if (goal := self._goal) else [])]
         for transaction in self.source.transactions(self.position, stops, self._interrupted):
             while not self._room(self.position) and not self._interrupted():
                 self._ended.wait(0.02)
@@ -72,43 +82,46 @@ class Monitor(threading.Thread):
                 return
             self._deliver(transaction)
             self.position = transaction.position
-            self.problem = None
+            self._health.succeeded(self.source.name, Failing.STREAM)
             retry.reset()
-            if self._resting():
+            if self._comes_to_rest():
                 return
 
-    def _resting(self) -> bool:
-        return self._paused.is_set() or (self._hold is not None and self._hold <= self.position)
+    def _comes_to_rest(self) -> bool:
+        """In this thread, which delivers nothing more from here on if it does."""
+        with self._lock:
+            if self._state is Reading.PAUSING:
+                self._state = MONITOR.next(self._state, MonitorEvent.RESTED)
+            elif self._goal is not None and self._goal <= self.position and self._state is Reading.READING_TO:
+                self._state = MONITOR.next(self._state, MonitorEvent.REACHED)
+            return self._state in (Reading.PAUSED, Reading.AT)
 
     def _interrupted(self) -> bool:
-        return self._ended.is_set() or self._paused.is_set()
+        return self._ended.is_set() or self._state in (Reading.PAUSING, Reading.PAUSED)
 
     def pause(self) -> None:
         """Let nothing more in, as soon as `at_rest`."""
-        self._at_rest.clear()
-        self._paused.set()
+        self._told(MonitorEvent.PAUSE)
 
     @property
     def at_rest(self) -> bool:
-        return self._at_rest.is_set()
+        return self._state is Reading.PAUSED
 
     @property
     def paused(self) -> bool:
-        return self._resting()
+        return self._state in (Reading.PAUSING, Reading.PAUSED, Reading.AT)
 
     def hold_at(self, position: Position) -> None:
         """Go on, to exactly this position."""
-        self._hold = position
-        self._at_rest.clear()
-        self._paused.clear()
+        self._told(MonitorEvent.HOLD_AT, position)
 
     @property
     def holds(self) -> bool:
-        return self._hold is not None and self._hold.order == self.position.order
+        goal = self._goal
+        return self._state is Reading.AT and goal is not None and goal.order == self.position.order
 
     def resume(self) -> None:
-        self._hold = None
-        self._paused.clear()
+        self._told(MonitorEvent.RESUME)
 
     def stop(self) -> None:
         self._ended.set()

@@ -31,6 +31,7 @@ from strobe.pipeline import run_end
 from strobe.pipeline.answerer import Answerer, SparkAnswer
 from strobe.pipeline.backpressure import Backpressure, Limits
 from strobe.pipeline.committer import Committer
+from strobe.pipeline.health import Health
 from strobe.pipeline.in_flight import InFlight, Read, into_memory
 from strobe.pipeline.monitor import Monitor
 from strobe.pipeline.run_end import RunEnd
@@ -124,6 +125,7 @@ class Pipeline:
             queued=self._events.qsize,
             appends=lambda: self.committer.waiting,
         )
+        self.health = Health()
         self.answerer = Answerer(
             {s: self.topology.sources[s] for s in self.vector},
             deliver=self._events.put,
@@ -131,6 +133,7 @@ class Pipeline:
             through_spark=self._through_spark,
             from_copy=self._from_copy,
             evaluate=self.topology.project.evaluate,
+            health=self.health,
         )
         stops = {s: [p[s] for p in positions.values() if s in p] for s in self.vector}
         self.monitors = {
@@ -141,6 +144,7 @@ class Pipeline:
                 deliver=self._events.put,
                 fail=self.fail,
                 room=partial(self.backpressure.room, s),
+                health=self.health,
             )
             for s in self.vector
         }
@@ -373,7 +377,7 @@ class Pipeline:
 
     def problem(self, source: str) -> StrobeError | None:
         """Why this source cannot be read or asked at the moment."""
-        return self.monitors[source].problem or self.answerer.problems.get(source)
+        return self.health.problem(source)
 
     def visible(self, source: str) -> Position:
         """Up to where readers see this source now: a durable commit, or updates since that changed no view."""

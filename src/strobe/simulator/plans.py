@@ -15,6 +15,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 
 from strobe.algebra.bag import Bag, Row
 from strobe.algebra.schema import Column, RelationSchema
@@ -60,7 +61,7 @@ def random_plan(rng: random.Random, scenario: str, shape: Shape, transactions: i
     columns = ["k", "l", "r"] if shape.keyed else ["l", "r"]
     schemas = {n: relation("x" if one else "xyzw"[n], f"r{n}", columns, ["k"] if shape.keyed else []) for n in names}
     edges = [Equality(i, "r", i + 1, "l") for i in range(len(shape.relations) - 1)]
-    world = _World(rng, list(schemas.values()), shape.keyed)
+    world = RandomRows(rng, list(schemas.values()), shape.keyed)
     initial = world.contents()
     plan = view([schemas[n] for n in shape.relations], edges)
     steps: dict[str, list[Step]] = {s: [] for s in initial}
@@ -73,7 +74,7 @@ def random_plan(rng: random.Random, scenario: str, shape: Shape, transactions: i
     return Plan(plan, initial, {s: tuple(done) for s, done in steps.items()})
 
 
-class _World:
+class RandomRows:
     """Contents that updates are drawn from, so that what is deleted is there and keys stay unique."""
 
     def __init__(self, rng: random.Random, relations: Sequence[RelationSchema], keyed: bool) -> None:
@@ -100,7 +101,11 @@ class _World:
             chosen, size = self.rng.sample(sources, self.rng.randint(1, min(3, len(sources)))), 2
         else:
             chosen, size = [self.rng.choice(sources)], 3
-        return {s: [self._update(s) for _ in range(self.rng.randint(1, size))] for s in chosen}
+        return {s: self.updates(s, self.rng.randint(1, size)) for s in chosen}
+
+    def updates(self, source: str, number: int) -> list[Changes]:
+        """So many updates at a source."""
+        return [self._update(source) for _ in range(number)]
 
     def _update(self, source: str) -> Changes:
         schema = self.rng.choice([r for r in self.relations if r.source == source])
@@ -121,8 +126,8 @@ class _World:
         values = (self.rng.choice([1, 2]), self.rng.choice([1, 2]))
         if not self.keyed:
             return values
-        free = [k for k in range(1, 99) if all(row[0] != k for row in self.rows[schema.id])]
-        return (free[0], *values)
+        taken = {row[0] for row in self.rows[schema.id]}
+        return (next(k for k in count(1) if k not in taken), *values)
 
     def _like(self, row: Row) -> Row:
         values = (self.rng.choice([1, 2]), self.rng.choice([1, 2]))

@@ -22,7 +22,6 @@ from strobe.algebra.substitution import join_pairs, substitute
 from strobe.algebra.view import Occurrence, View
 from strobe.managers.base import Asked, Inbound, Outbound, ViewManager
 from strobe.managers.changes import change, delete, key_delete, touches
-from strobe.managers.describing import asked
 from strobe.managers.eca import Eca, OpenTerm
 from strobe.managers.evaluation import Evaluation
 from strobe.managers.strobe import Strobe
@@ -67,7 +66,7 @@ class PrintedEcaKey:
 
     def describe(self) -> dict[str, Any]:
         return {
-            "UQS": {number: asked(open_.evaluation, open_.query.lookups) for number, open_ in self._open.items()},
+            "UQS": {number: open_.evaluation.asked(open_.query.lookups) for number, open_ in self._open.items()},
             "COLLECT": (self._actions(),),
         }
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
@@ -17,9 +19,9 @@ from patience import eventually
 from strobe.apply import plan
 from strobe.apply.cutover import Cutover
 from strobe.apply.plan import ApplyPlan
-from strobe.coordinator import availability as module
 from strobe.coordinator.availability import Availability
 from strobe.coordinator.rebuilding import rebuild_lost
+from strobe.coordinator.timing import USUAL, Timing
 from strobe.errors import (
     AccessRefused,
     LostGuarantee,
@@ -70,8 +72,11 @@ class World:
         """As at a start with nothing known of the sources."""
         return Topology(self.topology.project, self.topology.sources, {}, {})
 
-    def absences(self, *, set_aside: bool = False) -> Availability:
-        return Availability(Layout(self.folder / "warehouse"), self.said.append, set_aside=set_aside)
+    def absences(
+        self, *, set_aside: bool = False, timing: Timing = USUAL, clock: Callable[[], float] = time.monotonic
+    ) -> Availability:
+        layout = Layout(self.folder / "warehouse")
+        return Availability(layout, self.said.append, set_aside=set_aside, timing=timing, clock=clock)
 
     def present(self, absences: Availability, topology: Topology | None = None) -> Topology:
         return absences.present(absences.as_applied(topology or self.topology, self.definitions), self.last)
@@ -179,8 +184,13 @@ def test_a_source_that_is_not_prepared_any_more_stops_its_views_only(world: Worl
     assert world.begin(absences) == {"orders", "people"}
     assert "strobe prepare billing" in absences.problems["paid"].fix
     other = world.absences()
-    other.detached = {"billing"}
+    (world.folder / "billing.db").rename(world.folder / "away.db")
+    assert world.begin(other) == {"orders", "people"} and other.detached == {"billing"}
+    (world.folder / "away.db").rename(world.folder / "billing.db")
     assert world.mind(other) == set()
+    other.regroup([])
+    assert world.begin(other) == {"orders", "people"} and not other.detached
+    assert "strobe prepare billing" in other.problems["paid"].fix
 
 
 def test_what_cannot_be_read_of_a_position_stops_its_views_only(world: World) -> None:
@@ -307,12 +317,11 @@ def test_a_source_that_is_down_at_the_start_is_waited_for(world: World) -> None:
 
 
 @pytest.mark.parametrize("error", [SourceUnavailable("it is down"), AccessRefused("not this one")])
-def test_how_long_a_source_may_be_down(world: World, monkeypatch: pytest.MonkeyPatch, error: SourceUnavailable) -> None:
+def test_how_long_a_source_may_be_down(world: World, error: SourceUnavailable) -> None:
     """Ten seconds on end, whatever is wrong with it; then the views that can go on without it do. One that all views
     need is waited for, and so is one that answers in between."""
     now, problems = [100.0], {"billing": error}
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    absences = world.absences()
+    absences = world.absences(clock=lambda: now[0])
     pipeline: Any = SimpleNamespace(
         monitors={"sales": None, "billing": None},
         topology=world.present(absences),
@@ -335,6 +344,10 @@ def test_how_long_a_source_may_be_down(world: World, monkeypatch: pytest.MonkeyP
     assert after(10.1) is None, "nothing would be left"
     problems.update(sales=UserError("bad data"))  # type: ignore[dict-item]  # which nobody waits for
     assert after(20.0) == {"billing"}
+    absences.regroup({"billing"})
+    assert absences.down == {"billing"} and world.begin(absences) == {"orders", "people"}
+    absences.regroup([])
+    assert not absences.down and world.begin(absences) == set(world.definitions)
 
 
 def test_a_source_that_does_not_say_what_it_offers(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -346,10 +359,9 @@ def test_a_source_that_does_not_say_what_it_offers(world: World, monkeypatch: py
         raise SourceUnavailable("a statement took longer")
 
     monkeypatch.setattr(world.topology.sources["billing"], "schemas", schemas)
-    absences = world.absences()
+    absences = world.absences(timing=Timing(probe=Policy((0.0,))))
     assert world.begin(absences, world.unasked) == {"orders", "people"} and absences.down == {"billing"}
     assert len(asked) == 1
-    monkeypatch.setattr(module, "PROBE", Policy((0.0,)))
     assert world.mind(absences) is None
 
 

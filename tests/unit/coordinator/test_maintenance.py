@@ -7,10 +7,8 @@ from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
-from strobe.coordinator import maintenance as module
 from strobe.coordinator.maintenance import Maintenance
+from strobe.coordinator.timing import USUAL, Timing
 from strobe.errors import SourceLost, SourceUnavailable, UserError
 from strobe.messages import CommitHeader, Position, Seen
 
@@ -61,7 +59,7 @@ class FakeSource:
             raise SourceLost("it keeps too much")
 
 
-def made(sources: dict[str, FakeSource], failed: list[BaseException]) -> Maintenance:
+def made(sources: dict[str, FakeSource], failed: list[BaseException], timing: Timing = USUAL) -> Maintenance:
     last = CommitHeader(1, datetime.now(timezone.utc), POSITIONS)
     pipeline: Any = SimpleNamespace(
         committer=SimpleNamespace(last=last),
@@ -69,7 +67,8 @@ def made(sources: dict[str, FakeSource], failed: list[BaseException]) -> Mainten
         vector={"read": Position("5", (5,))},
         fail=failed.append,
     )
-    maintenance = Maintenance(pipeline, SimpleNamespace(empty=lambda: None), lambda _: None)  # type: ignore[arg-type]
+    warehouse: Any = SimpleNamespace(empty=lambda: None)
+    maintenance = Maintenance(pipeline, warehouse, lambda _: None, timing)
     maintenance.still, maintenance.given_up = {"c", "d"}, {"c"}
     return maintenance
 
@@ -103,11 +102,10 @@ def test_logs_are_discarded_as_far_as_nobody_needs_them() -> None:
     assert sources["waiting"].guarded == 2, "views that are about to join need all of it"
 
 
-def test_too_much_log_that_nobody_reads_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_much_log_that_nobody_reads_is_told() -> None:
     """To the coordinator, which ends with it or lets the views be rebuilt."""
-    monkeypatch.setattr(module, "DISCARD_EVERY", 0.0)
     failed: list[BaseException] = []
-    maintenance = made({"read": FakeSource(), "waiting": FakeSource(too_much=True)}, failed)
+    maintenance = made({"read": FakeSource(), "waiting": FakeSource(too_much=True)}, failed, Timing(discard_every=0.0))
     maintenance.start()
     maintenance.join(60)
     assert [str(error) for error in failed] == ["it keeps too much"]

@@ -7,12 +7,19 @@ from typing import Any
 
 import pytest
 
+from strobe.apply.states import VIEW, ViewState
 from strobe.coordinator.coordinator import Failures
-from strobe.coordinator.states import PHASES, Phase
+from strobe.coordinator.states import PHASES, SOURCE, Phase
 from strobe.errors import BrokenInvariant
-from strobe.pipeline.states import Machine
+from strobe.pipeline.states import COMMITTER, MONITOR, Committing, Machine
 
-MACHINES: list[tuple[Machine[Any, Any], set[Enum]]] = [(PHASES, {Phase.ENDED})]
+MACHINES: list[tuple[Machine[Any, Any], set[Enum]]] = [
+    (PHASES, {Phase.ENDED}),
+    (SOURCE, set()),
+    (COMMITTER, {Committing.FAILED, Committing.ENDED}),
+    (MONITOR, set()),
+    (VIEW, {ViewState.RETIRED}),
+]
 """Each with the states that nothing leads out of."""
 
 

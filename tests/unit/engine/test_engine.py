@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
-from worlds import R, S, T, view
+from worlds import R, S, T, U, view
 
 from strobe.algebra.bag import Bag
 from strobe.engine.engine import Effect, Engine, Progress, Promise, Submit, Tied, ToViews
+from strobe.integrator.blocks import Ties
 from strobe.messages import ActionList, Cut, GlobalTransaction, Transaction, Update
 from strobe.simulator.world import position
 
@@ -166,3 +167,35 @@ def test_standing_at_exactly_what_has_been_read() -> None:
         assert found.receive(actions, 0.0) == []
     assert committed(found.go_on()) == [(2,), (3,)]
     assert found.size == 0
+
+
+def most_rows_waiting() -> int:
+    """Two views without a common relation, under load: every transaction concerns both, but for the first, so that they
+    begin out of step. Each works for two seconds on a block, and sends one action list for it."""
+    views = {v.name: v for v in (view("r", [R], []), view("u", [U], []))}
+    start = {name: {"x": position(0)} for name in views}
+    found, most = Engine(views, start, order="views"), 0
+    since: dict[str, list[int]] = {name: [] for name in views}
+    working: dict[str, tuple[float, tuple[int, ...]]] = {}
+    for now in range(100):
+        changed = (R,) if now == 0 else (R, U)
+        rows = {c.name: Bag.of([column.name for column in c.columns], [(now, now)]) for c in changed}
+        effects = found.receive(Transaction("x", position(now + 1), rows), now)
+        for name in [name for name, (until, _) in working.items() if until <= now]:
+            found.receive(ActionList(name, working.pop(name)[1], Bag(views[name].attributes)), now)
+        effects += found.cut_due(now, lambda view: view in working)
+        for effect in effects:
+            for name in effect.views if isinstance(effect, ToViews) else ():
+                if isinstance(effect.message, Update):
+                    since[name].append(effect.message.number)
+                elif isinstance(effect.message, Cut) and since[name]:
+                    working[name], since[name] = (now + 2, tuple(since[name])), []
+        most = max(most, found.size)
+    return most
+
+
+def test_views_that_are_tied_keep_meeting_under_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cuts of their own would let nothing through, for ever: their action lists would overlap in a chain."""
+    assert most_rows_waiting() < 10
+    monkeypatch.setattr(Ties, "together", lambda self, _: [[component] for component in self._components])
+    assert most_rows_waiting() > 90

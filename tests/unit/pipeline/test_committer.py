@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 from datetime import datetime, timezone
 
 import pytest
 from committing import MemorySink, V
-from patience import PATIENCE
+from patience import PATIENCE, eventually
 
 from strobe.algebra.bag import Bag
+from strobe.errors import BrokenInvariant, CommitUnknown
 from strobe.messages import ActionList, Commit, CommitHeader, Position, WarehouseTransaction
 from strobe.pipeline.committer import Committer
+from strobe.pipeline.states import Committing
 
 BEGIN = CommitHeader(1, datetime.now(timezone.utc), {"v": {"x": "0"}})
 
@@ -20,8 +23,8 @@ BEGIN = CommitHeader(1, datetime.now(timezone.utc), {"v": {"x": "0"}})
 class Desk:
     """A committer over memory."""
 
-    def __init__(self) -> None:
-        self.kept, self.failed = MemorySink(), list[BaseException]()
+    def __init__(self, kept: MemorySink | None = None) -> None:
+        self.kept, self.failed = kept or MemorySink(), list[BaseException]()
         self.committer = Committer(
             self.kept, BEGIN, {"v": V}, {"v": {"x": Position("0", (0,))}}, fail=self.failed.append
         )
@@ -36,6 +39,34 @@ class Desk:
         self.committer.stop()
         self.committer.join(PATIENCE)
         assert not self.failed
+
+
+class Gate(MemorySink):
+    """A sink whose appends last until they are let through, and fail if they are told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered, self.open = threading.Event(), threading.Event()
+        self.error: Exception | None = None
+
+    def append(self, commits: Sequence[Commit]) -> CommitHeader:
+        self.entered.set()
+        assert self.open.wait(PATIENCE)
+        if self.error is not None:
+            raise self.error
+        return super().append(commits)
+
+
+def at_the_gate() -> tuple[Desk, Gate]:
+    """A committer whose first append is on its way."""
+    gate = Gate()
+    desk = Desk(gate)
+    desk.committer.start()
+    assert desk.committer.state is Committing.IDLE
+    desk.submit(1)
+    assert gate.entered.wait(PATIENCE)
+    assert desk.committer.state is Committing.APPENDING
+    return desk, gate
 
 
 def places(commits: Sequence[Commit]) -> list[tuple[int, str]]:
@@ -96,3 +127,83 @@ def test_nothing_is_appended_while_it_is_held() -> None:
     desk.submit(2)
     desk.end()
     assert places(desk.kept.commits) == [(3, "2")]
+
+
+def test_a_hold_waits_for_the_append_that_is_on_its_way() -> None:
+    """It is not held before that is durable; what came meanwhile is appended after `release`."""
+    desk, gate = at_the_gate()
+    desk.committer.hold()
+    assert desk.committer.state is Committing.HOLDING and desk.committer.working
+    with pytest.raises(BrokenInvariant, match="the committer is HOLDING"):
+        desk.committer.hand_over()
+    desk.submit(2)
+    gate.open.set()
+    eventually(lambda: desk.committer.state is Committing.HELD)
+    assert places(gate.commits) == [(2, "1")] and desk.committer.busy and not desk.committer.working
+    desk.committer.release()
+    eventually(lambda: not desk.committer.busy)
+    assert places(gate.commits) == [(2, "1"), (3, "2")] and desk.committer.state is Committing.IDLE
+    desk.end()
+    assert desk.committer.state is Committing.ENDED
+
+
+def test_a_hold_that_is_released_before_it_has_begun() -> None:
+    desk, gate = at_the_gate()
+    desk.committer.hold()
+    desk.committer.release()
+    gate.open.set()
+    eventually(lambda: desk.committer.state is Committing.IDLE)
+    desk.end()
+
+
+def test_a_last_commit_waits_for_the_append_that_is_on_its_way() -> None:
+    """And nothing follows it, whatever is submitted, and though it is told to stop."""
+    desk, gate = at_the_gate()
+    begun, go_on = threading.Event(), threading.Event()
+
+    def final(last: CommitHeader, before: Sequence[Commit]) -> CommitHeader:
+        assert places(before) == [(3, "2")] and desk.committer.working
+        begun.set()
+        assert go_on.wait(PATIENCE)
+        return CommitHeader(last.number + 1, last.committed_at, last.positions)
+
+    desk.committer.end_with(final)
+    desk.submit(2)
+    assert desk.committer.state is Committing.ENDING and not begun.is_set()
+    gate.open.set()
+    assert begun.wait(PATIENCE)
+    desk.submit(3)
+    desk.committer.stop()
+    assert desk.committer.state is Committing.CUTTING_OVER
+    go_on.set()
+    desk.end()
+    assert places(gate.commits) == [(2, "1")] and place(desk.committer.last) == (4, "2")
+
+
+def test_a_stop_comes_before_a_last_commit_that_has_not_begun() -> None:
+    """What is waiting is appended as usual, and the last commit is not made."""
+    desk, gate = at_the_gate()
+    desk.committer.end_with(lambda _last, _before: pytest.fail("it was told to stop"))
+    desk.submit(2)
+    desk.committer.stop()
+    gate.open.set()
+    desk.end()
+    assert places(gate.commits) == [(2, "1"), (3, "2")]
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_an_append_that_fails_is_the_last(stopped: bool) -> None:
+    """It may have happened: nothing more is appended, and whoever waits for it to end waits until the run does."""
+    desk, gate = at_the_gate()
+    gate.error = CommitUnknown("the append may have happened")
+    desk.submit(2)
+    if stopped:
+        desk.committer.stop()
+    gate.open.set()
+    desk.committer.join(PATIENCE)
+    assert desk.failed == [gate.error] and not gate.commits
+    desk.submit(3)
+    desk.committer.hold()
+    desk.committer.release()
+    desk.committer.stop()
+    assert desk.committer.state is Committing.FAILED and desk.committer.working and desk.committer.last == BEGIN

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pymysql
+
 from strobe.algebra.schema import Column, RelationSchema
 from strobe.errors import UserError
 from strobe.sources.mariadb.connection import Connections, ConnectionSettings, quote, rows
@@ -174,3 +176,15 @@ def cascades(connection: Any, table: str) -> list[str]:
 def _without_comments(created: str) -> str:
     """SHOW CREATE TABLE has one element in a line; text in quotes could look like anything."""
     return re.sub(r"'(?:[^'\\]|\\.|'')*'", "''", created, flags=re.DOTALL)
+
+
+def charsets(connection: Any) -> dict[int, str]:
+    """Character sets by the numbers of their collations."""
+    schema = "information_schema"
+    found = dict(rows(connection, f"SELECT ID, CHARACTER_SET_NAME FROM {schema}.COLLATIONS WHERE ID IS NOT NULL"))
+    try:
+        more = f"SELECT ID, CHARACTER_SET_NAME FROM {schema}.COLLATION_CHARACTER_SET_APPLICABILITY"
+        found |= dict(rows(connection, f"{more} WHERE ID IS NOT NULL"))
+    except pymysql.err.OperationalError:
+        pass  # servers before 10.10 have no numbers there, and need none
+    return {int(number): charset for number, charset in found.items()}

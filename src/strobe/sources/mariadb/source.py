@@ -24,7 +24,7 @@ from strobe.messages import Position, Seen, Transaction
 from strobe.sources.base import Finding, Reader, Source, SourceContext
 from strobe.sources.mariadb import snapshot
 from strobe.sources.mariadb.binlog import protocol as binlog
-from strobe.sources.mariadb.catalog import MariadbTable
+from strobe.sources.mariadb.catalog import MariadbTable, charsets
 from strobe.sources.mariadb.connection import Address, ConnectionSettings, is_mysql, rows
 from strobe.sources.mariadb.global_names import GlobalNames
 from strobe.sources.mariadb.limits import Limits, Timing
@@ -32,7 +32,8 @@ from strobe.sources.mariadb.position import Whereabouts, file_number, verify
 from strobe.sources.mariadb.preflight import check
 from strobe.sources.mariadb.reader import MariadbReader
 from strobe.sources.mariadb.server import Server
-from strobe.sources.mariadb.stream import Stream, Watched, charsets
+from strobe.sources.mariadb.stream import Stream
+from strobe.sources.mariadb.transaction_builder import Watched
 
 
 class Load(Protocol):

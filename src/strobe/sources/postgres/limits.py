@@ -29,6 +29,8 @@ class Timing:
     """The same while nothing is read: then a server that wants a sign of life is not heard, and gets them unasked."""
     progress: float = 0.02
     """Between two reports that irrelevant log has been passed."""
+    stopping: float = 0.05
+    """Between two looks whether to stop, while no transaction comes."""
     definitions: float = 3.0
     """Between two looks at the tables' definitions."""
     retained: float = 10.0

@@ -34,7 +34,7 @@ from strobe.sources.postgres.reader import PostgresReader
 from strobe.sources.postgres.slot import Guard, Slot, copy_slot, kept, read_slot
 from strobe.sources.postgres.snapshot import end_of_log
 from strobe.sources.postgres.stream import Slots, Stream, Visible
-from strobe.sources.postgres.transaction_builder import Watched, parts_before
+from strobe.sources.postgres.transaction_builder import TransactionBuilder, Watched, parts_before
 from strobe.sources.postgres.values import PgType
 
 
@@ -191,21 +191,18 @@ class PostgresSource(Source):
 
         with Stream(
             self.settings,
+            TransactionBuilder(self.settings, watched, self._types, visible.widen, self.spill),
             after,
             stops,
-            watched,
-            self._types,
-            visible.widen,
-            lambda: self._durable,
             self._slots,
-            check,
-            self.guard,
-            self.spill,
+            durable=lambda: self._durable,
+            check=check,
+            guard=self.guard,
         ) as stream:
             reported = after.order[0]
             while not stopped():
                 definitions.look(reported)
-                transaction = stream.take(0.05)
+                transaction = stream.take(self.settings.timing.stopping)
                 if transaction is None:
                     continue
                 if transaction.xid is not None and not visible.wait(transaction.xid, stopped):

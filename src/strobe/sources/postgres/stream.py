@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 
 import psycopg
@@ -25,15 +25,13 @@ from strobe.data.spilled import release
 from strobe.errors import SourceUnavailable
 from strobe.messages import Position, Transaction
 from strobe.retry import PG_VISIBLE, Retry
-from strobe.sources.base import Spill
 from strobe.sources.postgres import pgoutput
 from strobe.sources.postgres.connection import STARTED, Connection, ConnectionSettings, Pool, identifier, rows
 from strobe.sources.postgres.pgoutput import lsn_text, widen
 from strobe.sources.postgres.position import fingerprint_of, position_at
 from strobe.sources.postgres.slot import copy_slot, taken_away
 from strobe.sources.postgres.snapshot import XidSnapshot
-from strobe.sources.postgres.transaction_builder import TransactionBuilder, Watched
-from strobe.sources.postgres.values import PgType
+from strobe.sources.postgres.transaction_builder import TransactionBuilder
 
 
 class Slots:
@@ -127,19 +125,16 @@ class Stream(threading.Thread):
     def __init__(
         self,
         settings: ConnectionSettings,
+        builder: TransactionBuilder,
         after: Position,
         stops: Sequence[Position],
-        watched: Mapping[int, Watched],
-        types: Callable[[set[tuple[int, int]]], Mapping[tuple[int, int], PgType]],
-        widen: Callable[[int], int],
-        durable: Callable[[], int],
         slots: Slots,
+        *,
+        durable: Callable[[], int],
         check: Callable[[str, str], None],
         guard: Callable[[], None],
-        spill: Spill | None = None,
     ) -> None:
-        """`watched`, `types` and `widen` are as in `TransactionBuilder`; `durable` is where the log that is still
-        needed begins; `guard` is called often, and may raise; large transactions go into files in `spill`.
+        """`durable` is where the log that is still needed begins; `guard` is called often, and may raise.
 
         `check` is called as soon as the slot is held, when nobody else can move it on any more, with the slot's name
         and when the server was started that it is on."""
@@ -149,7 +144,7 @@ class Stream(threading.Thread):
         self._fingerprint = fingerprint_of(after)
         self._stops = sorted({stop.order[0] for stop in stops if after < stop})
         self._check = check
-        self._builder = TransactionBuilder(settings, watched, types, widen, spill)
+        self._builder = builder
         self._durable = durable
         self._slots = slots
         self._guard = guard

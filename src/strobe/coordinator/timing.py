@@ -1,0 +1,32 @@
+"""How often a coordinator does what it does by itself, and how long it waits: a record, so that a test can hurry it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from strobe.retry import APPEND, PROBE, START_SPARK, VERIFY, Policy
+
+
+@dataclass(frozen=True)
+class Timing:
+    beat: float = 0.5
+    """Seconds between heartbeats, and between looks at the sources."""
+    detach: float = 10.0
+    """Seconds for which a source may be down before the views that do not need it go on without the others."""
+    probe: Policy = PROBE
+    verify: Policy = VERIFY
+    append: Policy = APPEND
+    start_spark: Policy = START_SPARK
+    fold_every: float = 60.0
+    fold_share: float = 10.0
+    """Folding that takes long is done less often: at the most for one of so many seconds, unless many commits wait."""
+    fold_commits: int = 500
+    fold_idle: float = 5.0
+    """Seconds without a commit after which what there is is folded."""
+    discard_every: float = 5.0
+    end_every: float = 60.0
+    """Where a log ends that nobody reads takes a snapshot of its source to find out."""
+    maintain_every: float = 600.0
+
+
+USUAL = Timing()

@@ -1,0 +1,129 @@
+"""Transactions built from the log's messages, without a server."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from strobe.algebra.bag import Bag
+from strobe.errors import BrokenInvariant, RelationLost
+from strobe.messages import GlobalTransaction, Transaction
+from strobe.sources.postgres import pgoutput
+from strobe.sources.postgres.connection import ConnectionSettings
+from strobe.sources.postgres.pgoutput import EPOCH, UNCHANGED, ColumnInfo, Message, RelationInfo
+from strobe.sources.postgres.transaction_builder import TransactionBuilder, Watched
+from strobe.sources.postgres.values import PgType
+
+INT, TEXT = PgType("int4", -1, 23), PgType("text", -1, 25)
+TYPES = {(23, -1): INT, (25, -1): TEXT}
+COLUMNS = ("id", "note")
+WHOLE, KEYED, OTHER = 1, 2, 3
+MOMENT = EPOCH + timedelta(microseconds=7)
+
+
+def watched(name: str, images: bool) -> Watched:
+    types, declared = {"id": INT, "note": TEXT}, {"id": "integer", "note": "text"}
+    return Watched(name, types, () if images else ("id",), images, name, ("public", name), declared)
+
+
+def described(number: int, name: str, identity: str) -> RelationInfo:
+    columns = (ColumnInfo(True, "id", 23, -1), ColumnInfo(identity == "f", "note", 25, -1))
+    return RelationInfo(number, "public", name, identity, columns)
+
+
+DESCRIBED = (described(WHOLE, "whole", "f"), described(KEYED, "keyed", "d"), described(OTHER, "other", "d"))
+
+
+def builder() -> TransactionBuilder:
+    settings = ConnectionSettings("shop", "", "public", "strobe_test_shop")
+    tables = {WHOLE: watched("whole", True), KEYED: watched("keyed", False)}
+    return TransactionBuilder(settings, tables, lambda _: TYPES, lambda xid: xid + 2**32)
+
+
+def built(*messages: Message) -> Transaction:
+    """The transaction that these are the changes of."""
+    made = builder()
+    for message in (*DESCRIBED, pgoutput.Begin(90, MOMENT, 5), *messages):
+        assert made.receive(message) is None
+    assert made.open
+    found = made.receive(pgoutput.Commit(90, 100, MOMENT))
+    assert found is not None and not made.open
+    return found
+
+
+def test_a_transaction_is_what_its_changes_come_to() -> None:
+    """Rows that come and go are no change; it has its position with the fingerprint, its whole id and its time."""
+    found = built(
+        pgoutput.Insert(WHOLE, (b"1", b"a")),
+        pgoutput.Insert(WHOLE, (b"2", None)),
+        pgoutput.Update(WHOLE, None, (b"1", b"a"), (b"1", b"b")),
+        pgoutput.Delete(WHOLE, None, (b"3", b"c")),
+        pgoutput.Delete(WHOLE, None, (b"2", None)),
+    )
+    assert found.changes == {"whole": Bag(COLUMNS, {(1, "b"): 1, (3, "c"): -1})}
+    assert (found.gone, found.part_of, found.xid, found.committed_at) == ({}, (), 2**32 + 5, MOMENT)
+    assert (found.source, found.position.text, found.position.order) == ("shop", "0/64@0/64:7", (100,))
+
+
+def test_without_old_rows_keys_go() -> None:
+    """A key that changed is named by the log; one that did not is in the new row."""
+    found = built(
+        pgoutput.Update(KEYED, None, None, (b"1", b"a")),
+        pgoutput.Update(KEYED, (b"2", None), None, (b"3", b"b")),
+        pgoutput.Delete(KEYED, (b"4", None), None),
+        pgoutput.Insert(KEYED, (b"5", b"c")),
+        pgoutput.Delete(KEYED, (b"5", None), None),
+    )
+    assert found.changes == {"keyed": Bag.of(COLUMNS, [(1, "a"), (3, "b")])}
+    assert found.gone == {"keyed": Bag.of(("id",), [(1,), (2,), (4,)])}
+
+
+def test_a_long_value_left_alone_is_taken_from_the_old_row() -> None:
+    """Where the log has no old row, it cannot be known."""
+    found = built(pgoutput.Update(WHOLE, None, (b"1", b"long"), (b"2", UNCHANGED)))
+    assert found.changes == {"whole": Bag(COLUMNS, {(1, "long"): -1, (2, "long"): 1})}
+    with pytest.raises(RelationLost, match="not in the log") as lost:
+        built(pgoutput.Update(KEYED, None, None, (b"1", UNCHANGED)))
+    assert lost.value.relations == {"keyed"}
+
+
+def test_what_nobody_watches_is_nothing() -> None:
+    """Not even if the table is emptied; messages with another prefix, or outside the transaction, name nothing."""
+    found = built(
+        pgoutput.Insert(OTHER, (b"1", b"a")),
+        pgoutput.Truncate((OTHER,)),
+        pgoutput.Emitted(True, 50, "nobody", b"t shop"),
+        pgoutput.Emitted(False, 50, "strobe", b"t shop"),
+    )
+    assert (found.changes, found.gone, found.part_of) == ({}, {}, ())
+
+
+def test_parts_of_global_transactions_are_named_once() -> None:
+    found = built(*[pgoutput.Emitted(True, 50, "strobe", b"t-1 shop,billing")] * 2)
+    assert found.part_of == (GlobalTransaction("t-1", frozenset({"shop", "billing"})),)
+
+
+@pytest.mark.parametrize(
+    ("message", "why"),
+    [
+        (pgoutput.Truncate((OTHER, WHOLE)), "emptied by TRUNCATE"),
+        (described(WHOLE, "renamed", "f"), "it was renamed"),
+        (described(WHOLE, "whole", "d"), "no longer FULL"),
+        (RelationInfo(KEYED, "public", "keyed", "d", DESCRIBED[1].columns[1:]), "column id was dropped"),
+        (
+            RelationInfo(KEYED, "public", "keyed", "i", (ColumnInfo(False, "id", 23, -1), *DESCRIBED[1].columns[1:])),
+            "key",
+        ),
+    ],
+)
+def test_what_cannot_be_followed_is_said(message: Message, why: str) -> None:
+    """A watched table that is emptied or altered loses its views, and no others."""
+    with pytest.raises(RelationLost, match=why) as lost:
+        built(message)
+    assert len(lost.value.relations) == 1
+
+
+def test_a_commit_needs_a_beginning() -> None:
+    with pytest.raises(BrokenInvariant, match="without its beginning"):
+        builder().receive(pgoutput.Commit(90, 100, MOMENT))
