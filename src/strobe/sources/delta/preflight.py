@@ -24,7 +24,7 @@ def _alter(log: DeltaLog) -> str:
     return f"ALTER TABLE delta.`{log.root}`"
 
 
-def findings(log: DeltaLog, key: Sequence[str]) -> Iterator[Finding]:
+def check(log: DeltaLog, key: Sequence[str]) -> Iterator[Finding]:
     position = log.position(log.versions()[-1])
     shape, protocol = log.shape(log.table(position.order[0]))
     found = [*_format(log, shape, protocol), *_key(log, shape, key)]

@@ -17,7 +17,7 @@ from strobe.sources.base import Finding, Reader, Source, SourceContext
 from strobe.sources.delta.data_files import searchable
 from strobe.sources.delta.limits import Limits, Timing
 from strobe.sources.delta.log import DeltaLog, Shape
-from strobe.sources.delta.preflight import enable, findings
+from strobe.sources.delta.preflight import check, enable
 from strobe.sources.delta.reader import DeltaReader
 from strobe.sources.delta.stream import Stream
 
@@ -76,7 +76,7 @@ class DeltaSource(Source):
         if unknown:
             return [self._unknown(relation) for relation in unknown]
         try:
-            return list(findings(self.log, self._key))
+            return list(check(self.log, self._key))
         except StrobeError as error:
             return [Finding("error", error.where, error.message, error.fix)]
 

@@ -19,6 +19,17 @@ from strobe.errors import SourceUnavailable, UserError
 
 
 @dataclass(frozen=True)
+class Expected:
+    """What a drop has to be: where it comes, its format, its key and the types declared for columns."""
+
+    pattern: str
+    format: str
+    relation: str
+    key: tuple[str, ...]
+    declared: Mapping[str, str]
+
+
+@dataclass(frozen=True)
 class Drop:
     """A file as it was when it was looked at."""
 

@@ -20,9 +20,11 @@ from strobe.data.arrow import canonical_ddl
 from strobe.errors import UserError
 from strobe.messages import Position, Transaction
 from strobe.sources.base import Finding, Reader, Source, SourceContext, SparkStarter
+from strobe.sources.files.drops import Expected
 from strobe.sources.files.limits import Limits, Timing
+from strobe.sources.files.preflight import check, unknown
 from strobe.sources.files.reader import FilesReader
-from strobe.sources.files.stream import Expected, Stream
+from strobe.sources.files.stream import Stream
 from strobe.sources.files.versions import StagedTable, identity_of
 
 UNSEARCHABLE = {"float", "double"}
@@ -73,27 +75,14 @@ class FilesSource(Source):
         return (RelationSchema(self.name, self._expected.relation, columns, self._expected.key),)
 
     def check(self, relations: Sequence[str]) -> list[Finding]:
-        findings = self._unknown(relations)
-        if not self._table.exists:
-            message = "no drop has been staged yet"
-            findings.append(Finding("error", self.name, message, f"run `strobe prepare {self.name}`"))
-        elif differ := [n for n, t in self._expected.declared.items() if self._table.columns().get(n) != t]:
-            message = f"the type of {', '.join(differ)} is not the one under which drops have been staged"
-            fix = f"run `strobe prepare {self.name} --undo` and `strobe prepare {self.name}`, and rebuild its views"
-            findings.append(Finding("error", self.name, message, fix))
-        return findings
-
-    def _unknown(self, relations: Sequence[str]) -> list[Finding]:
-        message, fix = "there is no such relation", f"Its relation is {self._expected.relation}."
-        others = (relation for relation in relations if relation != self._expected.relation)
-        return [Finding("error", f"source {self.name}, relation {other}", message, fix) for other in others]
+        return [*unknown(self.name, self._expected, relations), *check(self.name, self._table, self._expected)]
 
     def prepare_script(self, relations: Sequence[str]) -> list[str]:
         path = self._expected.pattern
         return [] if self._table.exists else [f"-- stage {path} as a Delta table at {self._table.path}"]
 
     def prepare(self, relations: Sequence[str]) -> None:
-        for finding in self._unknown(relations):
+        for finding in unknown(self.name, self._expected, relations):
             raise UserError(finding.message, where=finding.where, fix=finding.fix)
         self._stream.stage_all()
 

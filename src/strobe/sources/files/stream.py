@@ -10,8 +10,7 @@ import json
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -21,23 +20,12 @@ from strobe.data.arrow import from_arrow
 from strobe.errors import BrokenInvariant, UserError
 from strobe.messages import Position, Transaction
 from strobe.sources.base import SparkStarter
-from strobe.sources.files.drops import Drop, columns_of, copy_whole, require_columns, waiting_drops
+from strobe.sources.files.drops import Drop, Expected, columns_of, copy_whole, require_columns, waiting_drops
 from strobe.sources.files.limits import Limits, Timing
 from strobe.sources.files.versions import StagedTable, identity_of, names_of, position_at
 
 _one_at_a_time = threading.Lock()
 """Two streams of a source in one process must not both stage a drop."""
-
-
-@dataclass(frozen=True)
-class Expected:
-    """What a drop has to be: where it comes, its format, its key and the types declared for columns."""
-
-    pattern: str
-    format: str
-    relation: str
-    key: tuple[str, ...]
-    declared: Mapping[str, str]
 
 
 class Stream:

@@ -1,4 +1,7 @@
-"""A MariaDB database's tables, as information_schema has them."""
+"""A database's tables, as information_schema has them: columns with what they hold, keys and indexes.
+
+Once read they are remembered: the stream ends where a column that is used changes.
+"""
 
 from __future__ import annotations
 

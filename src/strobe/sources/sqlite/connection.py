@@ -22,9 +22,13 @@ class ConnectionSettings:
     timing: Timing = field(default_factory=Timing)
     limits: Limits = field(default_factory=Limits)
 
+    @property
+    def where(self) -> str:
+        return f"source {self.source}"
+
     def connect(self, mode: str = "ro", timeout: float | None = None) -> sqlite3.Connection:
         if not self.path.is_file():
-            raise SourceUnavailable(f"there is no file {self.path}", where=f"source {self.source}")
+            raise SourceUnavailable(f"there is no file {self.path}", where=self.where)
         uri = f"file:{quote_url(str(self.path.absolute()))}?mode={mode}"
         timeout = self.timing.busy if timeout is None else timeout
         return sqlite3.connect(uri, uri=True, timeout=timeout, isolation_level=None, check_same_thread=False)
@@ -37,7 +41,7 @@ class ConnectionSettings:
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        where = f"source {self.source}"
+        where = self.where
         try:
             yield
         except sqlite3.OperationalError as error:
@@ -53,10 +57,8 @@ class ConnectionSettings:
             raise UserError(f"{self.path}: {error}", where=where, fix=fix) from error
 
     def not_prepared(self) -> UserError:
-        return UserError(
-            "the database is not prepared", where=f"source {self.source}", fix=f"Run `strobe prepare {self.source}`."
-        )
+        return UserError("the database is not prepared", where=self.where, fix=f"Run `strobe prepare {self.source}`.")
 
     def lost(self, message: str) -> SourceLost:
         fix = "Rebuild the views that use this source: `strobe rebuild VIEW`."
-        return SourceLost(message, source=self.source, where=f"source {self.source}", fix=fix)
+        return SourceLost(message, source=self.source, where=self.where, fix=fix)

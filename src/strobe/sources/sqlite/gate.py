@@ -1,4 +1,7 @@
-"""One after the other: looks at the log, and snapshots in which answers are read."""
+"""Lets the stream look at the log and readers take snapshots one at a time.
+
+So no reported transaction spans a snapshot that an answer was read in.
+"""
 
 from __future__ import annotations
 

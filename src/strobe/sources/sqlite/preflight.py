@@ -1,4 +1,7 @@
-"""Preflight of a SQLite source."""
+"""Preflight of a SQLite source: whether the database is prepared, and each table watched as it should be.
+
+Every finding says which command mends it.
+"""
 
 from __future__ import annotations
 

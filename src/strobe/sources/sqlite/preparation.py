@@ -103,7 +103,7 @@ def require_intact(connection: sqlite3.Connection, settings: ConnectionSettings,
         message = f"table {fault.relation}: {fault.what}"
         if fault.gap:
             raise settings.lost(message)
-        raise UserError(message, where=f"source {settings.source}", fix=f"Run `strobe prepare {settings.source}`.")
+        raise UserError(message, where=settings.where, fix=f"Run `strobe prepare {settings.source}`.")
 
 
 def find_fault(connection: sqlite3.Connection, watched: Watched) -> Fault | None:

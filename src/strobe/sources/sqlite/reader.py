@@ -25,7 +25,7 @@ class RowDecoder:
     def __init__(
         self, settings: ConnectionSettings, relation: str, types: Mapping[str, str], key: Sequence[str] = ()
     ) -> None:
-        self._where = f"source {settings.source}, table {relation}"
+        self._where = f"{settings.where}, table {relation}"
         self._types = types
         self._key = key
         self._decoders = [decoder(t) for t in types.values()]
@@ -35,7 +35,7 @@ class RowDecoder:
         types = {c.name: c.type for c in table.columns if c.type}
         for column in columns:
             if column not in types:
-                where = f"source {settings.source}, table {table.name}"
+                where = f"{settings.where}, table {table.name}"
                 raise UserError(f"there is no column {column} of a supported type", where=where)
         return cls(settings, table.name, {c: types[c] for c in columns}, table.primary_key)
 
@@ -140,7 +140,7 @@ class SqliteReader(Reader):
 
     def _open_connection(self) -> sqlite3.Connection:
         if self._connection is None:
-            raise SourceUnavailable("the reader is not open", where=f"source {self._settings.source}")
+            raise SourceUnavailable("the reader is not open", where=self._settings.where)
         return self._connection
 
 

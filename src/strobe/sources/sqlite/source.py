@@ -60,12 +60,12 @@ class SqliteSource(Source):
     def check(self, relations: Sequence[str]) -> list[Finding]:
         path = self.settings.path
         if not path.is_file():
-            return [Finding("error", f"source {self.name}", f"there is no file {path}", "Mend `path` in strobe.yml.")]
+            return [Finding("error", self.settings.where, f"there is no file {path}", "Mend `path` in strobe.yml.")]
         try:
             with self.settings.session() as connection:
                 return list(check(connection, self.name, path, relations))
         except UserError as error:
-            return [Finding("error", error.where or f"source {self.name}", error.message, error.fix)]
+            return [Finding("error", error.where or self.settings.where, error.message, error.fix)]
 
     def prepare_script(self, relations: Sequence[str]) -> list[str]:
         with self.settings.session() as connection:
@@ -108,7 +108,7 @@ class SqliteSource(Source):
         try:
             seq, mark = map(int, text.split(":"))
         except ValueError:
-            raise UserError(f"{text!r} is not a position of a SQLite log", where=f"source {self.name}") from None
+            raise UserError(f"{text!r} is not a position of a SQLite log", where=self.settings.where) from None
         return position_at(seq, mark)
 
     def now(self) -> Position:

@@ -70,7 +70,7 @@ class Stream:
         try:
             found = self._settings.path.stat()
         except OSError as error:
-            raise SourceUnavailable(str(error), where=f"source {self._settings.source}") from error
+            raise SourceUnavailable(str(error), where=self._settings.where) from error
         return found.st_dev, found.st_ino
 
     def _look(

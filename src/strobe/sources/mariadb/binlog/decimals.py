@@ -1,4 +1,4 @@
-"""Decimal numbers as the binlog has them."""
+"""Decimal numbers as the binlog has them: groups of nine digits, four bytes each, and fewer bytes at both ends."""
 
 from __future__ import annotations
 
