@@ -3,16 +3,23 @@
 PYTHON ?=
 BIN := .venv/bin
 
-.PHONY: demo test test-full lint bench costs clean
+# Most tests wait for servers, for Spark or for a clock: more of them at a time than there are cores.
+WORKERS ?= 5
+TOGETHER := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+
+.PHONY: demo test test-fast test-full lint bench costs clean
 
 demo: .venv/.ready
 	@$(BIN)/strobe demo
 
+test-fast: .venv/.ready
+	@$(BIN)/pytest -n auto -m "not slow" tests/unit $(PYTEST_ARGS)
+
 test: .venv/.ready
-	@$(BIN)/pytest -m "not slow" $(PYTEST_ARGS)
+	@$(BIN)/pytest $(TOGETHER) -m "not slow" $(PYTEST_ARGS)
 
 test-full: .venv/.ready
-	@$(BIN)/pytest $(PYTEST_ARGS)
+	@$(BIN)/pytest $(TOGETHER) $(PYTEST_ARGS)
 
 lint: .venv/.ready
 	$(BIN)/ruff check src tests tools benchmarks

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 import postgres_server
 import pytest
 from hypothesis import HealthCheck, settings
+from paths import ROOT
 from postgres_server import PostgresServer
 
 if TYPE_CHECKING:
@@ -31,9 +33,34 @@ SPARK_SETTINGS = {
 }
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Where many JVMs will be started, let them start faster."""
-    if any(item.get_closest_marker("live") for item in session.items) and not session.config.option.collectonly:
+GROUPS = ("live", "spark", "faults", "postgres", "mariadb", "conformance", "pipeline")
+"""Tests of one group share a JVM or servers and so run in one process. Those that take longest begin first."""
+
+
+def group_of(item: pytest.Item) -> str | None:
+    """Which group a test belongs to; None if it may run anywhere."""
+    for marker in ("live", "spark"):
+        if item.get_closest_marker(marker):
+            return marker
+    tier, below, *_ = item.path.relative_to(ROOT / "tests").parts
+    if tier == "servers":
+        return {"postgres": "postgres", "mariadb": "mariadb", "mysql": "mariadb"}.get(below, "faults")
+    return tier if tier in GROUPS else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tell pytest-xdist the groups; what may run anywhere fills the gaps in the end."""
+    groups = {item: group_of(item) for item in items}
+    for item, group in groups.items():
+        if group is not None:
+            item.add_marker(pytest.mark.xdist_group(group))
+    order = {group: number for number, group in enumerate(GROUPS)}
+    items.sort(key=lambda item: order.get(groups[item] or "", len(order)))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Where many JVMs are started, let them start faster."""
+    if item.get_closest_marker("live") and item.get_closest_marker("slow"):
         import class_archive
 
         class_archive.use()
@@ -63,6 +90,17 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     started = session.start(SPARK_SETTINGS, app="strobe-tests", log=tmp_path_factory.mktemp("spark") / "spark.log")
     yield started
     started.stop()
+
+
+@pytest.fixture(params=["attached", pytest.param("own JVM", marks=pytest.mark.slow)])
+def gateway(request: pytest.FixtureRequest) -> str:
+    """Where processes that a test starts find a Spark: the test run's own, and in the slow variant each starts one."""
+    if request.param != "attached":
+        return ""
+    request.getfixturevalue("spark")
+    from strobe.spark import session
+
+    return session.gateway()
 
 
 @pytest.fixture(scope="session")
@@ -124,6 +162,15 @@ def mysql8(mysql8_template: Path) -> Iterator[Server]:
 
     with closing(Mysql8Server(mysql8_template)) as server:
         yield server
+
+
+@pytest.fixture
+def own_tmp(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder for temporary files, for one test alone; other accounts may pass, and names of sockets fit in."""
+    with tempfile.TemporaryDirectory(prefix="strobe-tmp-") as folder:
+        os.chmod(folder, 0o755)
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield Path(folder)
 
 
 @pytest.fixture

@@ -55,7 +55,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "coordinator": _BASICS | _SMALL | _RUN | {"apply"},
     "client": _BASICS | _SMALL | _RUN | {"apply", "coordinator"},
     "report": _BASICS | _SMALL | _RUN | {"apply", "coordinator", "client", "managers", "merge"},
-    "api": _BASICS | {"config", "warehouse", "spark", "planning", "apply", "coordinator", "client", "report"},
+    "api": _BASICS | {"events", "config", "warehouse", "spark", "planning", "apply", "coordinator", "client", "report"},
     "demo": _BASICS
     | _SMALL
     | {"config", "planning", "apply", "coordinator", "client", "report", "auditor", "sources.base"},

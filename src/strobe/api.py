@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
@@ -26,6 +26,7 @@ from strobe.client import wait as waiting
 from strobe.config.load import load_project
 from strobe.config.model import Project
 from strobe.errors import UserError
+from strobe.events import Listener, SparkStarting, ignore
 from strobe.warehouse import inspect
 from strobe.warehouse.layout import Layout
 
@@ -97,15 +98,13 @@ class Pin:
 class Warehouse:
     """A project's views, for reading. Many may be open at a time, whether a coordinator runs or not."""
 
-    def __init__(
-        self, directory: str | Path, spark: SparkSession | None = None, *, say: Callable[[str], None] = lambda _: None
-    ) -> None:
+    def __init__(self, directory: str | Path, spark: SparkSession | None = None, *, tell: Listener = ignore) -> None:
         self.project: Project = load_project(Path(directory))
         self._given = spark
         self._started: SparkSession | None = None
         self._session: SparkSession | None = None
         self._naming = threading.Lock()
-        self._say = say
+        self._tell = tell
 
     def sql(self, text: str, at: At = None) -> DataFrame:
         """A query over the views, now or at a commit or time."""
@@ -159,7 +158,7 @@ class Warehouse:
 
         from strobe.spark.session import start
 
-        self._say("starting Spark")
+        self._tell(SparkStarting())
         before = SparkSession.getActiveSession()
         session = start(self.project.spark)
         self._started = session if before is None else None

@@ -38,16 +38,16 @@ def views(level: str) -> dict[str, str]:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("level", ["strong", "complete"])
-def test_every_algorithm_survives_a_kill_at_its_level(tmp_path: Path, level: str) -> None:
+def test_every_algorithm_survives_a_kill_at_its_level(tmp_path: Path, gateway: str, level: str) -> None:
     """All views in one warehouse, so that each commit is one state of the sources in all of them."""
     wanted = views(level)
     lines = [
         f'  {view}: {{sql: "{sql}", algorithm: {view.replace("_", "-")}, consistency: {level}, freshness: 200ms}}\n'
         for view, sql in wanted.items()
     ]
-    shop = Shop(tmp_path, HEAD + "".join(lines), wanted)
+    shop = Shop(tmp_path, HEAD + "".join(lines), wanted, gateway=gateway)
     shop.archive.start()
-    with shop.load(writers=1):
+    with shop.load(writers=1, rests=0.5):
         shop.kill_after(5)
         process = shop.start("run")
         shop.wait_for_commits(process, 10)

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import ports
 import pytest
 from paths import ROOT
 
@@ -96,8 +96,7 @@ def write(shop: Path, database: str, sql: str) -> None:
 def test_from_init_to_audit(shop: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     """Run, write, wait, read, look, be refused, fold, rebuild, audit, stop: as a user does it, in one go."""
     recorded = shop / "messages.jsonl"
-    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
-        port = taken.getsockname()[1]
+    port = ports.claim()
     with running(shop, "--record", str(recorded), "--metrics", str(port)) as process:
         ask(shop, "wait", "--timeout", "300")
         write(shop, "billing.db", "INSERT INTO payments VALUES (4, 104, 7.50, 'card', 'paid')")

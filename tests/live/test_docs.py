@@ -48,7 +48,7 @@ def steps(document: Path) -> list[Step]:
     return found
 
 
-def run(document: Path, folder: Path) -> None:
+def run(document: Path, folder: Path, gateway: str) -> None:
     """Type everything into one shell; each command must end as it says, and print what is shown below it."""
     tools = folder / "tools"
     tools.mkdir()
@@ -63,6 +63,8 @@ def run(document: Path, folder: Path) -> None:
         f"echo '@@begin {i}'\n{s.command}\necho \"@@end {i} $?\"\n" for i, s in enumerate(todo)
     )
     environment = {**os.environ, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT / "src")}
+    if gateway:
+        environment["STROBE_SPARK_GATEWAY"] = gateway
     work = folder / "work"
     work.mkdir()
     done = subprocess.run(
@@ -78,6 +80,6 @@ def run(document: Path, folder: Path) -> None:
 
 @pytest.mark.timeout(1300)
 @pytest.mark.parametrize("name", ["README.md", "docs/tutorial.md"])
-def test_examples_run(name: str, tmp_path: Path) -> None:
+def test_examples_run(name: str, tmp_path: Path, gateway: str) -> None:
     """From an empty folder, with nothing but what the text says."""
-    run(ROOT / name, tmp_path)
+    run(ROOT / name, tmp_path, gateway)

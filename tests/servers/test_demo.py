@@ -6,7 +6,6 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -218,10 +217,9 @@ def test_the_server_ends_with_the_process_that_started_it() -> None:
             time.sleep(0.1 if folder.exists() else 0)
 
 
-def test_a_server_that_does_not_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_does_not_start_says_why(monkeypatch: pytest.MonkeyPatch, own_tmp: Path) -> None:
     """What the server wrote is in the message, and its folder is gone."""
     monkeypatch.setitem(SETTINGS, "wal_level", "nonsense")
-    before = set(Path(tempfile.gettempdir()).glob("strobe-demo-pg-*"))
     with pytest.raises(StrobeError, match=r"did not start: .*nonsense"):
         Server()
-    assert set(Path(tempfile.gettempdir()).glob("strobe-demo-pg-*")) <= before
+    assert not list(own_tmp.iterdir())

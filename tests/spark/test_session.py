@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import logging
 import os
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import ports
 import pytest
 from pyspark.errors import AnalysisException
 
@@ -77,7 +79,7 @@ def test_a_cluster_keeps_its_own_sizes() -> None:
 CTRL_C = """
 import os, signal, sys, time
 from pathlib import Path
-from strobe.dataplane import session
+from strobe.spark import session
 settings = {"spark.master": "local[1]", "spark.driver.memory": "513m"}
 settings |= {"spark.hadoop.key": r"hun ter:2=\\ \u00fc\U0001d11e#"}
 spark = session.start(settings, log=Path(sys.argv[1]))
@@ -124,7 +126,7 @@ def test_silent_offline_discreet_and_deaf_to_ctrl_c(spark: SparkSession, tmp_pat
 def test_a_failed_start_says_where_to_look(tmp_path: Path) -> None:
     """Settings that Spark cannot start with are the user's mistake, in one message that names the log."""
     code = (
-        "import sys; from pathlib import Path; from strobe.dataplane import session\n"
+        "import sys; from pathlib import Path; from strobe.spark import session\n"
         "from strobe.errors import UserError\n"
         "try: session.start({'spark.driver.memory': 'lots'}, log=Path(sys.argv[1]))\n"
         "except UserError as error: print(error)"
@@ -147,3 +149,58 @@ def test_what_fails_is_raised_and_not_printed(spark: SparkSession) -> None:
     finally:
         logger.removeHandler(handler)
     assert not printed.getvalue()
+
+
+ATTACHED = """
+import os, signal, sys
+from strobe.spark import session
+spark = session.start({"spark.sql.shuffle.partitions": "7", "spark.master": "local[1]"})
+print(spark.conf.get("spark.sql.shuffle.partitions"), spark._jvm.java.lang.ProcessHandle.current().pid(), flush=True)
+spark.range(2).write.format("delta").mode("append").save(sys.argv[1])
+assert session.start({}) is spark and session.lost() is None
+spark.stop()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_another_process_attaches_to_a_running_spark(spark: SparkSession, tmp_path: Path) -> None:
+    """With a session of its own; the JVM, its Spark and its default session outlive it, though it stops Spark and is
+    killed."""
+    jvm, table = spark._jvm.java.lang.ProcessHandle.current().pid(), str(tmp_path / "t")
+    for count in (2, 4):
+        environment = {**os.environ, "STROBE_SPARK_GATEWAY": session.gateway()}
+        command = [sys.executable, "-c", ATTACHED, table]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+        assert (ran.stderr, ran.stdout, ran.returncode) == ("", f"7 {jvm}\n", -signal.SIGKILL)
+        assert spark.read.format("delta").load(table).count() == count
+    assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
+    assert spark._jvm.SparkSession.getDefaultSession().get().equals(spark._jsparkSession)
+
+
+def test_attaching_where_there_is_nothing(tmp_path: Path) -> None:
+    """The message names the variable that asks for it."""
+    code = "from strobe.spark import session; session.start({})"
+    environment = {**os.environ, "STROBE_SPARK_GATEWAY": f"{ports.claim()}:secret"}
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, env=environment)
+    assert "UserError: STROBE_SPARK_GATEWAY: there is no Spark to attach to" in ran.stderr
+
+
+BOTH = """
+import os, signal, subprocess, sys
+from strobe.spark import session
+if "STROBE_SPARK_GATEWAY" not in os.environ:
+    session.start({"spark.master": "local[1]", "spark.driver.memory": "513m"})
+    environment = {**os.environ, "STROBE_SPARK_GATEWAY": session.gateway(), "STARTED": str(os.getpid())}
+    sys.exit(subprocess.run([sys.executable, "-c", sys.argv[1], sys.argv[1]], env=environment).returncode)
+session.start({})
+assert session.lost() is None
+os.kill(int(os.environ["STARTED"]), signal.SIGKILL)
+print(session.lost(120), flush=True)
+"""
+
+
+@pytest.mark.live
+def test_the_end_of_a_spark_that_was_attached_to_is_noticed() -> None:
+    """Its JVM ends with the process that started it."""
+    ran = subprocess.run([sys.executable, "-c", BOTH, BOTH], capture_output=True, text=True, timeout=300)
+    assert "the Java process that Spark was attached to has ended" in ran.stdout, ran.stderr

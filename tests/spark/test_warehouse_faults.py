@@ -17,6 +17,7 @@ from service_shop import DOWN, Notes, Shop, wait_for
 from strobe.apply import load
 from strobe.coordinator.timing import Timing
 from strobe.errors import Fenced, LostGuarantee, NotNow, StrobeError, UserError
+from strobe.events import Event, Loading
 from strobe.retry import APPEND
 from strobe.warehouse import inspect, reader
 
@@ -82,9 +83,9 @@ class AtLoading(Notes):
         super().__init__()
         self._happens = happens
 
-    def say(self, text: str) -> None:
-        super().say(text)
-        if text.startswith("loading"):
+    def tell(self, event: Event) -> None:
+        super().tell(event)
+        if isinstance(event, Loading):
             self._happens()
 
 

@@ -4,17 +4,20 @@ the time. A JVM whose Java or class path is another one ignores the file.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import subprocess
 import sys
 import tempfile
+from functools import cache
 from pathlib import Path
 
 OPTIONS = "-Xlog:disable -XX:SharedArchiveFile="
 """Silently: what Java says of a file that does not fit would come between the lines that Spark's launcher prints."""
 
 
+@cache
 def use() -> None:
     """Let JVMs that are started from here on use the archive, which is made if there is none."""
     from strobe.spark.java import find_java_home
@@ -23,8 +26,10 @@ def use() -> None:
     name = f"classes-{hashlib.sha256(installed.encode()).hexdigest()[:12]}.jsa"
     archive = Path(tempfile.gettempdir()) / f"strobe-tests-{os.getuid()}" / name
     archive.parent.mkdir(mode=0o700, exist_ok=True)
-    if not archive.exists():
-        _make(archive)
+    with archive.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not archive.exists():
+            _make(archive)
     if archive.exists():
         os.environ["JDK_JAVA_OPTIONS"] = f"{os.environ.get('JDK_JAVA_OPTIONS', '')} {OPTIONS}{archive}".strip()
 

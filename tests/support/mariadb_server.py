@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -16,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import ports
 import pymysql
 from patience import PATIENCE
 from postgres_server import without_server
@@ -63,9 +63,8 @@ class Server:
         self.folder = own_folder()
         self.settings = {name: value for name, value in {**self.defaults, **settings}.items() if name not in without}
         shutil.copytree(template, self.data)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.temporary.mkdir()
+        self.port = ports.claim()
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
         self.run(f"CREATE USER strobe@'127.0.0.1' IDENTIFIED BY '{PASSWORD}'")
@@ -75,6 +74,11 @@ class Server:
     @property
     def data(self) -> Path:
         return self.folder / "data"
+
+    @property
+    def temporary(self) -> Path:
+        """Of its own: a server that starts removes the temporary tables of all others that use the same folder."""
+        return self.folder / "tmp"
 
     @property
     def process(self) -> int:
@@ -90,6 +94,7 @@ class Server:
     def start(self) -> None:
         options = [f"--{name}={value}" for name, value in self.settings.items()]
         here = [f"--datadir={self.data}", f"--port={self.port}", "--socket=s.sock", "--pid-file=pid"]
+        here += [f"--tmpdir={self.temporary}"]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen([*self.program(), *here, *options], stdout=log, stderr=log)
         deadline = time.monotonic() + PATIENCE
@@ -168,6 +173,7 @@ def new_template() -> Iterator[Path]:
     try:
         belongs_to_mysql(folder)
         options = ["--auth-root-authentication-method=normal", "--skip-test-db", "--innodb-log-file-size=4M"]
+        options += ["--skip-name-resolve", f"--tmpdir={folder}"]  # see Server.temporary
         command = [program, "--no-defaults", f"--datadir={folder / 'data'}", *USER, *options]
         done = subprocess.run(command, capture_output=True)
         assert done.returncode == 0, done.stdout + done.stderr

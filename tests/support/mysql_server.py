@@ -75,6 +75,7 @@ def new_template(program: list[str]) -> Iterator[Path]:
         users = folder / "users.sql"
         users.write_text("CREATE USER root@'127.0.0.1';\nGRANT ALL ON *.* TO root@'127.0.0.1' WITH GRANT OPTION;\n")
         options = [f"--datadir={folder / 'data'}", f"--init-file={users}", "--loose-innodb-redo-log-capacity=8M"]
+        options += [f"--tmpdir={folder}"]
         done = subprocess.run([*program, "--initialize-insecure", *options], capture_output=True)
         assert done.returncode == 0, done.stdout + done.stderr
         (folder / "data" / "auto.cnf").unlink()  # each server gives itself an identity of its own

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -13,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import ports
 import psycopg
 import pytest
 from patience import PATIENCE, eventually
@@ -58,7 +58,7 @@ class PostgresServer:
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="strobe-pg-"))
         self.data = self.folder / "data"
-        self.port = _free_port()
+        self.port = ports.claim()
         self._made = 0
         self._server: subprocess.Popen[bytes] | None = None
 
@@ -209,9 +209,3 @@ def _account() -> bool:
     except KeyError:
         return False
     return True
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])

@@ -20,6 +20,7 @@ from strobe.config.load import load_project
 from strobe.coordinator.coordinator import Coordinator
 from strobe.coordinator.status import StaleView, Status
 from strobe.coordinator.timing import USUAL, Timing
+from strobe.events import Event, RowsRead
 from strobe.planning.topology import assemble
 from strobe.warehouse import reader
 from strobe.warehouse.control import requests
@@ -41,10 +42,9 @@ class Notes:
         self.said: list[str] = []
         self.last_status: Status | None = None
 
-    def say(self, text: str) -> None:
-        self.said.append(text)
-
-    def loading(self, source: str, rows: int) -> None: ...
+    def tell(self, event: Event) -> None:
+        if not isinstance(event, RowsRead):
+            self.said.append(str(event))
 
     def status(self, status: Status) -> None:
         self.last_status = status
@@ -94,7 +94,7 @@ class Shop:
         """What `strobe rebuild` and `strobe apply` do where no coordinator is running."""
         coordinator = Coordinator(load_project(self.folder), self.notes, set_aside=True)
         coordinator._spark = self.spark
-        with coordinator_at_work(coordinator.project, coordinator, self.notes.say):
+        with coordinator_at_work(coordinator.project, coordinator, self.notes.tell):
             return requests.request(Layout(self.warehouse).control, {"kind": kind, **more}, timeout=300)
 
     @contextmanager

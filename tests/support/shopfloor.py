@@ -94,8 +94,10 @@ class Shop:
         project: str = PROJECT,
         views: Mapping[str, str] = VIEWS,
         databases: Mapping[str, str] = DATABASES,
+        gateway: str = "",
     ) -> None:
-        self.folder, self.views, self.databases = folder, views, databases
+        """Processes attach to the Spark at the gateway, if one is given; else each starts a JVM of its own."""
+        self.folder, self.views, self.databases, self.gateway = folder, views, databases, gateway
         for name, script in databases.items():
             connection = sqlite3.connect(folder / f"{name}.db")
             connection.executescript(script)
@@ -107,6 +109,8 @@ class Shop:
     def start(self, *arguments: str, failpoint: str = "", into: Path | None = None) -> subprocess.Popen[str]:
         """A process; what it says is to be had from it, or goes into a file."""
         environment = {**os.environ, "STROBE_FAILPOINT": failpoint}
+        if self.gateway:
+            environment["STROBE_SPARK_GATEWAY"] = self.gateway
         command = [*STROBE, *arguments, "--project", str(self.folder)]
         with into.open("w") if into else nullcontext(subprocess.PIPE) as output:
             return subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT, text=True)
@@ -175,10 +179,10 @@ class Shop:
         raise AssertionError(f"there was no {what}; the process said:\n{said}")
 
     @contextmanager
-    def load(self, writers: int = 2) -> Iterator[None]:
-        """Several processes write to each database meanwhile."""
+    def load(self, writers: int = 2, rests: float = 0) -> Iterator[None]:
+        """Several processes write to each database meanwhile; see `write`."""
         processes = [
-            subprocess.Popen([sys.executable, __file__, str(self.folder), source, str(number)])
+            subprocess.Popen([sys.executable, __file__, str(self.folder), source, str(number), str(rests)])
             for source in self.databases
             for number in range(writers)
         ]
@@ -223,13 +227,17 @@ class Shop:
         return History(tuple(relations), views, tuple(transactions), tuple(told), start)
 
 
-def write(folder: Path, source: str, number: int, seconds: float = 900) -> None:
-    """Random transactions of one to three statements, until told to end."""
+def write(folder: Path, source: str, number: int, rests: float, seconds: float = 900) -> None:
+    """Random transactions of one to three statements, until told to end.
+
+    Some algorithms take up whatever comes while they work. Where they have to come to an end on any machine, writers
+    rest after every twenty transactions: so many seconds, and each time a little longer.
+    """
     rng = random.Random(f"{source} {number}")
     stop: list[int] = []
     signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
     connection = sqlite3.connect(folder / f"{source}.db", timeout=30)
-    end, n = time.monotonic() + seconds, 1000 * (number + 1)
+    end, n, written = time.monotonic() + seconds, 1000 * (number + 1), 0
     while not stop and time.monotonic() < end:
         with connection:
             connection.execute("BEGIN IMMEDIATE")
@@ -242,9 +250,10 @@ def write(folder: Path, source: str, number: int, seconds: float = 900) -> None:
                     "customer": rng.randint(1, 4),
                 }
                 connection.execute(statement, values)
-        time.sleep(rng.uniform(0.02, 0.08))
+        written += 1
+        time.sleep(rng.uniform(0.02, 0.08) + (rests * written / 20 if written % 20 == 0 else 0))
     connection.close()
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
+    write(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), float(sys.argv[4]))

@@ -22,7 +22,18 @@ from strobe.apply.states import VIEW, ViewEvent, ViewState
 from strobe.config.load import load_project
 from strobe.config.model import Project
 from strobe.errors import NotNow, SourceUnavailable, StrobeError, UserError
-from strobe.events import Reporter
+from strobe.events import (
+    Applied,
+    ApplyFailed,
+    CatchingUp,
+    CuttingOver,
+    Event,
+    Listener,
+    Loading,
+    RowsRead,
+    SourcesRead,
+    ignore,
+)
 from strobe.failpoints import reach
 from strobe.messages import Commit, CommitHeader
 from strobe.pipeline.background import aside
@@ -69,8 +80,8 @@ class Change:
 class Cutover:
     """The edit that is being applied, if there is one."""
 
-    def __init__(self, project: Project, spark: Callable[[], SparkSession], reporter: Reporter) -> None:
-        self._project, self._spark, self._reporter = project, spark, reporter
+    def __init__(self, project: Project, spark: Callable[[], SparkSession], tell: Listener) -> None:
+        self._project, self._spark, self._tell = project, spark, tell
         self.change: Change | None = None
         self._giving_up = threading.Lock()
         self.lost_again = 0
@@ -170,13 +181,12 @@ class Cutover:
     def _as_applied(self, project: Project, applied: Mapping[str, str]) -> Topology:
         """Some views as they were last applied, with sources of their own."""
         with SourceSet.open(project, self._spark).closed_on_error() as sources:
-            fresh = as_applied(Topology(project, sources, {}, {}), applied, lambda _: None)
+            fresh = as_applied(Topology(project, sources, {}, {}), applied, ignore)
             preflight(fresh)
         return fresh
 
     def _load_beside(self, warehouse: Warehouse, pipeline: Pipeline, change: Change) -> Operation:
-        names = ", ".join(change.edit.load)
-        self._tell(change, f"loading {names}")
+        self._report(change, Loading(change.edit.load))
         for name in change.topology.sources.keys() & pipeline.topology.sources.keys():
             change.topology.sources[name].beside(pipeline.topology.sources[name])
         own = change.beside = CatchUp(warehouse, self._spark(), change.topology, change.edit.load)
@@ -187,12 +197,12 @@ class Cutover:
                 self._tell_rows(change, told)
             yield
         change.told(ViewEvent.LOADED)
-        self._tell(change, f"{names}: catching up")
+        self._report(change, CatchingUp(change.edit.load))
         yield from self._catch_up(pipeline, own)
         yield from own.settle()
         yield from own.meet(pipeline)
         yield from self._draw_near(warehouse, change)
-        self._tell(change, f"{names}: joining")
+        self._report(change, CuttingOver(change.edit.load))
         yield from own.hold()
         yield from own.pause(pipeline, PAUSE)
         own.stand(BRING)
@@ -217,9 +227,8 @@ class Cutover:
 
     def _tell_rows(self, change: Change, rows: Mapping[str, int]) -> None:
         for source, number in rows.items():
-            self._reporter.loading(source, number)
-        read = ", ".join(f"{number:,} rows of {source}" for source, number in rows.items())
-        self._mail(change, f"read {read}")
+            self._tell(RowsRead(source, number))
+        self._mail(change, SourcesRead(rows))
 
     @staticmethod
     def _catch_up(pipeline: Pipeline, own: CatchUp) -> Operation:
@@ -257,7 +266,7 @@ class Cutover:
             change.told(ViewEvent.GIVE_UP)
             return None
         self.lost_again = 0
-        self._reporter.say(f"applied at commit {header.number}: {edit}")
+        self._tell(Applied(header.number, edit.add, edit.rebuild, edit.drop))
         self._answer(change, header)
         change.told(ViewEvent.DURABLE)
         return header
@@ -290,7 +299,7 @@ class Cutover:
     def _fail(self, change: Change, error: StrobeError) -> None:
         """Tell whoever asked, unless they know already."""
         if not change.answered:
-            self._reporter.say(str(error))
+            self._tell(ApplyFailed(str(error)))
             self._reply(change, error.document())
         change.answered = True
 
@@ -298,13 +307,13 @@ class Cutover:
         change.answered = True
         self._reply(change, {"commit": last.number, **change.edit.document()})
 
-    def _tell(self, change: Change, text: str) -> None:
-        self._reporter.say(text)
-        self._mail(change, text)
+    def _report(self, change: Change, event: Event) -> None:
+        self._tell(event)
+        self._mail(change, event)
 
-    def _mail(self, change: Change, text: str) -> None:
+    def _mail(self, change: Change, event: Event) -> None:
         if change.request is not None:
-            requests.tell(Layout(self._project.warehouse).control, change.request, text)
+            requests.tell(Layout(self._project.warehouse).control, change.request, str(event))
 
     def _reply(self, change: Change, document: Document) -> None:
         if change.request is not None:

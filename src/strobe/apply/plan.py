@@ -44,10 +44,6 @@ class ApplyPlan:
     def document(self) -> dict[str, list[str]]:
         return {name: list(views) for name, views in asdict(self).items()}
 
-    def __str__(self) -> str:
-        parts = [f"{what} {', '.join(names)}" for what, names in self.document().items() if names and what != "keep"]
-        return "; ".join(parts) or "nothing to do"
-
 
 def edit(topology: Topology, applied: Mapping[str, Definition]) -> ApplyPlan:
     """What has to be done so that the views in `applied` become those of the assembly."""

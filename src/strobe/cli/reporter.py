@@ -16,6 +16,7 @@ from rich.text import Text
 from strobe.cli import render
 from strobe.cli.terminal import Terminal
 from strobe.coordinator.status import MaintainedView, Reporter, SourceStatus, Status, ViewStatus, WatchedSource
+from strobe.events import Committed, Event, RowsRead, SourceAnswers, SourceRetried
 
 _LOADING_EVERY = 2.0
 _STATUS_EVERY = 10.0
@@ -32,45 +33,44 @@ class LogReporter:
         self._commit: int | None = None
         self._problems: dict[str, str] = {}
 
-    def say(self, text: str) -> None:
+    def tell(self, event: Event) -> None:
+        if isinstance(event, RowsRead):
+            if time.monotonic() < self._next_loading:
+                return
+            self._next_loading = time.monotonic() + _LOADING_EVERY
         now = datetime.now(timezone.utc)
-        line = f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond // 1000:03d}Z {self._redact(text)}"
+        line = f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond // 1000:03d}Z {self._redact(str(event))}"
         self._console.print(Text(line), soft_wrap=True)
         self._console.file.flush()
-
-    def loading(self, source: str, rows: int) -> None:
-        if time.monotonic() >= self._next_loading:
-            self._next_loading = time.monotonic() + _LOADING_EVERY
-            self.say(f"loading {source}: {rows:,} rows read")
 
     def status(self, status: Status) -> None:
         problems = {name: source.problem for name, source in status.sources.items() if source.problem}
         for name, problem in problems.items():
             if self._problems.get(name) != problem:
-                self.say(f"source {name}: trying again: {problem}")
+                self.tell(SourceRetried(name, problem))
         for name in self._problems.keys() - problems.keys():
-            self.say(f"source {name}: answers again")
+            self.tell(SourceAnswers(name))
         self._problems = problems
         if status.commit != self._commit and time.monotonic() >= self._next_status:
             self._next_status = time.monotonic() + _STATUS_EVERY
             self._commit = status.commit
-            self.say(f"commit {self._commit}")
+            self.tell(Committed(self._commit))
 
 
 class LiveReporter:
-    """A table that is redrawn in place; what is said scrolls by above it."""
+    """A table that is redrawn in place; what is told scrolls by above it."""
 
     def __init__(self, redact: Callable[[str], str], live: Live) -> None:
         self._redact = redact
         self._live = live
         self._loaded: dict[str, int] = {}
 
-    def say(self, text: str) -> None:
-        self._live.console.print(Text(self._redact(text), style="dim"))
-
-    def loading(self, source: str, rows: int) -> None:
-        self._loaded[source] = rows
-        self._draw(render.table(["loading", "rows read"], self._loaded.items(), right=["rows read"]))
+    def tell(self, event: Event) -> None:
+        if isinstance(event, RowsRead):
+            self._loaded[self._redact(event.source)] = event.rows
+            self._draw(render.table(["loading", "rows read"], self._loaded.items(), right=["rows read"]))
+        else:
+            self._live.console.print(Text(self._redact(str(event)), style="dim"))
 
     def status(self, status: Status) -> None:
         self._draw(_running(status, self._redact))

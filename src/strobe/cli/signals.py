@@ -16,9 +16,11 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from strobe.events import StopRequested
+
 if TYPE_CHECKING:
     from strobe.coordinator.coordinator import Coordinator
-    from strobe.events import Reporter
+    from strobe.coordinator.status import Reporter
 
 _HARD = 130
 
@@ -53,7 +55,7 @@ def _stopping(coordinator: Coordinator, reporter: Reporter) -> Iterator[threadin
         if asked.is_set():
             os._exit(_HARD)
         asked.set()
-        reporter.say("stopping: the commit at hand is finished first (once more to end at once)")
+        reporter.tell(StopRequested())
         coordinator.stop()
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -18,6 +18,7 @@ from rich.text import Text
 from strobe.config.load import load_project
 from strobe.config.model import Project
 from strobe.errors import StrobeError, UserError
+from strobe.events import Event
 from strobe.report.document import FORMAT, Document
 
 Render = Callable[[Document], Iterable[RenderableType]]
@@ -60,10 +61,10 @@ class Terminal:
         for part in render(found):
             self.out.print(part, soft_wrap=isinstance(part, Text))
 
-    def say(self, text: str) -> None:
+    def tell(self, event: Event) -> None:
         """Progress, for a person who waits."""
         if not self.as_json:
-            self.err.print(Text(self.redact(text), style="dim"))
+            self.err.print(Text(self.redact(str(event)), style="dim"))
 
     def fail(self, error: StrobeError) -> None:
         shown = error.document()["error"]

@@ -9,7 +9,7 @@ there itself.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from strobe.coordinator.requests import FREEZE
 from strobe.coordinator.status import Status
 from strobe.data.scratch import Scratch
 from strobe.errors import UserError
+from strobe.events import BringingToVector, Comparing, Event, Listener, SparkStarting, ignore
 from strobe.planning.topology import Topology, as_applied
 from strobe.warehouse import reader
 from strobe.warehouse.control import requests
@@ -35,23 +36,21 @@ if TYPE_CHECKING:
 class _Silent:
     """Tells nobody."""
 
-    def say(self, text: str) -> None: ...
-
-    def loading(self, source: str, rows: int) -> None: ...
+    def tell(self, event: Event) -> None: ...
 
     def status(self, status: Status) -> None: ...
 
 
-def audit(project: Project, names: Sequence[str], say: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
+def audit(project: Project, names: Sequence[str], tell: Listener = ignore) -> dict[str, Any]:
     """The verdict over these views (all, if none are named), as the public JSON document."""
     coordinator = Coordinator(project, _Silent(), set_aside=True)
     topology = coordinator.assembled()
     with topology.sources:
-        return _audited(project, coordinator, topology, names, say)
+        return _audited(project, coordinator, topology, names, tell)
 
 
 def _audited(
-    project: Project, coordinator: Coordinator, topology: Topology, names: Sequence[str], say: Callable[[str], None]
+    project: Project, coordinator: Coordinator, topology: Topology, names: Sequence[str], tell: Listener
 ) -> dict[str, Any]:
     verdicts: dict[str, dict[str, Any]] = {}
     if applied := plan.applied(project.warehouse):
@@ -62,15 +61,15 @@ def _audited(
     chosen = [name for name in names or topology.views if name in topology.views]
     if not chosen:
         return _document(coordinator.last_number(), verdicts)
-    say("starting Spark")
+    tell(SparkStarting())
     spark = coordinator.spark()
-    with coordinator_at_work(project, coordinator, say):
+    with coordinator_at_work(project, coordinator, tell):
         with _frozen(project) as freeze, _read(spark, topology, chosen, project) as taken:
-            say("bringing the views to the vector that was read")
+            tell(BringingToVector())
             vector = {source: position.text for source, position in taken.positions.items()}
             bring = {"kind": "bring", "freeze": freeze, "positions": vector}
             reply = requests.request(Layout(project.warehouse).control, bring, timeout=120)
-            say(f"comparing at commit {reply['commit']}")
+            tell(Comparing(int(reply["commit"])))
             state = reader.snapshot(spark, project.warehouse, int(reply["commit"]))
             verdicts |= {n: _verdict(spark, state, topology, n, taken) for n in chosen}
     return _document(state.commit, verdicts)
@@ -87,10 +86,10 @@ def _as_applied(topology: Topology, applied: Mapping[str, str]) -> tuple[Topolog
     verdicts = {}
     for name, sql in applied.items():
         try:
-            as_applied(topology, {name: sql}, lambda _: None)
+            as_applied(topology, {name: sql}, ignore)
         except UserError as error:
             verdicts[name] = _unknown(f"it stands still: {error.message}")
-    return as_applied(topology, {n: q for n, q in applied.items() if n not in verdicts}, lambda _: None), verdicts
+    return as_applied(topology, {n: q for n, q in applied.items() if n not in verdicts}, ignore), verdicts
 
 
 def _unknown(because: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from strobe.client.wait import last_header
 from strobe.config.model import Project
 from strobe.errors import NotNow, UserError
+from strobe.events import AskingCoordinator, CoordinatorReplied, Listener, MaintainingHere, SparkStarting
 from strobe.planning.topology import unguaranteed
 from strobe.warehouse import inspect
 from strobe.warehouse.control import requests
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from strobe.coordinator.status import Reporter
     from strobe.spark.session import SparkSession
 
-Say = Callable[[str], None]
-
 FOLD_SECONDS = 600.0
 """How long a running coordinator may take to fold."""
 
@@ -34,7 +33,7 @@ def last_commit(project: Project) -> int | None:
     return header.number if header else None
 
 
-def spark_starter(project: Project, say: Say) -> Callable[[], SparkSession]:
+def spark_starter(project: Project, tell: Listener) -> Callable[[], SparkSession]:
     """Starts Spark when it is really needed."""
     started: list[SparkSession] = []
 
@@ -42,31 +41,31 @@ def spark_starter(project: Project, say: Say) -> Callable[[], SparkSession]:
         if not started:
             from strobe.spark.session import start
 
-            say("starting Spark")
+            tell(SparkStarting())
             started.append(start(project.spark))
         return started[0]
 
     return spark
 
 
-def fold(project: Project, say: Say) -> int | None:
+def fold(project: Project, tell: Listener) -> int | None:
     """Bring the view tables up to the last commit; its number."""
     layout = Layout(project.warehouse)
     if not inspect.exists(layout.log):
         raise UserError("nothing has been committed yet", where=str(layout.root), fix="Start `strobe run` first.")
     with _lock(project) as free:
         if free:
-            return _fold_here(project, free, say)
-        say("asking the running coordinator")
+            return _fold_here(project, free, tell)
+        tell(AskingCoordinator())
         reply = requests.request(Layout(project.warehouse).control, {"kind": "fold"}, timeout=FOLD_SECONDS)
         commit: int | None = reply["commit"]
         return commit
 
 
-def _fold_here(project: Project, lock: CoordinatorLock, say: Say) -> int | None:
+def _fold_here(project: Project, lock: CoordinatorLock, tell: Listener) -> int | None:
     from strobe.warehouse.warehouse import Warehouse
 
-    spark = spark_starter(project, say)()
+    spark = spark_starter(project, tell)()
     warehouse = Warehouse.create_or_open(spark, project.warehouse, project.retention, project.name)
     warehouse.lock = lock
     header = warehouse.fence()
@@ -75,10 +74,12 @@ def _fold_here(project: Project, lock: CoordinatorLock, say: Say) -> int | None:
     return header.number if header else None
 
 
-def change(project: Project, wanted: dict[str, Any], seconds: float, reporter: Reporter, say: Say) -> dict[str, Any]:
+def change(
+    project: Project, wanted: dict[str, Any], seconds: float, reporter: Reporter, tell: Listener
+) -> dict[str, Any]:
     """Have a coordinator change the views: the one that runs, or one in this process for as long as it takes.
 
-    `reporter` is told what the latter does.
+    `reporter` is told what the latter does, `tell` how far the request is.
     """
     from strobe.coordinator.coordinator import Coordinator
 
@@ -86,16 +87,17 @@ def change(project: Project, wanted: dict[str, Any], seconds: float, reporter: R
     with _lock(project) as free:
         pass
     if not free:
-        say("asking the running coordinator")
-        return requests.request(Layout(project.warehouse).control, wanted, timeout=seconds, say=say)
-    with coordinator_at_work(project, Coordinator(project, reporter, set_aside=True), say):
+        tell(AskingCoordinator())
+        control = Layout(project.warehouse).control
+        return requests.request(control, wanted, timeout=seconds, say=lambda text: tell(CoordinatorReplied(text)))
+    with coordinator_at_work(project, Coordinator(project, reporter, set_aside=True), tell):
         if first:  # everything is loaded already
             return {"commit": last_commit(project)}
         return requests.request(Layout(project.warehouse).control, wanted, timeout=seconds)
 
 
 @contextmanager
-def coordinator_at_work(project: Project, coordinator: Coordinator, say: Callable[[str], None]) -> Iterator[None]:
+def coordinator_at_work(project: Project, coordinator: Coordinator, tell: Listener) -> Iterator[None]:
     """A coordinator at work: the one that runs already, or one in this process for as long as the caller needs it."""
     with _lock(project) as free:
         pass
@@ -110,7 +112,7 @@ def coordinator_at_work(project: Project, coordinator: Coordinator, say: Callabl
         except BaseException as error:  # told to the thread that waits
             failed.append(error)
 
-    say("no coordinator is running: keeping the views here meanwhile")
+    tell(MaintainingHere())
     thread = threading.Thread(target=run, name="coordinator", daemon=True)
     thread.start()
     try:

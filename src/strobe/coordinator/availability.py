@@ -11,7 +11,7 @@ noted in the warehouse before.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -21,6 +21,17 @@ from strobe.coordinator.states import SOURCE, SourceEvent, SourceState
 from strobe.coordinator.timing import USUAL, Timing
 from strobe.coordinator.verify import same_source, verify_source
 from strobe.errors import LostGuarantee, RelationLost, SourceLost, SourceUnavailable, StrobeError, UserError
+from strobe.events import (
+    Detached,
+    Listener,
+    RebuildPutOff,
+    SourcesTied,
+    SourceUnreachable,
+    ViewsStopped,
+    ViewUnusable,
+    ignore,
+    standing,
+)
 from strobe.messages import CommitHeader
 from strobe.pipeline.background import begin
 from strobe.pipeline.pipeline import Pipeline
@@ -35,7 +46,7 @@ class Availability:
     def __init__(
         self,
         layout: Layout,
-        say: Callable[[str], None],
+        tell: Listener,
         *,
         set_aside: bool,
         timing: Timing = USUAL,
@@ -43,7 +54,7 @@ class Availability:
     ) -> None:
         """With `set_aside`, it is no reason to end that no view is left, and none is rebuilt without being asked."""
         self._layout = layout
-        self._say = say
+        self._tell = tell
         self._set_aside = set_aside
         self._timing, self._clock = timing, clock
         self._applied: Mapping[str, Definition] = {}
@@ -76,7 +87,7 @@ class Availability:
         """Raise if views stand still until somebody does something."""
         if self.problems:
             first = next(iter(self.problems.values()))
-            raise LostGuarantee(f"{_standing(self.problems)}: {first.message}", where=first.where, fix=first.fix)
+            raise LostGuarantee(f"{standing(self.problems)}: {first.message}", where=first.where, fix=first.fix)
 
     @property
     def down(self) -> set[str]:
@@ -115,13 +126,13 @@ class Availability:
                 self._told(name, SourceEvent.NOT_DESCRIBED)
         absent = {n: failed[s] for n, sql in applied.items() for s in sorted(source_names(sql)) if s in failed}
         rest = {name: sql for name, sql in applied.items() if name not in absent}
-        found, lacking = _compiled(topology, rest, self._say)
+        found, lacking = _compiled(topology, rest, self._tell)
         absent |= lacking
         if absent and absent.keys() == applied.keys() and not (self._unreached or self._set_aside):
             error = next(iter(absent.values()))
             raise UserError(error.message, where=error.where, fix=error.fix) from error
         for name, error in absent.items():
-            self._say(f"view {name} stands still: {error}")
+            self._tell(ViewUnusable(name, str(error)))
         self.aside = {name: error for name, error in absent.items() if isinstance(error, UserError)}
         self._compiled = {name: planned.view for name, planned in found.views.items()}
         return found
@@ -168,7 +179,7 @@ class Availability:
         views = {n: p for n, p in known.items() if not self.detached & set(p.view.sources)}
         waiting = sorted(set(known) - set(views))
         if waiting:
-            self._say(f"waiting for {', '.join(sorted(self.detached))}: {_standing(waiting)}")
+            self._tell(Detached(sorted(self.detached), waiting))
         views = {name: replace(planned, view=as_loaded(planned.view, views)) for name, planned in views.items()}
         return replace(topology, views=views)
 
@@ -184,7 +195,7 @@ class Availability:
             try:
                 self.put_still(verify_source(topology.sources[name], last, users))
             except SourceUnavailable as error:
-                self._say(str(error))
+                self._tell(SourceUnreachable(str(error)))
                 unreachable.add(name)
         return unreachable
 
@@ -219,7 +230,7 @@ class Availability:
         if lost and not (left or self._noted or self._set_aside):
             raise next(iter(lost.values()))
         for error in {*news.values()}:
-            self._say(f"{_standing(n for n in news if news[n] is error)}: {error}")
+            self._tell(ViewsStopped(sorted(n for n in news if news[n] is error), str(error)))
 
     # Views that are rebuilt without being asked.
 
@@ -242,7 +253,7 @@ class Availability:
 
     def put_off(self, error: StrobeError) -> None:
         """They could not be loaded; it is tried again."""
-        self._say(f"{', '.join(self.to_rebuild)} could not be rebuilt yet: {error}")
+        self._tell(RebuildPutOff(tuple(self.to_rebuild), str(error)))
 
     def unfit(self, sources: Mapping[str, Source], last: CommitHeader, views: list[str]) -> dict[str, SourceLost]:
         """Those of the views that have lost more than log which was let go, so that somebody has to decide."""
@@ -316,13 +327,8 @@ class Availability:
         """A global transaction ties sources together whose views were in different groups: begin anew, in one. As many
         sources are detached as before."""
         self.together.add(sources)
-        self._say(f"a transaction spans {', '.join(sorted(sources))}: their views share commits from now on")
+        self._tell(SourcesTied(sorted(sources)))
         return frozenset(self.detached)
-
-
-def _standing(views: Iterable[str]) -> str:
-    names = sorted(views)
-    return f"{', '.join(names)} {'stands' if len(names) == 1 else 'stand'} still"
 
 
 def _asked(topology: Topology, used: set[str]) -> tuple[Topology, dict[str, UserError | SourceUnavailable]]:
@@ -337,20 +343,18 @@ def _asked(topology: Topology, used: set[str]) -> tuple[Topology, dict[str, User
     return replace(topology, schemas=found), failed
 
 
-def _compiled(
-    topology: Topology, applied: Mapping[str, str], say: Callable[[str], None]
-) -> tuple[Topology, dict[str, UserError]]:
+def _compiled(topology: Topology, applied: Mapping[str, str], tell: Listener) -> tuple[Topology, dict[str, UserError]]:
     """The views, without those that a source has no more of what they use, and these."""
     try:
-        return as_applied(topology, applied, say), {}
+        return as_applied(topology, applied, tell), {}
     except UserError:
         lacking: dict[str, UserError] = {}
         for name, sql in applied.items():
             try:
-                as_applied(topology, {name: sql}, lambda _: None)
+                as_applied(topology, {name: sql}, ignore)
             except UserError as error:
                 lacking[name] = error
-        return as_applied(topology, {n: sql for n, sql in applied.items() if n not in lacking}, say), lacking
+        return as_applied(topology, {n: sql for n, sql in applied.items() if n not in lacking}, tell), lacking
 
 
 def _look(

@@ -38,6 +38,17 @@ from strobe.errors import (
     SparkLost,
     UserError,
 )
+from strobe.events import (
+    CommitInDoubt,
+    Loaded,
+    Loading,
+    Maintaining,
+    ProjectRefused,
+    RowsRead,
+    SparkRestarting,
+    SparkStarting,
+    Stopping,
+)
 from strobe.failpoints import reach
 from strobe.messages import CommitHeader, Message
 from strobe.pipeline import run_end
@@ -76,13 +87,13 @@ class Coordinator:
         self._record = record
         self._timing = timing
         self._layout = Layout(project.warehouse)
-        self._availability = Availability(self._layout, reporter.say, set_aside=set_aside, timing=timing)
+        self._availability = Availability(self._layout, reporter.tell, set_aside=set_aside, timing=timing)
         self._scratch = Scratch(project.warehouse / "staging")
         self._lock = CoordinatorLock(self._layout.control)
         self._spark: SparkSession | None = None
         self._stop = threading.Event()
         self.pipeline: Pipeline | None = None
-        self._cutover = Cutover(project, self.spark, reporter)
+        self._cutover = Cutover(project, self.spark, reporter.tell)
         self._ended = threading.Event()
         self._epoch = 0
         self._status: Status | None = None
@@ -189,7 +200,7 @@ class Coordinator:
             except UserError as error:
                 if not plan.applied(self.project.warehouse):
                     raise
-                self._reporter.say(f"the views are kept as they were last applied: {error}")
+                self._reporter.tell(ProjectRefused(str(error)))
                 return Topology(self.project, sources, {}, {})
 
     def _say_goodbye(self, heart: threading.Thread) -> None:
@@ -207,12 +218,12 @@ class Coordinator:
     def _open(self, before: Opened | Claimed | RunEnd, take_over: bool) -> Opened:
         """Claim the warehouse, read where it stands; the first time, load all views. Again, if Spark has ended."""
         if isinstance(before, run_end.SparkEnded):
-            self._reporter.say(f"{before.error.message}: it is started again")
+            self._reporter.tell(SparkRestarting(before.error.message))
             self._spark, self._epoch = None, 0
             self.project = self._cutover.interrupted() or self.project
             self._topology.sources.close()
             self._topology = self.assembled()
-        self._reporter.say("starting Spark")
+        self._reporter.tell(SparkStarting())
         self._warehouse = Warehouse.create_or_open(
             self.spark(), self.project.warehouse, self.project.retention, self.project.name, at=reach
         )
@@ -225,17 +236,17 @@ class Coordinator:
 
     def _load_all(self) -> CommitHeader:
         topology = self._topology
-        self._reporter.say(f"loading {', '.join(topology.views)}")
+        self._reporter.tell(Loading(tuple(topology.views)))
         views = [planned.view for planned in topology.views.values()]
-        last = load(self.spark(), topology.sources, self._warehouse, views, self._reporter.loading)
-        self._reporter.say(f"loaded {', '.join(topology.views)} at commit {last.number}")
+        last = load(self.spark(), topology.sources, self._warehouse, views, self._rows_read)
+        self._reporter.tell(Loaded(tuple(topology.views), last.number))
         return last
 
     def _claim_again(self, before: Opened | Claimed | RunEnd) -> Claimed | RunEnd:
         """An append with an unknown outcome counts as a crash: fence, read the last header, go on from there."""
         if not isinstance(before, run_end.AppendUnknown):
             raise BrokenInvariant(f"the warehouse is claimed again after {before}")
-        self._reporter.say(str(before.error))
+        self._reporter.tell(CommitInDoubt(str(before.error)))
         in_a_row = self._unknown.after(self._last.number)
         given_up = self._timing.append.exhausted(in_a_row) or self._spark_lost(patience=1.0)
         if given_up or self._stop.wait(self._timing.append.wait(in_a_row)):
@@ -247,6 +258,9 @@ class Coordinator:
         self._epoch = self._warehouse.epoch
         self._last = header if header is not None else self._last
         return Claimed()
+
+    def _rows_read(self, source: str, rows: int) -> None:
+        self._reporter.tell(RowsRead(source, rows))
 
     # Keeping.
 
@@ -299,10 +313,10 @@ class Coordinator:
         self._heartbeat()
         try:
             maintenance.start()
-            self._reporter.say(f"keeping {', '.join(topology.views) or 'no view'} from commit {self._last.number}")
+            self._reporter.tell(Maintaining(tuple(topology.views), self._last.number))
             end = self._followed_up(pipeline.run(run.step), handler)
             if isinstance(end, run_end.Stopped):
-                self._reporter.say(f"stopping at commit {pipeline.committer.last.number}")
+                self._reporter.tell(Stopping(pipeline.committer.last.number))
                 maintenance.finish()
             if not isinstance(end, run_end.Failure) or isinstance(end, run_end.SourceLost):
                 self._last = pipeline.committer.last
@@ -331,7 +345,7 @@ class Coordinator:
         return end
 
     def _maintenance(self, pipeline: Pipeline) -> Maintenance:
-        maintenance = Maintenance(pipeline, self._warehouse, self._reporter.say, self._timing)
+        maintenance = Maintenance(pipeline, self._warehouse, self._reporter.tell, self._timing)
         maintenance.logs_needed = lambda: self._cutover.change is not None
         maintenance.hurry = lambda: self._cutover.near
         maintenance.still, maintenance.given_up = set(self._availability.still), self._availability.given_up

@@ -14,6 +14,7 @@ from contextlib import suppress
 
 from strobe.coordinator.timing import USUAL, Timing
 from strobe.errors import LostGuarantee, SourceUnavailable, StrobeError, UserError
+from strobe.events import Listener, MaintenancePutOff
 from strobe.messages import Position
 from strobe.pipeline.pipeline import Pipeline
 from strobe.sources.base import Source
@@ -21,13 +22,11 @@ from strobe.warehouse.warehouse import Warehouse
 
 
 class Maintenance(threading.Thread):
-    def __init__(
-        self, pipeline: Pipeline, warehouse: Warehouse, say: Callable[[str], None], timing: Timing = USUAL
-    ) -> None:
+    def __init__(self, pipeline: Pipeline, warehouse: Warehouse, tell: Listener, timing: Timing = USUAL) -> None:
         super().__init__(name="caretaker", daemon=True)
         self._coordinator = pipeline
         self._warehouse = warehouse
-        self._say = say
+        self._tell = tell
         self._timing = timing
         self._ended = threading.Event()
         self._folded = pipeline.committer.last.number
@@ -66,7 +65,7 @@ class Maintenance(threading.Thread):
                 self._coordinator.fail(error)
                 return
             except (SourceUnavailable, UserError) as error:
-                self._say(f"put off: {error}")
+                self._tell(MaintenancePutOff(str(error)))
                 self._folded_at = self._maintained_at = time.monotonic()
             except BaseException as error:  # the coordinator ends with it
                 self._coordinator.fail(error)

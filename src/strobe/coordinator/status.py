@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from typing import Any, Protocol
 
 from strobe.errors import StrobeError
-from strobe.events import Reporter as EventReporter
+from strobe.events import Event
 from strobe.pipeline.answerer import QueryCounts
 from strobe.pipeline.pipeline import Pipeline
 
@@ -125,8 +125,10 @@ def _view_document(view: ViewStatus) -> dict[str, Any]:
     return {"stale": True, "waits_for": list(view.waits_for), **problem}
 
 
-class Reporter(EventReporter, Protocol):
+class Reporter(Protocol):
     """Who tells a person what a coordinator does."""
+
+    def tell(self, event: Event) -> None: ...
 
     def status(self, status: Status) -> None: ...
 

@@ -22,6 +22,7 @@ from strobe.coordinator.status import MaintainedView, Status, WatchedSource
 from strobe.demo import shop
 from strobe.demo.history import Archive
 from strobe.demo.oracle import Verdict, Wrong
+from strobe.events import Event
 
 PLAIN_EVERY = 5.0
 """Seconds between two lines where there is no terminal."""
@@ -41,10 +42,8 @@ class Screen:
 
     # What the coordinator says.
 
-    def say(self, text: str) -> None:
+    def tell(self, event: Event) -> None:
         """The demo tells its own story."""
-
-    def loading(self, source: str, rows: int) -> None: ...
 
     def status(self, status: Status) -> None:
         self._status = status

@@ -3,7 +3,7 @@ Spark, nothing written."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from strobe.algebra.copies import COPIES, copy_of, copy_sql
@@ -12,6 +12,7 @@ from strobe.algebra.sql import compile_view, referenced_relations
 from strobe.algebra.view import View
 from strobe.config.model import Project, ViewConfig
 from strobe.errors import SourceUnavailable, UserError
+from strobe.events import Listener, ViewAdded, ViewEdited, ViewRemoved
 from strobe.managers.base import ViewManager
 from strobe.managers.choice import choose
 from strobe.managers.registry import ALGORITHMS, LEVELS, Algorithm, Setting, asking_itself, copied, keys
@@ -193,7 +194,7 @@ def compiled(project: Project, sources: SourceSet) -> Topology:
     return Topology(project, sources, raise_levels({**copies(views), **views}), relations)
 
 
-def as_applied(topology: Topology, definitions: Mapping[str, str], say: Callable[[str], None]) -> Topology:
+def as_applied(topology: Topology, definitions: Mapping[str, str], tell: Listener) -> Topology:
     """The views as they were last loaded (`definitions` is their SQL); what strobe.yml says otherwise is only told.
 
     Sources whose relations are known are not asked again: they may be down.
@@ -206,13 +207,13 @@ def as_applied(topology: Topology, definitions: Mapping[str, str], say: Callable
     for name, sql in definitions.items():
         config = project.views.get(name)
         if config is None and not name.startswith(COPIES):
-            say(f"view {name} is no longer in strobe.yml: it is kept until `strobe apply`")
+            tell(ViewRemoved(name))
         elif config is not None and sql.strip() != config.sql.strip():
-            say(f"view {name} was edited: `strobe apply` loads the new definition")
+            tell(ViewEdited(name))
         views[name] = plan_view(name, sql, config or ViewConfig(sql=sql), relations, f"view {name}")
     for name in topology.views:
         if name not in definitions:
-            say(f"view {name} is new: `strobe apply` loads it")
+            tell(ViewAdded(name))
     views = {name: replace(planned, view=as_loaded(planned.view, definitions)) for name, planned in views.items()}
     return replace(topology, views=raise_levels(views), schemas=relations)
 

@@ -4,16 +4,22 @@ Everything the JVM prints (Ivy's report, Spark's start-up, warnings, a crash) go
 session of its own, so that Ctrl-C reaches Python alone, which then stops cleanly; it ends with Python all the same,
 because it watches the pipe to its standard input. Settings, which may hold secrets, reach it through a private file
 and not on the command line, which anybody on the machine can read.
+
+A process can also use a JVM that another one has started: where `STROBE_SPARK_GATEWAY` holds what `gateway()` returns
+in that process, `start` attaches to its Spark within a second. SQL settings are then this process's own, all others the
+JVM's; and the JVM stays when the process ends, however it ends. Tests that kill many coordinators do this.
 """
 
 from __future__ import annotations
 
 import os
 import shlex
+import socket
 import struct
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
@@ -32,6 +38,7 @@ from strobe.spark.java import find_java_home
 _DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_GATEWAY = "STROBE_SPARK_GATEWAY"
 _ONE_JOB = {
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",  # files are named: no job to look for them
     "spark.sql.maxSinglePartitionBytes": "1t",  # what was put into one partition stays there: sizes are guessed badly
@@ -44,7 +51,9 @@ def start(settings: Mapping[str, str], *, app: str = "strobe", log: Path | None 
     merged = configuration(settings, app)
     if lost() is not None:
         _forget()
-    if SparkContext._gateway is None:
+    if SparkContext._gateway is None and _GATEWAY in os.environ:
+        _attach(os.environ[_GATEWAY], merged)
+    elif SparkContext._gateway is None:
         _launch(merged, log or default_log())
     conf = SparkConf(loadDefaults=False).setAll(list(merged.items()))
     try:
@@ -72,12 +81,17 @@ def configuration(settings: Mapping[str, str], app: str = "strobe") -> dict[str,
     return merged
 
 
+def gateway() -> str:
+    """Where other processes of this user can attach to the JVM of this one, with the secret that they need."""
+    parameters = SparkContext._gateway.gateway_parameters  # type: ignore[union-attr]
+    return f"{parameters.port}:{parameters.auth_token}"
+
+
 def lost(patience: float = 0.0) -> SparkLost | None:
     """What became of the JVM, if it has ended, or does within so many seconds."""
-    gateway = SparkContext._gateway
-    jvm: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
+    jvm: subprocess.Popen[bytes] | None = getattr(SparkContext._gateway, "proc", None)
     if jvm is None:
-        return None
+        return _lost_contact(patience) if SparkContext._gateway is not None and _GATEWAY in os.environ else None
     with suppress(subprocess.TimeoutExpired):
         jvm.wait(patience)
     code = jvm.poll()
@@ -90,6 +104,23 @@ def lost(patience: float = 0.0) -> SparkLost | None:
         fix="Nothing is lost: `strobe run` goes on from the last commit. If it happens again, give Spark more memory "
         f"(spark.driver.memory). What it printed is in {default_log()}.",
     )
+
+
+def _lost_contact(patience: float) -> SparkLost | None:
+    """The same of a JVM that another process started: nothing listens at its port any more."""
+    port, end = int(gateway().partition(":")[0]), time.monotonic() + patience
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+        except OSError:
+            return SparkLost(
+                "the Java process that Spark was attached to has ended",
+                where=_GATEWAY,
+                fix="Start it again, or unset the variable: `strobe run` goes on from the last commit.",
+            )
+        if time.monotonic() >= end:
+            return None
+        time.sleep(0.1)
 
 
 _OUT_OF_MEMORY = "ran out of memory"
@@ -201,6 +232,34 @@ def _launch(settings: Mapping[str, str], log: Path) -> None:
             except PySparkRuntimeError:
                 raise _failed_start(log, begin) from None
     SparkContext._ensure_initialized(gateway=gateway)
+
+
+class _AttachedSession(SparkSession):
+    """A session in the JVM of another process."""
+
+    def stop(self) -> None:
+        """Leave the JVM's Spark running: it is not this process's to stop."""
+        SparkSession._instantiatedSession = SparkSession._activeSession = None
+
+
+def _attach(address: str, settings: Mapping[str, str]) -> None:
+    """Use the Spark of another process's JVM in this process, with a session of its own."""
+    port, _, secret = address.partition(":")
+    try:
+        with _environment(PYSPARK_GATEWAY_PORT=port, PYSPARK_GATEWAY_SECRET=secret):
+            gateway = launch_gateway()  # type: ignore[no-untyped-call]
+        default = gateway.jvm.org.apache.spark.sql.classic.SparkSession.getDefaultSession().get()
+    except Exception as error:
+        raise UserError(
+            f"there is no Spark to attach to: {str(error).strip().splitlines()[0]}",
+            where=_GATEWAY,
+            fix="Start the process whose Spark this one is to use, or unset the variable.",
+        ) from error
+    SparkContext._ensure_initialized(gateway=gateway)
+    java = gateway.jvm.org.apache.spark.api.java.JavaSparkContext.fromSparkContext(default.sparkContext())
+    context = SparkContext(gateway=gateway, jsc=java, conf=SparkConf(_jconf=java.getConf()))
+    _AttachedSession(context, default.newSession(), dict(settings))
+    default.setDefaultSession(default)  # pyspark has made the new one the default of the whole JVM
 
 
 def _failed_start(log: Path, begin: int) -> UserError:

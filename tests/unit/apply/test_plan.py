@@ -14,6 +14,7 @@ from strobe.apply import plan
 from strobe.cli.main import main
 from strobe.config.load import load_project
 from strobe.errors import UserError
+from strobe.events import Planned
 from strobe.planning.topology import assemble
 from strobe.warehouse.records import Definition
 
@@ -66,7 +67,7 @@ def test_what_becomes_of_views(folder: Path) -> None:
     write(folder, f'  orders: {{sql: "{ORDERS}"}}\n  paid: {{sql: "{PAID}"}}\n  more: {{sql: "{ORDERS}"}}\n')
     found = wanted(folder, applied(orders=f"{ORDERS}\n", paid=f"{PAID} WHERE p.cents > 1", gone=ORDERS))
     assert found == plan.ApplyPlan(add=("more",), rebuild=("paid",), drop=("gone",), keep=("orders",))
-    assert str(found) == "add more; rebuild paid; drop gone"
+    assert str(Planned(found.add, found.rebuild, found.drop)) == "add more; rebuild paid; drop gone"
 
 
 def test_copies_are_part_of_it(folder: Path) -> None:

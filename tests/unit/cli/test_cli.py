@@ -36,6 +36,7 @@ from strobe.client import wait
 from strobe.config.load import load_project
 from strobe.coordinator.status import Appends, Backlog, MaintainedView, StaleView, Status, WatchedSource
 from strobe.errors import Fenced, NotNow, StrobeError, UserError
+from strobe.events import Loading, RowsRead
 from strobe.messages import CommitHeader
 from strobe.pipeline.answerer import QueryCounts
 from strobe.planning.source_set import SourceSet
@@ -400,8 +401,8 @@ def test_the_live_table_shows_everything_but_secrets() -> None:
     file = io.StringIO()
     with Live(console=Console(file=file, force_terminal=True, width=150), auto_refresh=False) as live:
         told = LiveReporter(_hide, live)
-        told.say("loading paid_orders")
-        told.loading("shop", 12_345)
+        told.tell(Loading(["paid_orders"]))
+        told.tell(RowsRead("shop", 12_345))
         told.status(STATUS)
     shown = file.getvalue()
     for part in (

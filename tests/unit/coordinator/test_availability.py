@@ -32,6 +32,7 @@ from strobe.errors import (
     StrobeError,
     UserError,
 )
+from strobe.events import Event
 from strobe.messages import CommitHeader
 from strobe.planning.source_set import SourceSet
 from strobe.planning.topology import Topology
@@ -72,11 +73,14 @@ class World:
         """As at a start with nothing known of the sources."""
         return Topology(self.topology.project, self.topology.sources, {}, {})
 
+    def hear(self, event: Event) -> None:
+        self.said.append(str(event))
+
     def absences(
         self, *, set_aside: bool = False, timing: Timing = USUAL, clock: Callable[[], float] = time.monotonic
     ) -> Availability:
         layout = Layout(self.folder / "warehouse")
-        return Availability(layout, self.said.append, set_aside=set_aside, timing=timing, clock=clock)
+        return Availability(layout, self.hear, set_aside=set_aside, timing=timing, clock=clock)
 
     def present(self, absences: Availability, topology: Topology | None = None) -> Topology:
         return absences.present(absences.as_applied(topology or self.topology, self.definitions), self.last)
@@ -124,7 +128,7 @@ class World:
         monkeypatch.setattr(Cutover, "_change", change)
         for name, source in self.topology.sources.items():
             monkeypatch.setattr(source, "renew", partial(renewed.append, name))
-        cutover = Cutover(self.topology.project, None, SimpleNamespace(say=self.said.append))  # type: ignore[arg-type]
+        cutover = Cutover(self.topology.project, None, self.hear)  # type: ignore[arg-type]
         pipeline: Any = SimpleNamespace(
             topology=self.topology,
             committer=SimpleNamespace(last=self.last),

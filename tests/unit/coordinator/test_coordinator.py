@@ -31,7 +31,7 @@ class Told(Coordinator):
 
     def __init__(self, folder: Path, ends: Iterator[RunEnd | Exception], *, commits: bool) -> None:
         (folder / "strobe.yml").write_text(HEAD + '  orders: {sql: "SELECT id, state FROM sales.orders"}\n')
-        super().__init__(load_project(folder), SimpleNamespace(say=lambda _: None))  # type: ignore[arg-type]
+        super().__init__(load_project(folder), SimpleNamespace(tell=lambda _: None))  # type: ignore[arg-type]
         self._ends, self._commits = ends, commits
         self._stop: Any = SimpleNamespace(is_set=lambda: False, wait=self._waited)
         self._last: Any = SimpleNamespace(number=1)

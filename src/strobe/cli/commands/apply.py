@@ -10,6 +10,7 @@ from strobe.cli import render
 from strobe.cli.options import HERE, AsJson, ProjectFolder
 from strobe.cli.terminal import Terminal
 from strobe.errors import UserError
+from strobe.events import Planned
 
 SECONDS = 86_400.0
 """How long a running coordinator may take."""
@@ -32,12 +33,12 @@ def apply(
     loaded = terminal.open(project, as_json)
     try:
         edit, _ = plan.plan(loaded)
-        terminal.say(str(edit))
+        terminal.tell(Planned(edit.add, edit.rebuild, edit.drop))
         wanted = {"kind": "apply", "drop_tables": drop_tables}
         if edit.nothing:
             reply = {"commit": last_commit(loaded)}
         else:
-            reply = change(loaded, wanted, SECONDS, LogReporter(terminal.redact, terminal.err), terminal.say)
+            reply = change(loaded, wanted, SECONDS, LogReporter(terminal.redact, terminal.err), terminal.tell)
     except UserError as error:
         plan.note(loaded, error)
         raise

@@ -49,7 +49,7 @@ def audit(
 
     loaded = terminal.open(project, as_json)
     known(views or (), loaded.views, "view")
-    document = audit(loaded, views or (), terminal.say)
+    document = audit(loaded, views or (), terminal.tell)
     terminal.show(document, render.audit)
     raise typer.Exit(_EXIT.get(document["verdict"], NotNow.exit_code))
 

@@ -14,5 +14,5 @@ def fold(context: typer.Context, project: ProjectFolder = HERE, as_json: AsJson 
     from strobe.client import local
 
     terminal = Terminal.of(context)
-    commit = local.fold(terminal.open(project, as_json), terminal.say)
+    commit = local.fold(terminal.open(project, as_json), terminal.tell)
     terminal.show({"commit": commit}, lambda found: [Text(f"the view tables hold commit {found['commit']}")])

@@ -80,7 +80,7 @@ def _assembled(terminal: Terminal, project: Project) -> Iterator[Topology]:
     from strobe.client.local import spark_starter
     from strobe.planning.topology import assemble
 
-    topology = assemble(project, spark_starter(project, terminal.say))
+    topology = assemble(project, spark_starter(project, terminal.tell))
     with topology.sources:
         yield topology
 

@@ -14,6 +14,7 @@ from strobe.cli.options import AsJson
 from strobe.cli.render import table
 from strobe.cli.terminal import Terminal
 from strobe.errors import UserError
+from strobe.events import LevelFound
 from strobe.report.document import Document
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def spectrum(
         raise UserError(f"there is no algorithm {unknown[0]!r}", fix=f"There are {', '.join(ALGORITHMS)}.")
 
     def told(cell: Cell) -> None:
-        terminal.say(f"{cell.algorithm}, {cell.scenario}: {cell.level} after {cell.schedules} schedules")
+        terminal.tell(LevelFound(cell.algorithm, cell.scenario, cell.level, cell.schedules))
 
     cells = spectrum(schedules, seed, told, only=algorithms)
     documents = [_document(cell, examples, as_json) for cell in cells]

@@ -29,7 +29,7 @@ def sql(
     terminal.open(project, as_json)
     tables_of(query)
     moment = parse_at(at)
-    warehouse = Warehouse(project, say=terminal.say)
+    warehouse = Warehouse(project, tell=terminal.tell)
     with warehouse.pin(moment) as pin:
         frame = pin.sql(query)
         with spark_errors():

@@ -1,0 +1,73 @@
+"""The document of a heartbeat: what it is made of and what it says. Other processes read it, of other versions too."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+from strobe.coordinator.status import (
+    Appends,
+    Backlog,
+    DetachedSource,
+    MaintainedView,
+    OldestRow,
+    StaleView,
+    Status,
+    WatchedSource,
+)
+from strobe.pipeline.answerer import QueryCounts
+
+NOON = datetime(2026, 1, 5, 12, tzinfo=timezone.utc)
+
+
+def test_the_document_of_a_heartbeat() -> None:
+    """Every key, for sources that are read and that are down, for views that are kept, wait and have to be rebuilt."""
+    said = Status(
+        at=NOON,
+        commit=7,
+        committed_at=NOON,
+        sources={
+            "shop": WatchedSource("5:1", "6:1", "watched", None, QueryCounts(1, 2, 3, 4, 5, 6, 7)),
+            "billing": DetachedSource("it cannot be reached; tried again"),
+        },
+        views={
+            "orders": MaintainedView("strong", "sweep", 1.0, 3, ["shop"], 4, 5, {"shop": NOON}, {"shop": 2.5}),
+            "paid": StaleView(["billing"]),
+            "lost": StaleView(problem="another database"),
+        },
+        waiting=Backlog(9, OldestRow(17, ["orders"]), {"T": ["billing"]}, 2),
+        appends=Appends(11, 1234),
+    )
+    noon = "2026-01-05T12:00:00+00:00"
+    counts = {"queries": 1, "snapshots": 2, "keys": 3, "rows": 4, "milliseconds": 5, "through_spark": 6, "bytes": 7}
+    assert said.document() == {
+        "at": noon,
+        "commit": 7,
+        "committed_at": noon,
+        "sources": {
+            "shop": {"position": "5:1", "read": "6:1", "state": "watched", "problem": None, "asked": counts},
+            "billing": {"state": "down", "problem": "it cannot be reached; tried again"},
+        },
+        "views": {
+            "orders": {
+                "stale": False,
+                "level": "strong",
+                "algorithm": "sweep",
+                "freshness": 1.0,
+                "queue": 3,
+                "waits_for": ["shop"],
+                "dropped": 4,
+                "compensations": 5,
+                "as_of": {"shop": noon},
+                "behind": {"shop": 2.5},
+            },
+            "paid": {"stale": True, "waits_for": ["billing"]},
+            "lost": {"stale": True, "waits_for": [], "problem": "another database"},
+        },
+        "waiting": {
+            "rows": 9,
+            "oldest": {"update": 17, "waits_for": ["orders"]},
+            "parts": {"T": ["billing"]},
+            "commits": 2,
+        },
+        "appends": {"number": 11, "milliseconds": 1234},
+    }
