@@ -1,8 +1,8 @@
 """Views that cannot be kept at the moment, so that the others go on without them.
 
-A view is *aside* if it cannot be compiled any more when the run starts (a column is gone), stands *still* when one of
-its relations or sources cannot be followed any more, until it is rebuilt, and waits while one of its sources is down:
-*detached* if that was noticed when its views had been compiled, *unreached* if before.
+Sources and views have states (see `coordinator.states` and `apply.states`). A view that is stopped is *aside* if it
+cannot be compiled any more when the run starts (a column is gone), and stands *still* when one of its relations or
+sources cannot be followed any more, until it is rebuilt. It is detached while one of its sources is down.
 
 Where the log of a source is let go on purpose, its views are rebuilt without anybody's asking. Which these are is
 noted in the warehouse before.
@@ -17,7 +17,8 @@ from dataclasses import replace
 from functools import partial
 
 from strobe.algebra.view import View
-from strobe.coordinator.states import SOURCE, SourceEvent, SourceState
+from strobe.apply.states import VIEW, ViewEvent, ViewState
+from strobe.coordinator.states import SOURCE, Reason, SourceEvent, SourceState, reason_of
 from strobe.coordinator.timing import USUAL, Timing
 from strobe.coordinator.verify import same_source, verify_source
 from strobe.errors import LostGuarantee, RelationLost, SourceLost, SourceUnavailable, StrobeError, UserError
@@ -40,6 +41,9 @@ from strobe.sources.base import Source
 from strobe.warehouse.control import todo
 from strobe.warehouse.layout import Layout
 from strobe.warehouse.records import Definition
+
+NEW = VIEW.next(ViewState.CUTTING_OVER, ViewEvent.DURABLE)
+"""What a generation is when a header names it first."""
 
 
 class Availability:
@@ -65,6 +69,8 @@ class Availability:
         self._noted: dict[str, set[str]] = {}
         """Views that are to be rebuilt, and because of which sources."""
         self._sources: dict[str, SourceState] = {}
+        self._states: dict[str, ViewState] = {}
+        """Of the views that the last header names."""
         self.together: set[frozenset[str]] = set()
         """Sources that have taken part in one global transaction."""
         self._failing_since: dict[str, float] = {}
@@ -110,9 +116,25 @@ class Availability:
         self._sources[source] = SOURCE.next(self._sources.get(source, SOURCE.begins), event)
 
     @property
-    def given_up(self) -> set[str]:
-        """Views for which no log need be kept. Where a source was lost as a whole it may not be theirs."""
-        return {name for name, error in self.still.items() if isinstance(error, RelationLost)}
+    def stopped(self) -> dict[str, Reason]:
+        """The views that are stopped, by what matters most."""
+        return {name: reason_of(error) for name, error in {**self.aside, **self.still}.items()}
+
+    def state(self, view: str) -> ViewState:
+        return self._states[view]
+
+    def _update(self, view: str) -> None:
+        """The one place where the state of a view changes."""
+        state, events = self._states[view], list[ViewEvent]()
+        stopped, down = view in self.problems, bool(source_names(self._applied[view].sql) & self.down)
+        if stopped:
+            events += [ViewEvent.STOP] if state is not ViewState.STOPPED else []
+        else:
+            events += [ViewEvent.VERIFIED] if state is ViewState.STOPPED else []
+            events += [ViewEvent.SOURCE_DOWN] if down and state is not ViewState.DETACHED else []
+            events += [ViewEvent.SOURCE_BACK] if not down and state is ViewState.DETACHED else []
+        for event in events:
+            self._states[view] = VIEW.next(self._states[view], event)
 
     # At the start of the loop.
 
@@ -144,6 +166,9 @@ class Availability:
             self._told(source, SourceEvent.BEGIN)
         same = {n for n, d in definitions.items() if n not in before or before[n].generation == d.generation}
         self.still = {name: error for name, error in self.still.items() if name in same}
+        for name in self._states.keys() - same:
+            self._states[name] = VIEW.next(self._states[name], ViewEvent.REPLACED)
+        self._states = {name: self._states[name] if name in same & self._states.keys() else NEW for name in definitions}
         self._noted = {}
         for source in {s for d in definitions.values() for s in source_names(d.sql)}:
             noted = todo.read(self._layout.control, f"{todo.REBUILD}.{source}")
@@ -175,9 +200,10 @@ class Availability:
     def _present(self, topology: Topology) -> Topology:
         """The views all of whose sources can be reached; the others stay at their last right state until they can. A
         copy that stands still is of no use: the source is asked instead."""
-        known = {n: p for n, p in topology.views.items() if n not in self.still}
-        views = {n: p for n, p in known.items() if not self.detached & set(p.view.sources)}
-        waiting = sorted(set(known) - set(views))
+        for name in self._applied:
+            self._update(name)
+        views = {n: p for n, p in topology.views.items() if self._states[n] is ViewState.MAINTAINED}
+        waiting = sorted(n for n in topology.views if self._states[n] is ViewState.DETACHED)
         if waiting:
             self._tell(Detached(sorted(self.detached), waiting))
         views = {name: replace(planned, view=as_loaded(planned.view, views)) for name, planned in views.items()}
@@ -226,6 +252,8 @@ class Availability:
         if news:
             self._next_verify = self._clock() + self.verify_every
         self.still |= news
+        for name in news:
+            self._update(name)
         left = self._applied.keys() - self.still.keys() - self.aside.keys()
         if lost and not (left or self._noted or self._set_aside):
             raise next(iter(lost.values()))
@@ -238,7 +266,7 @@ class Availability:
     def to_rebuild(self) -> list[str]:
         if self._set_aside:
             return []
-        return [name for name in self._noted if name in self.still and self.still[name].rebuild]
+        return [name for name in self._noted if name in self.still and reason_of(self.still[name]).rebuilt]
 
     @property
     def to_renew(self) -> set[str]:
@@ -287,6 +315,8 @@ class Availability:
             self._mended += bool(mended)
             if back or mended:
                 self.still = {name: error for name, error in self.still.items() if name not in mended}
+                for name in mended:
+                    self._update(name)
                 return frozenset(self.detached - back)
         elif self._looking is None and now >= self._next_look:
             doubted: dict[str, list[str]] = {}
@@ -319,7 +349,7 @@ class Availability:
         """Sources that were lost as a whole, and the views that would be kept again if that was a mistake."""
         found: dict[str, list[str]] = {}
         for name, error in self.still.items():
-            if not isinstance(error, RelationLost) and not error.rebuild and name in self._compiled:
+            if reason_of(error).may_pass and name in self._compiled:
                 found.setdefault(error.source, []).append(name)
         return found
 

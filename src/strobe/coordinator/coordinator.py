@@ -348,7 +348,7 @@ class Coordinator:
         maintenance = Maintenance(pipeline, self._warehouse, self._reporter.tell, self._timing)
         maintenance.logs_needed = lambda: self._cutover.change is not None
         maintenance.hurry = lambda: self._cutover.near
-        maintenance.still, maintenance.given_up = set(self._availability.still), self._availability.given_up
+        maintenance.stopped = self._availability.stopped
         if self._warehouse.unpublished:
             maintenance.fold_soon()
         return maintenance

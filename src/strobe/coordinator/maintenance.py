@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
+from strobe.coordinator.states import Log, Reason
 from strobe.coordinator.timing import USUAL, Timing
 from strobe.errors import LostGuarantee, SourceUnavailable, StrobeError, UserError
 from strobe.events import Listener, MaintenancePutOff
@@ -38,10 +39,8 @@ class Maintenance(threading.Thread):
         """Whether views that will join read the sources from earlier on: nothing is discarded or rewritten."""
         self.hurry: Callable[[], bool] = lambda: False
         """Whether nothing that takes long is to be begun."""
-        self.still: Collection[str] = ()
-        """Views that stand still until they are rebuilt: a source that is read for others keeps no log for them."""
-        self.given_up: Collection[str] = ()
-        """Those of them for which nobody's log need be kept."""
+        self.stopped: Mapping[str, Reason] = {}
+        """Views that cannot be kept."""
 
     def fold_soon(self) -> None:
         """There is something to publish that no later commit stands for."""
@@ -107,7 +106,8 @@ class Maintenance(threading.Thread):
     def _needed(self, name: str, source: Source, users: Sequence[str]) -> Position | None:
         """Up to where its log may go; None if that is not known."""
         read = name in self._coordinator.vector
-        absent = self.still if read else self.given_up
+        keep = {Log.KEPT} if read else {Log.KEPT, Log.KEPT_UNLESS_READ}
+        absent = {view for view, reason in self.stopped.items() if reason.log not in keep}
         texts = [self._coordinator.committer.last.positions[view][name] for view in users if view not in absent]
         if texts and read:
             return min((source.position(text) for text in texts), key=lambda position: position.order)

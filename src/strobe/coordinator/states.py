@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Any
 
+from strobe.apply.states import VIEW
+from strobe.errors import RelationLost, SourceLost, UserError
 from strobe.pipeline import run_end
 from strobe.pipeline.run_end import RunEnd
-from strobe.pipeline.states import Machine
+from strobe.pipeline.states import COMMITTER, MONITOR, Machine
 
 
 class Phase(Enum):
@@ -94,3 +97,48 @@ SOURCE: Machine[SourceState, SourceEvent] = Machine(
         (SourceState.UNREACHED, SourceEvent.BEGIN): SourceState.CONNECTING,
     },
 )
+
+
+class Log(Enum):
+    """Whether a source keeps log for a view that is stopped."""
+
+    KEPT = "until it is dropped or loaded anew"
+    KEPT_UNLESS_READ = "as long as the source is not read for others: it may be the wrong one, or come back"
+    RELEASED = "not at all"
+
+
+class Reason(Enum):
+    """Why a view is stopped."""
+
+    SOURCE_LOST = "a source is another one, or its log does not reach back"
+    RELATION_LOST = "a table cannot be followed any more"
+    LOG_RELEASED = "log that it needed was let go on purpose"
+    NOT_COMPILED = "a source has no more of what it uses"
+
+    @property
+    def log(self) -> Log:
+        if self is Reason.NOT_COMPILED:
+            return Log.KEPT
+        return Log.RELEASED if self is Reason.RELATION_LOST else Log.KEPT_UNLESS_READ
+
+    @property
+    def rebuilt(self) -> bool:
+        """Whether it is loaded anew without anybody's asking."""
+        return self is Reason.LOG_RELEASED
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether what was lost may be found again."""
+        return self is Reason.SOURCE_LOST
+
+
+def reason_of(error: UserError) -> Reason:
+    if isinstance(error, RelationLost):
+        return Reason.RELATION_LOST
+    if isinstance(error, SourceLost):
+        return Reason.LOG_RELEASED if error.rebuild else Reason.SOURCE_LOST
+    return Reason.NOT_COMPILED
+
+
+MACHINES: tuple[Machine[Any, Any], ...] = (PHASES, SOURCE, VIEW, COMMITTER, MONITOR)
+"""All that have states, the largest first."""

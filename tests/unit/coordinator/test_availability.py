@@ -19,8 +19,10 @@ from patience import eventually
 from strobe.apply import plan
 from strobe.apply.cutover import Cutover
 from strobe.apply.plan import ApplyPlan
+from strobe.apply.states import ViewState
 from strobe.coordinator.availability import Availability
 from strobe.coordinator.rebuilding import rebuild_lost
+from strobe.coordinator.states import Log
 from strobe.coordinator.timing import USUAL, Timing
 from strobe.errors import (
     AccessRefused,
@@ -158,9 +160,10 @@ def test_views_of_a_lost_source_stand_still(world: World) -> None:
     assert world.begin(absences) == set(world.definitions)
     absences.stand_still(lost("billing"))
     assert world.begin(absences) == {"orders", "people"}
-    assert absences.given_up == set(), "whose log it is nobody knows"
+    assert {absences.stopped[n].log for n in ("paid", "both")} == {Log.KEPT_UNLESS_READ}, "whose log it is nobody knows"
     absences.stand_still(RelationLost("gone", source="sales", relations=["orders"]))
-    assert world.begin(absences) == {"people"} and "orders" in absences.given_up
+    assert world.begin(absences) == {"people"} and absences.stopped["orders"].log is Log.RELEASED
+    assert {n for n in world.definitions if absences.state(n) is ViewState.STOPPED} == {"orders", "paid", "both"}
     with pytest.raises(LostGuarantee, match="both, orders, paid stand still"):
         absences.complain()
     with pytest.raises(LostGuarantee, match="its log is gone"):
@@ -212,7 +215,9 @@ def test_a_source_that_was_lost_by_mistake_is_found_again(world: World) -> None:
     assert world.mind(absences) is None
     world.identity["billing"] = known
     absences._next_look = absences._next_verify = 0.0
+    assert absences.state("paid") is ViewState.STOPPED
     assert world.mind(absences) == set() and not absences.still
+    assert absences.state("paid") is ViewState.MAINTAINED
     assert absences.verify_every == 2 * VERIFY.wait(1), "it will be believed less soon"
     assert world.begin(absences) == set(world.definitions)
 
@@ -349,9 +354,15 @@ def test_how_long_a_source_may_be_down(world: World, error: SourceUnavailable) -
     problems.update(sales=UserError("bad data"))  # type: ignore[dict-item]  # which nobody waits for
     assert after(20.0) == {"billing"}
     absences.regroup({"billing"})
+    assert absences.state("paid") is ViewState.MAINTAINED, "until the run has ended"
     assert absences.down == {"billing"} and world.begin(absences) == {"orders", "people"}
+    assert {n for n in world.definitions if absences.state(n) is ViewState.DETACHED} == {"paid", "both"}
+    absences.stand_still(RelationLost("gone", source="billing", relations=["payments"]))
+    assert absences.state("paid") is ViewState.STOPPED and world.begin(absences) == {"orders", "people"}
     absences.regroup([])
-    assert not absences.down and world.begin(absences) == set(world.definitions)
+    assert not absences.down and world.begin(absences) == {"orders", "people"}
+    world.loaded_anew("paid", "both")
+    assert world.begin(absences) == set(world.definitions)
 
 
 def test_a_source_that_does_not_say_what_it_offers(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

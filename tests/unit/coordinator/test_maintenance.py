@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from strobe.coordinator.maintenance import Maintenance
+from strobe.coordinator.states import Reason
 from strobe.coordinator.timing import USUAL, Timing
 from strobe.errors import SourceLost, SourceUnavailable, UserError
 from strobe.messages import CommitHeader, Position, Seen
@@ -69,7 +70,7 @@ def made(sources: dict[str, FakeSource], failed: list[BaseException], timing: Ti
     )
     warehouse: Any = SimpleNamespace(empty=lambda: None)
     maintenance = Maintenance(pipeline, warehouse, lambda _: None, timing)
-    maintenance.still, maintenance.given_up = {"c", "d"}, {"c"}
+    maintenance.stopped = {"c": Reason.RELATION_LOST, "d": Reason.SOURCE_LOST}
     return maintenance
 
 

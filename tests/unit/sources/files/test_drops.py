@@ -1,0 +1,64 @@
+"""Drops before Spark sees them: which ones wait, and what they have to be."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from strobe.errors import UserError
+from strobe.sources.files.drops import Drop, columns_of, copy_whole, require_columns, waiting_drops
+
+
+def put(path: Path, content: str = "a,b\n1,2\n", second: int = 1_700_000_000) -> Path:
+    path.write_text(content)
+    os.utime(path, (second, second))
+    return path
+
+
+def test_one_file_waits_whenever_it_has_changed(tmp_path: Path) -> None:
+    path = tmp_path / "p.csv"
+    assert waiting_drops(str(path), None) == []
+    (drop,) = waiting_drops(str(put(path)), None)
+    assert waiting_drops(str(path), drop.fingerprint) == []
+    put(path, second=1_700_000_001)
+    assert waiting_drops(str(path), drop.fingerprint) == [Drop.of(path)]
+
+
+def test_several_files_wait_in_the_order_of_their_names(tmp_path: Path) -> None:
+    """Those after the last one; it again, if it has changed since. Hidden files never do."""
+    for name in ("c.csv", "a.csv", "b.csv", ".d.csv"):
+        put(tmp_path / name)
+    pattern = str(tmp_path / "*.csv")
+    assert [drop.path.name for drop in waiting_drops(pattern, None)] == ["a.csv", "b.csv", "c.csv"]
+    last = Drop.of(tmp_path / "b.csv").fingerprint
+    assert [drop.path.name for drop in waiting_drops(pattern, last)] == ["c.csv"]
+    put(tmp_path / "b.csv", second=1_700_000_009)
+    assert [drop.path.name for drop in waiting_drops(pattern, last)] == ["b.csv", "c.csv"]
+
+
+@pytest.mark.parametrize(
+    ("format_", "content", "columns"),
+    [("csv", '\ufeffa,"b c"\n1,2\n', ["a", "b c"]), ("jsonl", '{"a": 1, "b c": null}\n', ["a", "b c"])],
+)
+def test_text_has_columns_without_types(tmp_path: Path, format_: str, content: str, columns: list[str]) -> None:
+    path = put(tmp_path / "p", content)
+    assert columns_of(path, format_, path) == dict.fromkeys(columns, "string")
+    require_columns(columns, columns, path)
+    with pytest.raises(UserError, match="'x' is missing"):
+        require_columns(["x"], columns, path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [(b"a\n\xff\n", "not UTF-8"), (b'a,b\n"1,2\n', "never closed"), (b"a,b\n1,2\n", "")]
+)
+def test_a_copy_is_whole_text(tmp_path: Path, content: bytes, message: str) -> None:
+    path, copy = tmp_path / "p.csv", tmp_path / "copies" / "p"
+    path.write_bytes(content)
+    if message:
+        with pytest.raises(UserError, match=message):
+            copy_whole(Drop.of(path), copy, "csv")
+    else:
+        copy_whole(Drop.of(path), copy, "csv")
+        assert copy.read_bytes() == content
