@@ -17,20 +17,28 @@ from strobe.pipeline.run_end import CutOver, MembersChanged, RunEnd, Stopped
 class Until:
     """When the coordinator ends by itself."""
 
-    def __init__(self, stop: threading.Event, *, idle: bool, seconds: float | None) -> None:
+    def __init__(
+        self,
+        stop: threading.Event,
+        *,
+        idle: bool,
+        seconds: float | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """When it is told to `stop`; with `idle`, as soon as nothing is left to do; so many `seconds` after the views
         have begun to be kept."""
         self._stop, self.idle, self._seconds = stop, idle, seconds
         self._deadline: float | None = None
+        self._clock = clock
 
     def begin(self) -> None:
         """The views are kept from now on, if they were not yet."""
         if self._seconds is not None and self._deadline is None:
-            self._deadline = time.monotonic() + self._seconds
+            self._deadline = self._clock() + self._seconds
 
     @property
     def over(self) -> bool:
-        return self._stop.is_set() or (self._deadline is not None and time.monotonic() >= self._deadline)
+        return self._stop.is_set() or (self._deadline is not None and self._clock() >= self._deadline)
 
 
 class Run:
@@ -43,15 +51,16 @@ class Run:
         until: Until,
         *,
         timing: Timing = USUAL,
+        clock: Callable[[], float] = time.monotonic,
         status: Callable[[], None],
         release: Callable[[], None],
     ) -> None:
         """`status` writes down how things are, `release` lets go of large answers when nothing needs them any more."""
         self._pipeline, self._handler = pipeline, handler
         self._availability, self._cutover = availability, cutover
-        self._until, self._quiet = until, _Quiet(pipeline)
+        self._until, self._quiet = until, _Quiet(pipeline, clock)
         self._status, self._release = status, release
-        self._timing = timing
+        self._timing, self._clock = timing, clock
         self._next_beat = 0.0
 
     def step(self) -> RunEnd | None:
@@ -75,10 +84,10 @@ class Run:
 
     def _beat(self) -> frozenset[str] | None:
         """Twice a second: the sources to go on without, if these are others than before."""
-        if time.monotonic() < self._next_beat:
+        if self._clock() < self._next_beat:
             return None
         self._status()
-        self._next_beat = time.monotonic() + self._timing.beat
+        self._next_beat = self._clock() + self._timing.beat
         return self._availability.mind(self._pipeline)
 
     def _nothing_left(self) -> bool:
@@ -89,13 +98,13 @@ class Run:
 class _Quiet:
     """Idle, and still idle a moment later."""
 
-    def __init__(self, pipeline: Pipeline) -> None:
-        self._pipeline = pipeline
+    def __init__(self, pipeline: Pipeline, clock: Callable[[], float]) -> None:
+        self._pipeline, self._clock = pipeline, clock
         self._since: float | None = None
         self._next_look = 0.0
 
     def for_a_moment(self) -> bool:
-        now = time.monotonic()
+        now = self._clock()
         if now < self._next_look:
             return False
         self._next_look = now + 0.1

@@ -1,1 +1,1 @@
-"""One group of views: integrator, blocks and merge wired together, as a pure state machine."""
+"""Engine: integrator, blocks and merge of all views wired together, as a pure state machine."""

@@ -1,1 +1,1 @@
-"""Integrator: numbers transactions by arrival and finds the views they are relevant to."""
+"""Integrator: numbers transactions by arrival, finds the views they are relevant to, decides where blocks end."""

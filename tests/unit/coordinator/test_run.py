@@ -6,9 +6,6 @@ import threading
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
-from strobe.coordinator import run as module
 from strobe.coordinator.run import Run, Until
 from strobe.pipeline.run_end import CutOver, MembersChanged, RunEnd, Stopped
 
@@ -18,6 +15,7 @@ class Turn:
 
     def __init__(self, *, idle: bool = False, seconds: float | None = None) -> None:
         self.did: list[str] = []
+        self.now = 100.0
         self.stop, self.detached = threading.Event(), None
         self.cutover: Any = SimpleNamespace(over=False, ready=False)
         self.pipeline: Any = SimpleNamespace(
@@ -29,16 +27,22 @@ class Turn:
         self.availability: Any = SimpleNamespace(
             down=set(), ready=[], mind=lambda _: self.detached, tie=lambda _: frozenset({"as before"})
         )
-        self.until = Until(self.stop, idle=idle, seconds=seconds)
+        self.until = Until(self.stop, idle=idle, seconds=seconds, clock=self.clock)
         self.run = Run(
             self.pipeline,
             self.handler,
             self.availability,
             self.cutover,
             self.until,
+            clock=self.clock,
             status=lambda: self.did.append("status"),
             release=lambda: self.did.append("release"),
         )
+
+    def clock(self) -> float:
+        """A second passes whenever somebody looks."""
+        self.now += 1
+        return self.now
 
     def ends(self, **set_: Any) -> RunEnd | None:
         """How the next turn ends, with these detached, or with anything of a pipeline or an edit set."""
@@ -47,19 +51,6 @@ class Turn:
             setattr(whose, name, value)
         self.did.clear()
         return self.run.step()
-
-
-@pytest.fixture(autouse=True)
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """A second passes whenever somebody looks."""
-    now = [100.0]
-
-    def monotonic() -> float:
-        now[0] += 1
-        return now[0]
-
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=monotonic))
-    return now
 
 
 def test_a_turn_in_which_nothing_happens() -> None:
@@ -101,13 +92,13 @@ def test_a_run_until_idle() -> None:
     assert turn.ends() is turn.ends() is None
 
 
-def test_a_run_for_some_seconds(clock: list[float]) -> None:
+def test_a_run_for_some_seconds() -> None:
     """They count from when views were kept first, not from the last run that began."""
     turn = Turn(seconds=60)
     assert turn.ends() is None
     turn.until.begin()
-    clock[0] += 50
+    turn.now += 50
     turn.until.begin()
     assert turn.ends() is None
-    clock[0] += 10
+    turn.now += 10
     assert turn.ends() == Stopped()
