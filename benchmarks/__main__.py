@@ -34,7 +34,8 @@ from strobe.simulator.explorer import all_schedules
 from strobe.simulator.plans import Shape, judge, random_plan
 from strobe.simulator.spectrum import cell, laboratory
 from strobe.warehouse import reader
-from strobe.warehouse.warehouse import APPENDS
+from strobe.warehouse.appender import APPENDS
+from strobe.warehouse.layout import Layout
 
 PROJECT = f"""{HEAD}  paid_orders:
     sql: |
@@ -87,11 +88,11 @@ def measure(folder: Path, coordinator: Coordinator, batch: int, at: int) -> Meas
     spent = jobs(coordinator) - before
     spark = coordinator.spark()
     started = time.perf_counter()
-    reader.snapshot(spark, project.warehouse).table("paid_orders").where(f"state = 's{at}'").count()
+    reader.snapshot(spark, Layout(project.warehouse)).table("paid_orders").where(f"state = 's{at}'").count()
     read = time.perf_counter() - started
     started = time.perf_counter()
     view = pipeline.topology.views["paid_orders"].view
-    with snapshot(spark, pipeline.topology.sources, [view], project.warehouse) as taken:
+    with snapshot(spark, pipeline.topology.sources, [view], Layout(project.warehouse).staging) as taken:
         target = folder / "recomputed"
         taken.compute(spark, view).write.format("delta").mode("overwrite").save(str(target))
     recompute = time.perf_counter() - started

@@ -17,6 +17,7 @@ from benchmarks.shop import HEAD, make, serve
 from strobe.coordinator.coordinator import Coordinator
 from strobe.sources.sqlite.triggers import LOG
 from strobe.warehouse.control import requests
+from strobe.warehouse.layout import Layout
 
 PROJECT = f"""{HEAD}  paid:
     sql: SELECT o.id, o.state, p.cents FROM sales.orders o JOIN billing.payments p ON p.order_id = o.id
@@ -55,7 +56,9 @@ def cutover(console: Console, orders: int, seconds: float) -> None:
 
 def _apply(coordinator: Coordinator, applied: threading.Event) -> None:
     try:
-        requests.request(coordinator.project.warehouse, {"kind": "apply", "drop_tables": False}, timeout=600)
+        requests.request(
+            Layout(coordinator.project.warehouse).control, {"kind": "apply", "drop_tables": False}, timeout=600
+        )
         time.sleep(2)  # the first commits with it
     finally:
         applied.set()

@@ -89,6 +89,11 @@ FORBIDDEN_IN_PURE = {
     *("pyspark", "delta", "deltalake"),
 }
 
+FILES = {"pathlib", "os", "shutil", "glob", "tempfile", "fcntl"}
+
+MAY_KNOW_FILES = {"warehouse.storage", "warehouse.layout", "warehouse.control"}
+"""Modules of the warehouse that may know that it lies in a file system."""
+
 MAY_USE_SPARK = {"spark", "warehouse", "api", "auditor.compare"}
 """Boxes, or single modules of a box, that may import pyspark."""
 
@@ -127,6 +132,8 @@ def judge(module: str, imported: str) -> str | None:
         return f"{part if part in MAY_IMPORT else box} must not know {known}"
     if box in PURE and top in FORBIDDEN_IN_PURE:
         return f"{box} must not import {top}: it is driven from outside, without clocks, threads or I/O"
+    if box == "warehouse" and top in FILES and part not in MAY_KNOW_FILES:
+        return f"{module} must not import {top}: only storage, layout and control know that there is a file system"
     if top == "pyspark" and not {box, part} & MAY_USE_SPARK:
         return f"{module} must not import pyspark: only the data plane does"
     return None

@@ -27,14 +27,14 @@ from strobe.config.load import load_project
 from strobe.config.model import Project
 from strobe.errors import UserError
 from strobe.events import Listener, SparkStarting, ignore
-from strobe.warehouse import inspect
+from strobe.warehouse import storage
 from strobe.warehouse.layout import Layout
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql import SparkSession as SparkSession
 
-    from strobe.warehouse.reader import Snapshot
+    from strobe.warehouse.reader import ViewsAtCommit
 
 At = int | str | datetime | None
 """A commit's number, a time (without a zone: UTC), or the last commit."""
@@ -48,7 +48,7 @@ class Pin:
     one means it.
     """
 
-    def __init__(self, session: SparkSession, snapshot: Snapshot, naming: threading.Lock) -> None:
+    def __init__(self, session: SparkSession, snapshot: ViewsAtCommit, naming: threading.Lock) -> None:
         """`naming` guards the names of the session, which several pins share."""
         self._session = session
         self._snapshot = snapshot
@@ -116,15 +116,15 @@ class Warehouse:
 
     def pin(self, at: At = None) -> Pin:
         """All views at one commit: what is read from it together was true together."""
-        if not inspect.exists(Layout(self.project.warehouse).log):
-            where = str(self.project.warehouse)
-            raise UserError("nothing has been committed yet", where=where, fix="Start `strobe run` first.")
+        layout = Layout(self.project.warehouse)
+        if not storage.exists(layout.log):
+            raise UserError("nothing has been committed yet", where=str(layout.root), fix="Start `strobe run` first.")
         session = self._own_session()
         from strobe.warehouse import reader
 
         found = parse_at(at)
-        commit = reader.commit_at(self.project.warehouse, found) if isinstance(found, datetime) else found
-        return Pin(session, reader.snapshot(session, self.project.warehouse, commit), self._naming)
+        commit = reader.commit_at(layout, found) if isinstance(found, datetime) else found
+        return Pin(session, reader.snapshot(session, layout, commit), self._naming)
 
     def wait(self, views: Sequence[str] = (), timeout: float = 60.0) -> None:
         """Return when everything that the sources had committed by now is visible; `NotNow` if that takes longer."""

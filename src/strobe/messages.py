@@ -55,24 +55,34 @@ class GlobalTransaction(Immutable):
 
 
 @dataclass(frozen=True)
-class Transaction(Immutable):
+class TransactionInfo(Immutable):
+    """Which transaction of a source it is, without its rows."""
+
+    source: str
+    position: Position
+    committed_at: datetime | None = None
+    part_of: tuple[GlobalTransaction, ...] = ()
+    """The global transactions of which this is the part at its source, where the source reports them."""
+    xid: int | None = None
+    """The source's own identifier, where it decides which transactions a snapshot includes."""
+
+
+@dataclass(frozen=True)
+class Transaction(TransactionInfo):
     """A whole source transaction (or what the source reports as one: see the source), in commit order.
 
     `changes` maps a relation's name to a signed bag over all its watched columns: a modification is one row going and
     one coming, in one message. A transaction without changes says only that the log was read up to `position`.
     """
 
-    source: str
-    position: Position
     changes: Mapping[str, Relation] = field(default_factory=dict)
-    committed_at: datetime | None = None
-    part_of: tuple[GlobalTransaction, ...] = ()
-    """The global transactions of which this is the part at its source, where the source tells."""
     gone: Mapping[str, Relation] = field(default_factory=dict)
     """For relations without old row images: the keys of rows that go, over the key's columns. A modification is a key
     that goes and a row, in `changes`, that comes."""
-    xid: int | None = None
-    """The source's own identifier of it, where snapshots tell by such what they have seen."""
+
+    @property
+    def info(self) -> TransactionInfo:
+        return TransactionInfo(self.source, self.position, self.committed_at, self.part_of, self.xid)
 
     def touched(self, relation: str) -> bool:
         return relation in self.changes or relation in self.gone
@@ -88,7 +98,7 @@ class Seen(Immutable):
 
     through: Position
 
-    def saw(self, transaction: Transaction) -> bool:
+    def saw(self, transaction: TransactionInfo) -> bool:
         return transaction.position <= self.through
 
 
@@ -103,7 +113,7 @@ class SeenByXid(Seen):
     xmax: int
     running: frozenset[int] = frozenset()
 
-    def saw(self, transaction: Transaction) -> bool:
+    def saw(self, transaction: TransactionInfo) -> bool:
         if transaction.xid is None:
             return super().saw(transaction)
         return transaction.xid < self.xmax and transaction.xid not in self.running
@@ -135,11 +145,8 @@ class Rel(Immutable):
     """The relevant set of an update: which views will send an action list that covers it."""
 
     number: int
-    source: str
-    position: Position
+    info: TransactionInfo
     views: frozenset[str]
-    committed_at: datetime | None = None
-    part_of: tuple[GlobalTransaction, ...] = ()
     empty: bool = False
     """Whether it only moves the position: then it is no transaction of the source's."""
 

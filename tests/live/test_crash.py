@@ -12,6 +12,7 @@ from shopfloor import Shop
 
 from strobe.failpoints import NAMES
 from strobe.warehouse import inspect
+from strobe.warehouse.layout import Layout
 
 pytestmark = [pytest.mark.spark, pytest.mark.live]
 
@@ -29,7 +30,7 @@ def judged(shop: Shop) -> int:
             f"{view}: {verdict.wrong} of {verdict.states} states are wrong, first {verdict.first}"
         )
     warehouse = shop.folder / "warehouse"
-    numbers = [past.header.number for past in inspect.history(warehouse, 1_000_000)]
+    numbers = [past.header.number for past in inspect.history(Layout(warehouse), 1_000_000)]
     assert numbers == list(range(max(numbers), 0, -1)), "commit numbers have gaps or repeat"
     return verdicts["paid"].states
 

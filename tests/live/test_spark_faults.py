@@ -16,6 +16,7 @@ from shopfloor import PROJECT, SALES, Shop
 
 from strobe.auditor.replay import states
 from strobe.warehouse import inspect
+from strobe.warehouse.layout import Layout
 
 pytestmark = [pytest.mark.spark, pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -69,7 +70,7 @@ def running(shop: Shop) -> Iterator[Popen[str]]:
 
 
 def last_commit(shop: Shop) -> int:
-    last = inspect.last_header(shop.folder / "warehouse")
+    last = inspect.last_header(Layout(shop.folder / "warehouse"))
     return last.number if last is not None else 0
 
 
@@ -119,14 +120,14 @@ def test_a_java_process_that_runs_out_of_memory(tmp_path: Path) -> None:
     shop.write("sales", too_large)
     output = shop.strobe("run", "--until-idle", code=3, timeout=500)
     assert "ran out of memory" in output and "spark.driver.memory" in output
-    assert inspect.last_header(tmp_path / "warehouse") is None
+    assert inspect.last_header(Layout(tmp_path / "warehouse")) is None
     shop.write("sales", "DELETE FROM orders WHERE id = 99")
     shop.strobe("run", "--until-idle")
-    before = inspect.last_header(tmp_path / "warehouse")
+    before = inspect.last_header(Layout(tmp_path / "warehouse"))
     shop.write("sales", "INSERT INTO orders VALUES (98, 3, 'y')", too_large)
     output = shop.strobe("run", "--until-idle", code=3, timeout=500)
     assert "ran out of memory" in output and "goes on from the last commit" in output
-    after = inspect.last_header(tmp_path / "warehouse")
+    after = inspect.last_header(Layout(tmp_path / "warehouse"))
     assert before is not None and after is not None and after.number == before.number
     shop.write("sales", "DELETE FROM orders WHERE id = 99")
     shop.strobe("run", "--until-idle")

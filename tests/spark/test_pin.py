@@ -26,6 +26,7 @@ from strobe.cli.main import main
 from strobe.data.arrow import from_arrow, to_arrow
 from strobe.messages import Commit, CommitHeader
 from strobe.warehouse import view_table
+from strobe.warehouse.layout import Layout
 from strobe.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.spark
@@ -85,7 +86,7 @@ class Shop:
         self.folder = folder
         (folder / "strobe.yml").write_text(PROJECT)
         self.path = folder / "warehouse"
-        self.warehouse = Warehouse.create_or_open(spark, self.path, timedelta(days=7), "shop")
+        self.warehouse = Warehouse.create_or_open(spark, Layout(self.path), timedelta(days=7), "shop")
         self.warehouse.fence()
         empty = item(9, price=None, day=None, at=None, ok=None, raw=None, x=None)
         lines: list[Row] = [("a", 1), ("a", 1), (None, None), ("ä'\"`", 2**62)]

@@ -20,6 +20,7 @@ from strobe.demo.history import Archive
 from strobe.demo.oracle import check_every_state
 from strobe.errors import LostGuarantee, UserError
 from strobe.warehouse import inspect, reader
+from strobe.warehouse.layout import Layout
 
 pytestmark = [pytest.mark.spark, pytest.mark.live]
 
@@ -44,10 +45,10 @@ def test_nothing_is_committed_when_nothing_happens(tmp_path: Path, spark: SparkS
     """A quiet system leaves the log alone; another run, and another fold, too."""
     shop = Shop(tmp_path, spark)
     shop.coordinator().run(until_idle=True)
-    before = DeltaTable(str(shop.warehouse / "log")).history(), inspect.published(shop.warehouse)
+    before = DeltaTable(str(shop.warehouse / "log")).history(), inspect.published(Layout(shop.warehouse))
     with shop.running():
         time.sleep(3)
-    after = DeltaTable(str(shop.warehouse / "log")).history(), inspect.published(shop.warehouse)
+    after = DeltaTable(str(shop.warehouse / "log")).history(), inspect.published(Layout(shop.warehouse))
     appends = [[entry for entry in history if entry["operation"] == "WRITE"] for history, _ in (before, after)]
     assert len(appends[0]) == len(appends[1])
     assert before[1] == after[1]
@@ -66,8 +67,8 @@ def test_other_engines_read_the_same(tmp_path: Path, spark: SparkSession) -> Non
         names = [name for name in table.column_names if name != "_copy"]
         read = sorted(tuple(row[name] for name in names) for row in table.to_pylist())
         assert read == shop.rows(view)
-    published = inspect.published(shop.warehouse)[-1]
-    last = inspect.last_header(shop.warehouse)
+    published = inspect.published(Layout(shop.warehouse))[-1]
+    last = inspect.last_header(Layout(shop.warehouse))
     assert last is not None
     assert published.commit == last.number
     assert published.views == {v: DeltaTable(str(shop.warehouse / "views" / v)).version() for v in VIEWS}
@@ -122,14 +123,14 @@ def test_a_restored_source_stops_its_views_and_rebuilds_help(tmp_path: Path, spa
         (tmp_path / f"billing.db{suffix}").unlink(missing_ok=True)
     (tmp_path / "backup.db").rename(tmp_path / "billing.db")
     shop.write("billing", "INSERT INTO payments VALUES (61, 11, 2)")
-    before = inspect.last_header(shop.warehouse)
+    before = inspect.last_header(Layout(shop.warehouse))
     assert before is not None
     shop.write("sales", "INSERT INTO orders VALUES (30, 1, 'goes on')")
     with pytest.raises(LostGuarantee, match=r"(?s)billing: paid, sums stand still: .*rebuild"):
         shop.coordinator().run(until_idle=True)
     assert any(re.search(r"(?s)^paid, sums stand still: .*billing.*rebuild", said) for said in shop.notes.said)
     assert (30, "goes on") in shop.rows("orders")
-    after = inspect.last_header(shop.warehouse)
+    after = inspect.last_header(Layout(shop.warehouse))
     assert after is not None and {view: after.positions[view] for view in ("paid", "sums")} == {
         view: before.positions[view] for view in ("paid", "sums")
     }
@@ -165,17 +166,17 @@ def test_applying_edits(tmp_path: Path, spark: SparkSession) -> None:
     shop.coordinator().run(until_idle=True)
     assert shop.rows("states") == [("open",), ("open",), ("open",), ("shut",)]
     for commit in range(reply["commit"], shop.coordinator().last_number() + 1):
-        state = reader.snapshot(spark, shop.warehouse, commit)
+        state = reader.snapshot(spark, Layout(shop.warehouse), commit)
         shown = Counter(row.state for row in state.table("orders").collect())
         assert Counter(row.state for row in state.table("states").collect()) == shown, commit
     kept = DeltaTable(str(shop.warehouse / "views" / "paid")).to_pyarrow_table().num_rows
     assert kept == 2
 
     (tmp_path / "strobe.yml").write_text(head + orders + states + bad)
-    before = inspect.last_header(shop.warehouse)
+    before = inspect.last_header(Layout(shop.warehouse))
     with pytest.raises(UserError, match=r"(?s)view bad.*DIVIDE_BY_ZERO"):
         shop.ask("apply")
-    after = inspect.last_header(shop.warehouse)
+    after = inspect.last_header(Layout(shop.warehouse))
     assert before is not None and after is not None
     assert after.generations == before.generations
     shop.coordinator().run(until_idle=True)
@@ -188,9 +189,9 @@ def test_applying_edits(tmp_path: Path, spark: SparkSession) -> None:
     shop.write("sales", "DELETE FROM orders WHERE id = 10")
     shop.coordinator().run(until_idle=True)
     assert shop.rows("states") == [("open", 11), ("open", 20), ("shut", 12)]
-    old = reader.snapshot(spark, shop.warehouse, reply["commit"] - 1)
+    old = reader.snapshot(spark, Layout(shop.warehouse), reply["commit"] - 1)
     assert old.table("orders").count() == 4
-    assert shop.ask("apply")["commit"] == inspect.last_header(shop.warehouse).number  # type: ignore[union-attr]
+    assert shop.ask("apply")["commit"] == inspect.last_header(Layout(shop.warehouse)).number  # type: ignore[union-attr]
 
 
 def test_an_expression_that_fails_on_a_row(tmp_path: Path, spark: SparkSession) -> None:
@@ -199,10 +200,10 @@ def test_an_expression_that_fails_on_a_row(tmp_path: Path, spark: SparkSession) 
     shop = Shop(tmp_path, spark, yml)
     shop.coordinator().run(until_idle=True)
     shop.write("sales", "INSERT INTO orders VALUES (30, 0, 'zero')")
-    before = inspect.last_header(shop.warehouse)
+    before = inspect.last_header(Layout(shop.warehouse))
     with pytest.raises(UserError, match=r"(?s)view orders.*DIVIDE_BY_ZERO"):
         shop.coordinator().run(until_idle=True)
-    assert inspect.last_header(shop.warehouse) == before
+    assert inspect.last_header(Layout(shop.warehouse)) == before
     shop.write("sales", "DELETE FROM orders WHERE id = 30")
     shop.coordinator().run(until_idle=True)
     assert len(shop.rows("orders")) == 3

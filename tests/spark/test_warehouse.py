@@ -23,8 +23,9 @@ from strobe.errors import BrokenInvariant, CommitUnknown, Fenced, NotNow, UserEr
 from strobe.messages import Commit, CommitHeader
 from strobe.spark.relation import SparkRelation, local_data
 from strobe.warehouse import claim, inspect, reader, tables, view_table
+from strobe.warehouse.appender import APPENDS
 from strobe.warehouse.layout import Layout
-from strobe.warehouse.warehouse import APPENDS, Warehouse
+from strobe.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.spark
 
@@ -84,7 +85,7 @@ class Bench:
     def __init__(self, spark: SparkSession, path: Path, *, at: Any = None, retention: timedelta = WEEK) -> None:
         self.spark, self.path = spark, path
         hook = {"at": at} if at else {}
-        self.warehouse = Warehouse.create_or_open(spark, path, retention, "tests", **hook)
+        self.warehouse = Warehouse.create_or_open(spark, Layout(path), retention, "tests", **hook)
         self.states: dict[int, dict[str, Counter[Row]]] = {}
 
     def commit(self, **changes: Any) -> Commit:
@@ -208,7 +209,7 @@ def test_every_state_is_read_back_at_its_commit(spark: SparkSession, tmp_path: P
     assert inspect.version(bench.warehouse.layout.view("keyed")) == keyed_before, "an unchanged view keeps its version"
     bench.check([1, 4, 7, 8, 9])
     another_engine(bench)
-    history = inspect.history(bench.path, 3)
+    history = inspect.history(Layout(bench.path), 3)
     assert [past.header.number for past in history] == [9, 8, 7]
     assert [past.changed for past in history] == [("bagged",), ("bagged",), ()]
     assert history[0].header.positions["bagged"] == {"shop": "p8"}
@@ -221,12 +222,12 @@ def test_every_state_is_read_back_at_its_commit(spark: SparkSession, tmp_path: P
         bench.warehouse.table("bagged", 10)
     with pytest.raises(UserError, match="no view 'other'"):
         bench.warehouse.table("other", 3)
-    assert inspect.rows_of(bench.path, "bagged") == bench.states[9]["bagged"].total()
+    assert inspect.rows_of(Layout(bench.path), "bagged") == bench.states[9]["bagged"].total()
 
 
 def another_engine(bench: Bench) -> None:
     """`deltalake` reads the view tables at the versions that belong together, and copies are numbered without gaps."""
-    for published in inspect.published(bench.path):
+    for published in inspect.published(Layout(bench.path)):
         for name, version in published.views.items():
             table = DeltaTable(str(bench.path / "views" / name), version=version).to_pyarrow_table()
             rows = list(from_arrow(table))
@@ -282,7 +283,7 @@ def test_a_row_that_cannot_be_computed_commits_nothing(spark: SparkSession, tmp_
             bench.warehouse.append([both])
     with pytest.raises(UserError, match=r"view ratio.*DIVIDE_BY_ZERO"):
         bench.warehouse.load(ratio, frame(spark, ratio, [(0, "1")]))
-    assert inspect.last_header(bench.path) is not None and inspect.last_header(bench.path).number == 1  # type: ignore[union-attr]
+    assert inspect.last_header(Layout(bench.path)) is not None and inspect.last_header(Layout(bench.path)).number == 1  # type: ignore[union-attr]
     bench.warehouse.append([bench.commit(ratio=bag(ratio, (2, "7")))])
     assert contents(bench.warehouse.table("ratio")) == Counter([(1.0, 1), (0.5, 7)])
     with pytest.raises(BrokenInvariant, match="do not follow"):
@@ -329,7 +330,7 @@ def test_a_fold_interrupted_anywhere_is_done_again(spark: SparkSession, tmp_path
 def restart(bench: Bench, at: Failpoint) -> None:
     """Open the warehouse again, as a new process would."""
     bench.warehouse.close()
-    bench.warehouse = Warehouse.create_or_open(bench.spark, bench.path, WEEK, "tests", at)
+    bench.warehouse = Warehouse.create_or_open(bench.spark, Layout(bench.path), WEEK, "tests", at)
     last = bench.warehouse.fence()
     assert last is not None
     bench.warehouse.use([v for v in (BAGGED, KEYED) if v.name in bench.warehouse.definitions])
@@ -363,7 +364,7 @@ def test_a_load_interrupted_anywhere_leaves_a_whole_view(spark: SparkSession, tm
     bench.warehouse.fold()
     bench.check([1, 9, max(bench.states)])
     another_engine(bench)
-    stored = [d for d in inspect.definitions(bench.path) if d.view == "bagged"]
+    stored = [d for d in inspect.definitions(Layout(bench.path)) if d.view == "bagged"]
     assert [d.from_commit for d in stored[1:]] == [(d.to_commit or 0) + 1 for d in stored[:-1]]
     assert stored[-1].to_commit is None
 
@@ -389,7 +390,7 @@ def test_a_view_joins_with_what_its_table_does_not_hold_yet(spark: SparkSession,
     assert bench.warehouse.unpublished
     bench.warehouse.fold()
     assert not bench.warehouse.unpublished
-    assert [row.commit for row in inspect.published(bench.path)] == [1, 5, 6]
+    assert [row.commit for row in inspect.published(Layout(bench.path))] == [1, 5, 6]
     bench.check()
     another_engine(bench)
     for state in replay.states(bench.path):
@@ -459,7 +460,7 @@ def test_a_fenced_coordinator_commits_no_more(spark: SparkSession, tmp_path: Pat
     """A second one is refused while the first is alive; once it takes over, the first one's append fails in Delta."""
     bench = started(spark, tmp_path / "w")
     first = bench.warehouse
-    second = Warehouse.create_or_open(spark, bench.path, WEEK, "tests")
+    second = Warehouse.create_or_open(spark, Layout(bench.path), WEEK, "tests")
     with pytest.raises(NotNow, match="another coordinator is at work: process"):
         second.fence()
     last = second.fence(take_over=True)
@@ -496,7 +497,7 @@ def test_a_fence_gets_in_against_a_busy_appender(spark: SparkSession, tmp_path: 
 
     thread = threading.Thread(target=busy)
     thread.start()
-    second = Warehouse.create_or_open(spark, bench.path, WEEK, "tests")
+    second = Warehouse.create_or_open(spark, Layout(bench.path), WEEK, "tests")
     try:
         last = second.fence(take_over=True)
         thread.join(300)
@@ -526,27 +527,27 @@ def test_foreign_newer_and_damaged_folders_are_refused_and_left_alone(spark: Spa
     foreign.mkdir()
     (foreign / "thesis.txt").write_text("years of work")
     with pytest.raises(UserError, match="not empty and holds no warehouse"):
-        Warehouse.create_or_open(spark, foreign, WEEK, "tests")
+        Warehouse.create_or_open(spark, Layout(foreign), WEEK, "tests")
     assert [p.name for p in foreign.iterdir()] == ["thesis.txt"]
     bench = Bench(spark, tmp_path / "w")
     with pytest.raises(UserError, match="belongs to the project 'tests'"):
-        Warehouse.create_or_open(spark, bench.path, WEEK, "others")
+        Warehouse.create_or_open(spark, Layout(bench.path), WEEK, "others")
     view_table.set_properties(spark, bench.warehouse.layout.log, {"strobe.format": "2"})
     version = inspect.version(bench.warehouse.layout.log)
     with pytest.raises(UserError, match="format 2"):
-        Warehouse.create_or_open(spark, bench.path, WEEK, "tests")
+        Warehouse.create_or_open(spark, Layout(bench.path), WEEK, "tests")
     with pytest.raises(UserError, match="format 2"):
-        reader.snapshot(spark, bench.path)
+        reader.snapshot(spark, Layout(bench.path))
     assert inspect.version(bench.warehouse.layout.log) == version
     for name in ("log", "published"):
         damaged = Bench(spark, tmp_path / f"damaged_{name}")
         for file in (damaged.path / name / "_delta_log").glob("*.json"):
             file.write_text("{nonsense")
         with pytest.raises(UserError, match=r"damaged|cannot be read"):
-            Warehouse.create_or_open(spark, damaged.path, WEEK, "tests")
+            Warehouse.create_or_open(spark, Layout(damaged.path), WEEK, "tests")
     spark.range(3).write.format("delta").save(str(tmp_path / "elsewhere" / "log"))
     with pytest.raises(UserError, match="something else"):
-        Warehouse.create_or_open(spark, tmp_path / "elsewhere", WEEK, "tests")
+        Warehouse.create_or_open(spark, Layout(tmp_path / "elsewhere"), WEEK, "tests")
 
 
 def test_a_warehouse_whose_making_was_interrupted_is_made_again(spark: SparkSession, tmp_path: Path) -> None:
@@ -561,7 +562,7 @@ def test_a_warehouse_whose_making_was_interrupted_is_made_again(spark: SparkSess
         tables.check_before_use(layout, "tests")
     (layout.root / "published" / "part-0.parquet").unlink()
     tables.check_before_use(layout, "tests")
-    Warehouse.create_or_open(spark, layout.root, WEEK, "tests").fence()
+    Warehouse.create_or_open(spark, layout, WEEK, "tests").fence()
 
 
 def test_columns_that_a_table_cannot_hold_are_refused(spark: SparkSession, tmp_path: Path) -> None:
@@ -573,7 +574,7 @@ def test_columns_that_a_table_cannot_hold_are_refused(spark: SparkSession, tmp_p
         empty = frame(spark, view_of("odd", PAIRS, None, {f"`{n}`": e for n, e in outputs.items()}), [])
         with pytest.raises(UserError, match="column"):
             bench.warehouse.load(view, empty)
-    assert not Layout(bench.path).view("odd").exists()
+    assert not Path(Layout(bench.path).view("odd")).exists()
 
 
 def test_large_tables_have_deletion_vectors(
@@ -591,4 +592,4 @@ def test_large_tables_have_deletion_vectors(
     import pyarrow as pa
 
     assert Counter(from_arrow(pa.table(rows))) == bench.states[7]["keyed"]
-    assert inspect.rows_of(bench.path, "keyed") == bench.states[7]["keyed"].total()
+    assert inspect.rows_of(Layout(bench.path), "keyed") == bench.states[7]["keyed"].total()

@@ -24,8 +24,10 @@ from strobe.merge.removals import combined
 from strobe.messages import ActionList, Commit, CommitHeader, KeyDelete
 from strobe.spark.relation import SparkRelation
 from strobe.warehouse import inspect, log, view_table
+from strobe.warehouse.appender import APPENDS
+from strobe.warehouse.layout import Layout
 from strobe.warehouse.records import Generation
-from strobe.warehouse.warehouse import APPENDS, Warehouse
+from strobe.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.spark
 
@@ -101,7 +103,7 @@ class Bench:
 
     def __init__(self, spark: SparkSession, path: Path, start: Mapping[str, Bag]) -> None:
         self.spark, self.path = spark, path
-        self.warehouse = Warehouse.create_or_open(spark, path, timedelta(days=7), "tests")
+        self.warehouse = Warehouse.create_or_open(spark, Layout(path), timedelta(days=7), "tests")
         self.warehouse.fence()
         loaded = [self.load(name, bag) for name, bag in start.items()]
         self.positions = {name: {"shop": "p"} for name in start}
@@ -162,7 +164,7 @@ class Bench:
                 assert Counter(dict(bag.items())) == self.expected(name, state.commit), f"{name} at {state.commit}"
 
     def changed(self, number: int) -> tuple[str, ...]:
-        return next(past.changed for past in inspect.history(self.path, 100) if past.header.number == number)
+        return next(past.changed for past in inspect.history(Layout(self.path), 100) if past.header.number == number)
 
     def jobs(self, *commits: Sequence[ActionList]) -> int:
         """How many Spark jobs an append takes."""
@@ -289,7 +291,7 @@ def test_a_view_whose_last_rows_cannot_be_computed_does_not_join(bench: Bench) -
         bench.append([does("plain", of_orders(30 + n)), does("bagged", brings=rows(row(4 + n, "a", "x")))])
     bench.warehouse.fence()
     bench.warehouse.use([VIEWS[name] for name in bench.positions])
-    assert sum(definition.view == "bagged" for definition in inspect.definitions(bench.path)) == 1
+    assert sum(definition.view == "bagged" for definition in inspect.definitions(Layout(bench.path))) == 1
     published = bench.warehouse.fold()
     assert published is not None and published.commit == bench.last
     bench.check_all()

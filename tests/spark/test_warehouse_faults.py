@@ -19,7 +19,8 @@ from strobe.coordinator.timing import Timing
 from strobe.errors import Fenced, LostGuarantee, NotNow, StrobeError, UserError
 from strobe.events import Event, Loading
 from strobe.retry import APPEND
-from strobe.warehouse import inspect, reader
+from strobe.warehouse import inspect, reader, storage
+from strobe.warehouse.layout import Layout
 
 pytestmark = [pytest.mark.spark, pytest.mark.live]
 
@@ -99,7 +100,7 @@ def test_a_disk_that_is_full_during_a_load(tmp_path: Path, small_disk: Path, spa
         with pytest.raises(StrobeError, match="No space left") as caught:
             shop.coordinator().run(until_idle=True)
         assert "Make room" in caught.value.fix
-        assert not inspect.exists(shop.warehouse / "log") or inspect.last_header(shop.warehouse) is None
+        assert not storage.exists(Layout(shop.warehouse).log) or inspect.last_header(Layout(shop.warehouse)) is None
         ballast.unlink()
     shop.notes = Notes()
     shop.coordinator().run(until_idle=True)
@@ -124,7 +125,7 @@ def test_two_coordinators_during_a_load(tmp_path: Path, spark: SparkSession) -> 
     shop.notes = Notes()
     shop.coordinator().run(until_idle=True)
     assert shop.rows("orders") == [(10, "open"), (11, "open"), (12, "shut"), (13, "later")]
-    assert [past.header.number for past in inspect.history(shop.warehouse, 100)] == [2, 1]
+    assert [past.header.number for past in inspect.history(Layout(shop.warehouse), 100)] == [2, 1]
 
 
 def test_a_clock_that_is_moved_during_a_load(
@@ -144,10 +145,10 @@ def test_a_clock_that_is_moved_during_a_load(
         shop.coordinator().run(until_idle=True)
     shop.write("sales", "INSERT INTO orders VALUES (13, 2, 'later')")
     shop.coordinator().run(until_idle=True)
-    later, loaded = [past.header for past in inspect.history(shop.warehouse, 100)]
+    later, loaded = [past.header for past in inspect.history(Layout(shop.warehouse), 100)]
     assert later.committed_at > loaded.committed_at > datetime.now(timezone.utc) + timedelta(days=1)
     assert (13, "later") in shop.rows("orders")
-    assert reader.commit_at(shop.warehouse, loaded.committed_at) == loaded.number
+    assert reader.commit_at(Layout(shop.warehouse), loaded.committed_at) == loaded.number
 
 
 def newest(folder: Path, pattern: str) -> Path:
@@ -189,8 +190,8 @@ def test_a_copied_warehouse_is_not_kept_beside_the_original(tmp_path: Path, spar
     shop.write("sales", "INSERT INTO orders VALUES (50, 1, 'a')")
     shop.coordinator().run(until_idle=True)
     (tmp_path / "strobe.yml").write_text(DOWN + "warehouse: copied\n")
-    before = inspect.last_header(tmp_path / "copied")
+    before = inspect.last_header(Layout(tmp_path / "copied"))
     with pytest.raises(LostGuarantee, match="sales") as caught:
         shop.coordinator().run(until_idle=True)
     assert "rebuild" in caught.value.fix.lower()
-    assert inspect.last_header(tmp_path / "copied") == before
+    assert inspect.last_header(Layout(tmp_path / "copied")) == before

@@ -16,6 +16,7 @@ from strobe.algebra.view import Occurrence, Output, View
 from strobe.errors import UserError
 from strobe.messages import Commit, CommitHeader
 from strobe.warehouse import claim, folding, inspect, log, retention
+from strobe.warehouse.layout import Layout
 from strobe.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.spark
@@ -46,7 +47,7 @@ def test_retention_drops_what_is_old_and_keeps_the_horizon(
         monkeypatch.setattr(module, "RANGE", 4)
     monkeypatch.setattr(retention, "MANY", 3)
     path = tmp_path / "w"
-    warehouse = Warehouse.create_or_open(spark, path, HOUR, "tests")
+    warehouse = Warehouse.create_or_open(spark, Layout(path), HOUR, "tests")
     warehouse.fence()
     now = datetime.now(timezone.utc)
     loaded = [warehouse.load(view, spark.range(3).selectExpr("id AS n")) for view in (BUSY, QUIET)]
@@ -62,7 +63,7 @@ def test_retention_drops_what_is_old_and_keeps_the_horizon(
         warehouse.append([commit])
     age(path, timedelta(hours=9))
     warehouse.close()
-    warehouse = Warehouse.create_or_open(spark, path, HOUR, "tests")
+    warehouse = Warehouse.create_or_open(spark, Layout(path), HOUR, "tests")
     warehouse.fence()
     warehouse.use([BUSY, QUIET])
     warehouse.fold()
@@ -77,7 +78,7 @@ def test_retention_drops_what_is_old_and_keeps_the_horizon(
     warehouse.maintain()
     oldest = inspect.oldest_readable(warehouse.layout, inspect.open_log(warehouse.layout))
     assert oldest == 8, "the ranges 0-3 and 4-7 are gone"
-    assert min(row.commit for row in inspect.published(path)) == 7
+    assert min(row.commit for row in inspect.published(Layout(path))) == 7
     assert {number: state(number) for number in before} == before
     with pytest.raises(UserError, match="no longer kept"):
         warehouse.snapshot(3)

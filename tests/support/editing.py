@@ -11,7 +11,8 @@ from shopfloor import Shop
 
 from strobe.auditor.replay import states
 from strobe.demo.oracle import Oracle
-from strobe.warehouse import inspect
+from strobe.warehouse import inspect, storage
+from strobe.warehouse.layout import Layout
 
 
 def edit(shop: Shop, text: str) -> None:
@@ -20,7 +21,7 @@ def edit(shop: Shop, text: str) -> None:
 
 def last(shop: Shop) -> Any:
     warehouse = shop.folder / "warehouse"
-    return inspect.last_header(warehouse) if inspect.exists(warehouse / "log") else None
+    return inspect.last_header(Layout(warehouse)) if storage.exists(Layout(warehouse).log) else None
 
 
 def wait_for(shop: Shop, commit: int, patience: float = 300) -> None:
@@ -39,8 +40,8 @@ def judged(shop: Shop) -> dict[str, list[int]]:
     """Every committed state of every view by its definition then; all views at one vector. The commits of each."""
     shop.archive.stop()
     warehouse = shop.folder / "warehouse"
-    definitions = {(d.view, d.generation): d.sql for d in inspect.definitions(warehouse)}
-    generations = {p.header.number: p.header.generations for p in inspect.history(warehouse, 1_000_000)}
+    definitions = {(d.view, d.generation): d.sql for d in inspect.definitions(Layout(warehouse))}
+    generations = {p.header.number: p.header.generations for p in inspect.history(Layout(warehouse), 1_000_000)}
     seen: dict[str, list[int]] = {}
     with closing(Oracle(shop.archive)) as oracle:
         for state in states(warehouse):

@@ -138,7 +138,7 @@ class Shop:
             raise failed[0]
 
     def rows(self, view: str) -> list[tuple[Any, ...]]:
-        return sorted(tuple(row) for row in reader.snapshot(self.spark, self.warehouse).table(view).collect())
+        return sorted(tuple(row) for row in reader.snapshot(self.spark, Layout(self.warehouse)).table(view).collect())
 
 
 def wait_for(condition: Callable[[], Any], seconds: float = 180) -> None:

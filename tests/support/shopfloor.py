@@ -21,7 +21,8 @@ from strobe.demo.history import Archive
 from strobe.demo.oracle import Verdict, check_every_state
 from strobe.messages import CommitHeader
 from strobe.planning.topology import assemble
-from strobe.warehouse import inspect
+from strobe.warehouse import inspect, storage
+from strobe.warehouse.layout import Layout
 
 SALES = """
     CREATE TABLE customers (id INTEGER PRIMARY KEY, name TEXT);
@@ -169,8 +170,8 @@ class Shop:
         while process.poll() is None and time.monotonic() < end:
             time.sleep(0.2)
             if (
-                inspect.exists(warehouse / "log")
-                and (last := inspect.last_header(warehouse)) is not None
+                storage.exists(Layout(warehouse).log)
+                and (last := inspect.last_header(Layout(warehouse))) is not None
                 and reached(last)
             ):
                 return

@@ -42,6 +42,8 @@ def test_imports_point_one_way(checker: ModuleType) -> None:
             "from pyspark.sql import SparkSession",
             "must not import pyspark",
         ),
+        ("warehouse.log", "from pathlib import Path", "only storage, layout and control"),
+        ("warehouse.control.store", "from pathlib import Path", None),
         ("spark.staging", "from pyspark.sql import SparkSession", None),
         ("spark.staging", "from strobe.sources.base import Reader", None),
         ("spark.staging", "from strobe.sources.sqlite.source import Sqlite", "spark must not know sources.sqlite"),

@@ -36,7 +36,7 @@ from strobe.warehouse.warehouse import Warehouse
 
 if TYPE_CHECKING:
     from strobe.spark.session import SparkSession
-    from strobe.warehouse.log import Part
+    from strobe.warehouse.evaluation import Part
 
 FIRST = 1
 """The commit that holds what was loaded."""
@@ -65,8 +65,9 @@ class CatchUp:
         kept = as_applied(topology, loaded, lambda _: None)
         self.topology = replace(kept, views={name: _in_haste(planned) for name, planned in kept.views.items()})
         self._main_session, self._spark = spark, own_session(spark)
-        self._lease = Scratch(topology.project.warehouse / "staging").lease(JOINING)
-        self._scratch = Scratch(self._lease.folder / "staging")
+        self._lease = Scratch(main.layout.staging).lease(JOINING)
+        self._layout = main.layout.beside(self._lease.folder)
+        self._scratch = Scratch(self._layout.staging)
         self._warehouse: Warehouse | None = None
         self._answers = LargeAnswers(lambda: self._spark, lambda name: self.topology.views[name].view, self._scratch)
         self._ended = threading.Event()
@@ -97,12 +98,11 @@ class CatchUp:
 
     def _keep(self) -> None:
         project = self.topology.project
-        warehouse = Warehouse.create_or_open(self._spark, self._lease.folder, project.retention, project.name)
+        warehouse = Warehouse.create_or_open(self._spark, self._layout, project.retention, project.name)
         warehouse.fence()
         self._warehouse = warehouse
         planned = self.topology.views.values()
         compiled = [each.view for each in planned]
-        self._link(warehouse)
         self._main.fold()  # what was joined last is published before its tables may change
         with snapshot(self._spark, self.topology.sources, compiled, self._scratch, self.rows.__setitem__) as taken:
             first = Commit(first_header(self.topology.sources, compiled, taken))
@@ -126,13 +126,6 @@ class CatchUp:
         if self._ended.is_set():
             raise NotNow("it was interrupted", where=f"view {view.name}", fix="Try again.")
         return self._main.load(view, taken.compute(self._spark, view))
-
-    def _link(self, warehouse: Warehouse) -> None:
-        """The views' tables are those of the other warehouse."""
-        for name in self.topology.views:
-            link = warehouse.layout.view(name)
-            link.parent.mkdir(exist_ok=True)
-            link.symlink_to(self._main.layout.view(name).absolute(), target_is_directory=True)
 
     def _step(self) -> RunEnd | None:
         if self._at_work().settled and not self._stands:

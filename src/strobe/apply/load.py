@@ -106,7 +106,7 @@ def load(
     progress: Progress = lambda _source, _rows: None,
 ) -> CommitHeader:
     """Load the first views from one snapshot of each source, and bring them in with one commit."""
-    with snapshot(spark, sources, views, Scratch(warehouse.layout.root / "staging"), progress) as taken:
+    with snapshot(spark, sources, views, Scratch(warehouse.layout.staging), progress) as taken:
         first = Commit(first_header(sources, views, taken))
         loaded = [warehouse.load(view, taken.compute(spark, view)) for view in views]
         header = warehouse.cut_over(loaded, first)

@@ -14,7 +14,7 @@ from strobe.config.model import Project
 from strobe.errors import StrobeError, UserError
 from strobe.planning.topology import Topology, assemble
 from strobe.sources.base import Source
-from strobe.warehouse import inspect, tables
+from strobe.warehouse import inspect, storage, tables
 from strobe.warehouse.control import todo
 from strobe.warehouse.layout import Layout
 from strobe.warehouse.records import Definition
@@ -77,11 +77,12 @@ def rebuilt(topology: Topology, applied: Mapping[str, Definition], view: str, ke
 
 def applied(warehouse: Path) -> dict[str, Definition]:
     """The definitions in force, by view; none where nothing was committed yet."""
-    if not inspect.exists(Layout(warehouse).log):
+    layout = Layout(warehouse)
+    if not storage.exists(layout.log):
         return {}
-    header = inspect.last_header(warehouse)
+    header = inspect.last_header(layout)
     generations = header.generations if header else {}
-    return {d.view: d for d in inspect.definitions(warehouse) if generations.get(d.view) == d.generation}
+    return {d.view: d for d in inspect.definitions(layout) if generations.get(d.view) == d.generation}
 
 
 def plan(project: Project) -> tuple[ApplyPlan, Reads]:

@@ -70,7 +70,7 @@ def _audited(
             bring = {"kind": "bring", "freeze": freeze, "positions": vector}
             reply = requests.request(Layout(project.warehouse).control, bring, timeout=120)
             tell(Comparing(int(reply["commit"])))
-            state = reader.snapshot(spark, project.warehouse, int(reply["commit"]))
+            state = reader.snapshot(spark, Layout(project.warehouse), int(reply["commit"]))
             verdicts |= {n: _verdict(spark, state, topology, n, taken) for n in chosen}
     return _document(state.commit, verdicts)
 
@@ -97,7 +97,7 @@ def _unknown(because: str) -> dict[str, Any]:
 
 
 def _verdict(
-    spark: SparkSession, state: reader.Snapshot, topology: Topology, name: str, taken: Snapshot
+    spark: SparkSession, state: reader.ViewsAtCommit, topology: Topology, name: str, taken: Snapshot
 ) -> dict[str, Any]:
     planned, commit = topology.views[name], state.commit
     for source, text in state.header.positions[name].items() if planned.level != "none" else ():
@@ -115,7 +115,7 @@ def _verdict(
 @contextmanager
 def _read(spark: SparkSession, topology: Topology, names: list[str], project: Project) -> Iterator[Snapshot]:
     views = [topology.views[name].view for name in names]
-    with snapshot(spark, topology.sources, views, Scratch(project.warehouse / "staging")) as taken:
+    with snapshot(spark, topology.sources, views, Scratch(Layout(project.warehouse).staging)) as taken:
         yield taken
 
 

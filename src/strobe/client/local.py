@@ -13,7 +13,7 @@ from strobe.config.model import Project
 from strobe.errors import NotNow, UserError
 from strobe.events import AskingCoordinator, CoordinatorReplied, Listener, MaintainingHere, SparkStarting
 from strobe.planning.topology import unguaranteed
-from strobe.warehouse import inspect
+from strobe.warehouse import storage
 from strobe.warehouse.control import requests
 from strobe.warehouse.control.lock import CoordinatorLock
 from strobe.warehouse.layout import Layout
@@ -51,13 +51,13 @@ def spark_starter(project: Project, tell: Listener) -> Callable[[], SparkSession
 def fold(project: Project, tell: Listener) -> int | None:
     """Bring the view tables up to the last commit; its number."""
     layout = Layout(project.warehouse)
-    if not inspect.exists(layout.log):
+    if not storage.exists(layout.log):
         raise UserError("nothing has been committed yet", where=str(layout.root), fix="Start `strobe run` first.")
     with _lock(project) as free:
         if free:
             return _fold_here(project, free, tell)
         tell(AskingCoordinator())
-        reply = requests.request(Layout(project.warehouse).control, {"kind": "fold"}, timeout=FOLD_SECONDS)
+        reply = requests.request(layout.control, {"kind": "fold"}, timeout=FOLD_SECONDS)
         commit: int | None = reply["commit"]
         return commit
 
@@ -66,8 +66,7 @@ def _fold_here(project: Project, lock: CoordinatorLock, tell: Listener) -> int |
     from strobe.warehouse.warehouse import Warehouse
 
     spark = spark_starter(project, tell)()
-    warehouse = Warehouse.create_or_open(spark, project.warehouse, project.retention, project.name)
-    warehouse.lock = lock
+    warehouse = Warehouse.create_or_open(spark, Layout(project.warehouse), project.retention, project.name, lock=lock)
     header = warehouse.fence()
     warehouse.use([], unguaranteed=unguaranteed(project))
     warehouse.fold()

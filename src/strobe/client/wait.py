@@ -16,7 +16,7 @@ from strobe.messages import CommitHeader, Position
 from strobe.planning.source_set import SourceSet
 from strobe.planning.topology import source_names
 from strobe.sources.base import Source
-from strobe.warehouse import inspect
+from strobe.warehouse import inspect, storage
 from strobe.warehouse.control import heartbeat
 from strobe.warehouse.control.heartbeat import Heard
 from strobe.warehouse.layout import Layout
@@ -53,7 +53,8 @@ def hear(warehouse: Path) -> Heard:
 
 def last_header(warehouse: Path) -> CommitHeader | None:
     """The last commit, None where nothing was committed yet."""
-    return inspect.last_header(warehouse) if inspect.exists(Layout(warehouse).log) else None
+    layout = Layout(warehouse)
+    return inspect.last_header(layout) if storage.exists(layout.log) else None
 
 
 def wait(project: Project, names: Sequence[str] = (), timeout: float = 60.0) -> dict[str, str]:

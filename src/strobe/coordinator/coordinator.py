@@ -59,7 +59,7 @@ from strobe.planning.topology import Topology, compiled, preflight
 from strobe.spark.answering import LargeAnswers
 from strobe.spark.failures import SPARK, cause
 from strobe.spark.spilled import reads_spilled
-from strobe.warehouse import inspect, tables
+from strobe.warehouse import inspect, storage, tables
 from strobe.warehouse.control import requests
 from strobe.warehouse.control.heartbeat import read_heartbeat, write_heartbeat
 from strobe.warehouse.control.lock import CoordinatorLock
@@ -88,7 +88,7 @@ class Coordinator:
         self._timing = timing
         self._layout = Layout(project.warehouse)
         self._availability = Availability(self._layout, reporter.tell, set_aside=set_aside, timing=timing)
-        self._scratch = Scratch(project.warehouse / "staging")
+        self._scratch = Scratch(self._layout.staging)
         self._lock = CoordinatorLock(self._layout.control)
         self._spark: SparkSession | None = None
         self._stop = threading.Event()
@@ -186,7 +186,7 @@ class Coordinator:
 
     def last_number(self) -> int:
         """The number of the last commit; 0 before the first."""
-        last = inspect.last_header(self.project.warehouse) if inspect.exists(self._layout.log) else None
+        last = inspect.last_header(self._layout) if storage.exists(self._layout.log) else None
         return last.number if last is not None else 0
 
     def assembled(self) -> Topology:
@@ -225,9 +225,8 @@ class Coordinator:
             self._topology = self.assembled()
         self._reporter.tell(SparkStarting())
         self._warehouse = Warehouse.create_or_open(
-            self.spark(), self.project.warehouse, self.project.retention, self.project.name, at=reach
+            self.spark(), self._layout, self.project.retention, self.project.name, at=reach, lock=self._lock
         )
-        self._warehouse.lock = self._lock
         header = self._warehouse.fence(take_over)
         self._epoch = self._warehouse.epoch
         self._scratch.sweep()

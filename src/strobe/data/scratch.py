@@ -15,6 +15,9 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
+STAGING = "staging"
+"""The folder of a warehouse for what is needed for a while only, and for what sources keep there."""
+
 SPILLED = "spilled"
 """Rows of transactions that are too large for memory."""
 READS = "reads"

@@ -26,6 +26,7 @@ _CLASSES = {
         messages.SeenByXid,
         messages.Lookup,
         messages.GlobalTransaction,
+        messages.TransactionInfo,
         messages.Transaction,
         messages.Update,
         messages.Cut,

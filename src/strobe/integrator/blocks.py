@@ -78,7 +78,7 @@ class Ties:
         concerned = {component for component in self._components if not component.views.isdisjoint(rel.views)}
         for component in concerned:
             component.arrived = rel.number
-        ids = {part.id for part in rel.part_of}
+        ids = {part.id for part in rel.info.part_of}
         tie = next((tie for tie in self._ties if tie.global_ids & ids), None)
         if tie is not None:
             tie.rows.add(rel.number)

@@ -56,11 +56,8 @@ class Integrator:
         update = Update(self._number, transaction)
         rel = Rel(
             self._number,
-            transaction.source,
-            transaction.position,
+            transaction.info,
             views,
-            transaction.committed_at,
-            transaction.part_of,
             empty=not (transaction.changes or transaction.gone or transaction.part_of),
         )
         return Routed(update, rel)

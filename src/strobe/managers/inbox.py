@@ -26,7 +26,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from strobe.managers.base import Inbound, Outbound, ViewManager
-from strobe.messages import Answer, Cut, Position, Query, Seen, Transaction, Update
+from strobe.messages import Answer, Cut, Position, Query, Seen, Transaction, TransactionInfo, Update
 
 REMEMBERED = 10_000
 """How many transactions an inbox remembers to hold answers against. Where log order is visibility order the last one
@@ -39,10 +39,10 @@ class Inbox:
         self.manager = manager
         self._reached = dict(reached)
         self._held: dict[str, list[Update]] = defaultdict(list)
-        self._unshown: dict[str, list[Transaction]] = defaultdict(list)
-        """Transactions given to the manager (without their rows), until some answer has shown them: a snapshot that is
-        taken from then on shows them too."""
-        self._must_see: dict[int, list[Transaction]] = {}
+        self._unshown: dict[str, list[TransactionInfo]] = defaultdict(list)
+        """Transactions given to the manager, until some answer has shown them: a snapshot that is taken from then on
+        shows them too."""
+        self._must_see: dict[int, list[TransactionInfo]] = {}
         """What the answer to an open question must have seen: unshown when it was asked, or given to the manager
         since."""
         self._uncopied: dict[str, list[Transaction]] = defaultdict(list)
@@ -152,11 +152,11 @@ class Inbox:
     def _remember(self, update: Update) -> None:
         if update.source in self._copied:
             self._uncopied[update.source].append(update.transaction)
-        transaction = replace(update.transaction, changes={}, gone={})
+        info = update.transaction.info
         unshown = self._unshown[update.source]
-        unshown.append(transaction)
+        unshown.append(info)
         if len(unshown) > REMEMBERED:
             del unshown[0]
         for number, query in self._open.items():
             if query.source == update.source:
-                self._must_see[number].append(transaction)
+                self._must_see[number].append(info)

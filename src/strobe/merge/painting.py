@@ -161,7 +161,7 @@ class Painting:
         """By global transaction, the sources whose parts rows wait for."""
         if not self._parts:
             return {}
-        parts = {part.id: part for row in self._rows.values() for part in row.rel.part_of}
+        parts = {part.id: part for row in self._rows.values() for part in row.rel.info.part_of}
         wanted = {name: part.participants & set(self._positions) for name, part in parts.items()}
         return {name: missing for name in wanted if (missing := wanted[name] - set(self._parts[name]))}
 
@@ -179,15 +179,15 @@ class Painting:
         row = Row(rel, set(views), block=self._block)
         if self._block is not None:
             self._block.rows.append(rel.number)
-        queue = self._by_source[rel.source]
+        queue = self._by_source[rel.info.source]
         if queue and not self._by_view:
             row.earlier.add(queue[-1].number)
         row.earlier |= {self._last_of_view[v] for v in views if self._last_of_view.get(v) in self._rows}
         queue.append(rel)
         self._last_of_view.update(dict.fromkeys(views, rel.number))
         self._rows[rel.number] = row
-        for part in rel.part_of:
-            self._parts[part.id][rel.source] = rel.number
+        for part in rel.info.part_of:
+            self._parts[part.id][rel.info.source] = rel.number
 
     def _paint(self, actions: ActionList) -> None:
         for number in actions.covers:
@@ -211,7 +211,8 @@ class Painting:
         where = self._ahead.setdefault(actions.view, {})
         for number in actions.covers:
             rel = self._passed[number]
-            where[rel.source] = max(where.get(rel.source, rel.position), rel.position, key=lambda p: p.order)
+            source, position = rel.info.source, rel.info.position
+            where[source] = max(where.get(source, position), position, key=lambda p: p.order)
             if not any(view in self._unguaranteed - {actions.view} for view in rel.views):
                 del self._passed[number]
         return WarehouseTransaction((), (actions,), dict(self._positions), {}, self._all_ahead())
@@ -256,7 +257,7 @@ class Painting:
             closure.add(current)
             todo += row.earlier
             todo += row.red.values()
-            for part in row.rel.part_of:
+            for part in row.rel.info.part_of:
                 here = self._parts[part.id]
                 if not part.participants & set(self._positions) <= set(here):
                     return None
@@ -266,9 +267,9 @@ class Painting:
     def _take(self, closure: list[int]) -> WarehouseTransaction:
         taken = [self._rows.pop(number) for number in closure]
         for row in taken:
-            for part in row.rel.part_of:
+            for part in row.rel.info.part_of:
                 self._parts.pop(part.id, None)
-        for source in {row.rel.source for row in taken}:
+        for source in {row.rel.info.source for row in taken}:
             self._move(source)
         views = {view for row in taken for view in row.red}
         for view in views if self._by_view else ():
@@ -284,9 +285,9 @@ class Painting:
         queue = self._by_source[source]
         while queue and queue[0].number not in self._rows:
             rel = queue.popleft()
-            self._positions[source] = rel.position
-            if rel.committed_at is not None:
-                self._as_of[source] = rel.committed_at
+            self._positions[source] = rel.info.position
+            if rel.info.committed_at is not None:
+                self._as_of[source] = rel.info.committed_at
 
     def _look_ahead(self, view: str) -> None:
         """A view reflects a source up to the first row that concerns it and has not been applied."""
@@ -295,4 +296,4 @@ class Painting:
             for rel in queue:
                 if rel.number in self._rows and (view in rel.views or self._stopped_before(rel.number)):
                     break
-                where[source] = rel.position
+                where[source] = rel.info.position

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import NoReturn
 
 from strobe.config.model import Project
-from strobe.data.scratch import Scratch
+from strobe.data.scratch import STAGING, Scratch
 from strobe.errors import UserError
 from strobe.sources.base import Source, SparkStarter, Spill
 from strobe.sources.registry import open_source
@@ -36,7 +36,7 @@ class SourceSet(Mapping[str, Source]):
     @classmethod
     def open(cls, project: Project, spark: SparkStarter = no_spark) -> SourceSet:
         """The sources that strobe.yml describes; if one cannot be opened, none is left open."""
-        scratch = Scratch(project.warehouse / "staging")
+        scratch = Scratch(project.warehouse / STAGING)
         with ExitStack() as opened:
             sources: dict[str, Source] = {}
             for name, config in project.sources.items():

@@ -13,7 +13,7 @@ from strobe.planning.topology import ViewPlan, plan_view, source_names
 from strobe.report.document import Document
 from strobe.report.explain import LookupStep, asked
 from strobe.sources.base import Finding, Source
-from strobe.warehouse import inspect, tables
+from strobe.warehouse import inspect, storage, tables
 from strobe.warehouse.layout import Layout
 
 _LEAVES = "`strobe apply` drops it."
@@ -111,8 +111,8 @@ def _of_warehouse(project: Project) -> Iterator[Finding]:
     layout = Layout(project.warehouse)
     try:
         tables.check_before_use(layout, project.name)
-        header = inspect.last_header(project.warehouse) if inspect.exists(layout.log) else None
-        stored = inspect.definitions(project.warehouse) if header else []
+        header = inspect.last_header(layout) if storage.exists(layout.log) else None
+        stored = inspect.definitions(layout) if header else []
     except StrobeError as error:
         yield _error(error, "warehouse")
         return

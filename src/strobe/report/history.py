@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from strobe.config.model import Project
 from strobe.report.document import Document
-from strobe.warehouse import inspect
+from strobe.warehouse import inspect, storage
 from strobe.warehouse.layout import Layout
 
 _ALL = 1 << 62
@@ -12,8 +12,8 @@ _ALL = 1 << 62
 
 def history(project: Project, limit: int = 0) -> Document:
     """The public document: so many commits, or all of them (0)."""
-    warehouse = project.warehouse
-    found = inspect.history(warehouse, limit or _ALL) if inspect.exists(Layout(warehouse).log) else []
+    layout = Layout(project.warehouse)
+    found = inspect.history(layout, limit or _ALL) if storage.exists(layout.log) else []
     commits = [
         {
             "commit": past.header.number,

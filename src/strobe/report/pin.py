@@ -7,21 +7,21 @@ from datetime import datetime
 from strobe.config.model import Project
 from strobe.errors import UserError
 from strobe.report.document import Document
-from strobe.warehouse import inspect, pinning
+from strobe.warehouse import pinning, storage
 from strobe.warehouse.layout import Layout
 
 
 def pin(project: Project, engine: str, at: int | datetime | None) -> Document:
     """The public document: the newest published commit until then, and the statements that pin it."""
-    if not inspect.exists(Layout(project.warehouse).log):
+    if not storage.exists(Layout(project.warehouse).log):
         where = str(project.warehouse)
         raise UserError("nothing has been committed yet", where=where, fix="Start `strobe run` first.")
-    found = pinning.pinned(project.warehouse, at)
+    found = pinning.pinned(Layout(project.warehouse), at)
     written = pinning.ENGINES[engine](found, project.name)
     return {
         "commit": found.commit,
         "engine": engine,
         "statements": list(written.statements),
         "once": list(written.once),
-        "tables": {view: {"path": str(t.path), "version": t.version} for view, t in found.tables.items()},
+        "tables": {view: {"path": t.location, "version": t.version} for view, t in found.tables.items()},
     }

@@ -17,7 +17,7 @@ from strobe.messages import CommitHeader, Position
 from strobe.planning.source_set import SourceSet
 from strobe.report.document import Document
 from strobe.sources.base import Source
-from strobe.warehouse import inspect
+from strobe.warehouse import inspect, storage
 from strobe.warehouse.control.heartbeat import Heard
 from strobe.warehouse.layout import Layout
 
@@ -125,8 +125,8 @@ def _view(
 def _rows(layout: Layout, header: CommitHeader) -> dict[str, int]:
     """How many rows each view has at the last commit: those in its table, and what the log adds after the last fold."""
     log = inspect.open_log(layout)
-    start = {d.view: d.from_commit for d in inspect.definitions(layout.root) if _in_force(d, header)}
-    tables = {view: inspect.open_table(layout.view(view)) for view in start if inspect.exists(layout.view(view))}
+    start = {d.view: d.from_commit for d in inspect.definitions(layout) if _in_force(d, header)}
+    tables = {view: inspect.open_table(layout.view(view)) for view in start if storage.exists(layout.view(view))}
     folded = {
         view: inspect.folded_to(table, view, header.generations[view]) or start[view] for view, table in tables.items()
     }
@@ -145,7 +145,7 @@ def _added(log: DeltaTable, after: dict[str, int]) -> dict[str, int]:
     for file in inspect.log_files(log):
         if file.last <= first:
             continue
-        table = pq.read_table(file.path, columns=["commit", "view", "count"], partitioning=None)
+        table = pq.read_table(file.location, columns=["commit", "view", "count"], partitioning=None)
         for view, commit in after.items():
             chosen = table.filter((pc.field("view") == view) & (pc.field("commit") > commit))
             found[view] = found.get(view, 0) + (pc.sum(chosen["count"]).as_py() or 0)

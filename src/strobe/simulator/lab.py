@@ -71,8 +71,8 @@ class Plan:
         """What a source reports of its transaction of this number: all in one, or (`single`) update by update."""
         step = self.steps[source][number]
         if not single:
-            return [Transaction(source, position(number + 1), step.net, part_of=step.part_of)]
-        return [Transaction(source, position(number + 1), dict(u), part_of=step.part_of) for u in step.updates]
+            return [Transaction(source, position(number + 1), changes=step.net, part_of=step.part_of)]
+        return [Transaction(source, position(number + 1), changes=dict(u), part_of=step.part_of) for u in step.updates]
 
 
 class Lab:

@@ -266,7 +266,7 @@ class SimulatedRun:
 
     def settle(self) -> bool:
         """Whether everything that the sources hold has been committed. Blocks of N that have begun are ended."""
-        if self._events or any(self.read[s] < self._sources[s].now for s in self.read):
+        if self.engine.tied or self._events or any(self.read[s] < self._sources[s].now for s in self.read):
             return False
         self._carry_out(self.engine.cut_begun(self._clock.now))
         return not self.engine.size and not self._waiting and not self._appending

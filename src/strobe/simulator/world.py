@@ -71,7 +71,7 @@ class MemorySource:
             for name, change in transaction.changes.items():
                 changes[name] = changes[name].plus(change) if name in changes else change
         part_of = tuple(part for transaction in group for part in transaction.part_of)
-        return Transaction(self.name, group[-1].position, changes, part_of=part_of)
+        return Transaction(self.name, group[-1].position, changes=changes, part_of=part_of)
 
     @property
     def now(self) -> int:
@@ -82,7 +82,7 @@ class MemorySource:
         for relation, change in changes.items():
             state[relation] = state[relation].add(change)
         self.states.append(state)
-        self.log.append(Transaction(self.name, position(len(self.log) + 1), dict(changes), part_of=part_of))
+        self.log.append(Transaction(self.name, position(len(self.log) + 1), changes=dict(changes), part_of=part_of))
 
     def answer(self, query: Query) -> Answer:
         """Evaluate a query at the current state."""

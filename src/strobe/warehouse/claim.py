@@ -25,6 +25,7 @@ from pyspark.sql import SparkSession
 from strobe.errors import Fenced, NotNow
 from strobe.retry import FENCE
 from strobe.warehouse import inspect
+from strobe.warehouse.control.lock import CoordinatorLock
 from strobe.warehouse.layout import Layout, sql_path
 
 SLACK = 8
@@ -54,6 +55,34 @@ def fences(properties: dict[str, str]) -> list[Fence]:
 def current_epoch(layout: Layout) -> int:
     """The newest epoch that anybody has claimed."""
     return max((fence.epoch for fence in fences(inspect.properties(inspect.open_log(layout)))), default=0)
+
+
+class Claim:
+    """The right to write to a warehouse: its lock, and an epoch above all that were ever claimed."""
+
+    def __init__(self, layout: Layout, lock: CoordinatorLock) -> None:
+        self._layout, self._lock = layout, lock
+        self.epoch = 0
+        """0 while nothing may be appended: before the fence stands, and after an append whose outcome is not known."""
+
+    def lock(self, take_over: bool) -> None:
+        """`NotNow` if another coordinator is alive, unless taking over from it."""
+        self._lock.acquire(take_over)
+
+    def fence(self, spark: SparkSession) -> None:
+        """When this returns, no other coordinator can commit any more."""
+        self.epoch = claim(spark, self._layout)
+
+    def ensure(self) -> None:
+        """Raise `Fenced` if another coordinator has claimed a newer epoch."""
+        ensure_ours(self._layout, self.epoch)
+
+    def void(self) -> None:
+        """Nothing may be appended until the warehouse is fenced again."""
+        self.epoch = 0
+
+    def release(self) -> None:
+        self._lock.release()
 
 
 def claim(spark: SparkSession, layout: Layout) -> int:

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from strobe.errors import Fenced
-from strobe.warehouse import inspect, tables, view_table
+from strobe.warehouse import inspect, storage, tables, view_table
 from strobe.warehouse.layout import Layout
 from strobe.warehouse.records import Definition, Published
 
@@ -80,7 +80,7 @@ def settle(spark: SparkSession, layout: Layout, left: Iterable[Definition], at: 
     holds another generation by now, is left alone. Nobody asks any more what a view without guarantees has lost."""
     log, newest = inspect.open_log(layout), newest_published(layout)
     for each in left:
-        standings = _standings(layout, [each]) if inspect.exists(layout.view(each.view)) else None
+        standings = _standings(layout, [each]) if storage.exists(layout.view(each.view)) else None
         end = each.to_commit or 0
         for definition, after in _pending(log, end, newest, standings or {}):
             view_table.fold(spark, layout, log, definition, after, end, unguaranteed=True)
@@ -105,7 +105,7 @@ def publish(layout: Layout, definitions: Iterable[Definition], commit: int) -> P
 
 
 def newest_published(layout: Layout) -> Published | None:
-    return max(inspect.published(layout.root), key=lambda row: (row.commit, row.published_at), default=None)
+    return max(inspect.published(layout), key=lambda row: (row.commit, row.published_at), default=None)
 
 
 def renew(spark: SparkSession, layout: Layout, newest: Published, retention: timedelta) -> None:
@@ -117,10 +117,10 @@ def renew(spark: SparkSession, layout: Layout, newest: Published, retention: tim
     versions = dict(newest.views)
     limit = datetime.now(timezone.utc) - retention / 2
     for name, version in newest.views.items():
-        path = layout.view(name)
-        if inspect.version(path) == version and inspect.written_at(path, version) < limit:
-            view_table.set_properties(spark, path, {"strobe.renewed": datetime.now(timezone.utc).isoformat()})
-            versions[name] = inspect.version(path)
+        location = layout.view(name)
+        if inspect.version(location) == version and storage.written_at(location, version) < limit:
+            view_table.set_properties(spark, location, {"strobe.renewed": datetime.now(timezone.utc).isoformat()})
+            versions[name] = inspect.version(location)
     if versions != newest.views:
         tables.append_published(layout, Published(newest.commit, datetime.now(timezone.utc), versions))
 

@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,6 +18,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from strobe.errors import UserError
 from strobe.messages import CommitHeader
+from strobe.warehouse import storage
 from strobe.warehouse.layout import (
     FORMAT,
     FORMAT_PROPERTY,
@@ -32,6 +31,7 @@ from strobe.warehouse.layout import (
     load_app,
 )
 from strobe.warehouse.records import Definition, Past, Published
+from strobe.warehouse.storage import Location
 
 _ROUNDING = timedelta(milliseconds=2)
 """Delta keeps the statistics of timestamps in milliseconds."""
@@ -41,7 +41,7 @@ _ROUNDING = timedelta(milliseconds=2)
 class LogFile:
     """A file of the log, with the commits in it."""
 
-    path: Path
+    location: Location
     first: int
     last: int
     since: datetime | None
@@ -49,17 +49,13 @@ class LogFile:
     size: int
 
 
-def exists(path: Path) -> bool:
-    return DeltaTable.is_deltatable(str(path))
-
-
-def open_table(path: Path, version: int | None = None) -> DeltaTable:
+def open_table(location: Location, version: int | None = None) -> DeltaTable:
     try:
-        return DeltaTable(str(path), version=version)
+        return DeltaTable(location, version=version)
     except TableNotFoundError as error:
-        raise UserError("there is no table here", where=str(path), fix="Is this the warehouse's folder?") from error
+        raise UserError("there is no table here", where=location, fix="Is this the warehouse's folder?") from error
     except (DeltaError, OSError, ValueError) as error:
-        raise _damaged(f"the table cannot be read: {str(error).splitlines()[0]}", path) from error
+        raise _damaged(f"the table cannot be read: {str(error).splitlines()[0]}", location) from error
 
 
 def open_log(layout: Layout) -> DeltaTable:
@@ -85,34 +81,25 @@ def properties(table: DeltaTable) -> dict[str, str]:
     return dict(table.metadata().configuration)
 
 
-def version(path: Path) -> int:
-    return int(open_table(path).version())
+def version(location: Location) -> int:
+    return int(open_table(location).version())
 
 
-def written_at(path: Path, version: int) -> datetime:
-    """When a version of a table was written; long ago if Delta has already forgotten."""
-    try:
-        seconds = (path / "_delta_log" / f"{version:020d}.json").stat().st_mtime
-    except FileNotFoundError:
-        seconds = 0.0
-    return datetime.fromtimestamp(seconds, timezone.utc)
-
-
-def data_files(table: DeltaTable) -> dict[Path, int]:
+def data_files(table: DeltaTable) -> dict[Location, int]:
     """The files of a table, with their sizes."""
-    root = Path(unquote(table.table_uri.removeprefix("file://")))
     batch = pa.table(table.get_add_actions(flatten=True))
-    return dict(zip((root / p for p in batch["path"].to_pylist()), batch["size_bytes"].to_pylist(), strict=True))
+    files = storage.absolute(table, batch["path"].to_pylist())
+    return dict(zip(files, batch["size_bytes"].to_pylist(), strict=True))
 
 
-def small_files(path: Path, size: int) -> int:
+def small_files(location: Location, size: int) -> int:
     """How many files of a table are smaller than a size."""
-    return sum(found < size for found in data_files(open_table(path)).values())
+    return sum(found < size for found in data_files(open_table(location)).values())
 
 
-def last_header(path: Path) -> CommitHeader | None:
+def last_header(layout: Layout) -> CommitHeader | None:
     """The header of the last commit."""
-    return last_header_of(open_log(Layout(path)))
+    return last_header_of(open_log(layout))
 
 
 def last_header_of(log: DeltaTable) -> CommitHeader | None:
@@ -152,9 +139,9 @@ def header_at(log: DeltaTable, time: datetime) -> CommitHeader | None:
     return best
 
 
-def history(path: Path, limit: int) -> list[Past]:
+def history(layout: Layout, limit: int) -> list[Past]:
     """The last commits, newest first."""
-    log = open_log(Layout(path))
+    log = open_log(layout)
     files = log_files(log)
     after = max((file.last for file in files), default=0) - limit
     recent = [file for file in files if file.last > after]
@@ -175,23 +162,23 @@ def changes(log: DeltaTable, after: int, through: int) -> dict[str, tuple[int, i
     return found
 
 
-def published(path: Path) -> list[Published]:
+def published(layout: Layout) -> list[Published]:
     """All rows of `published`, oldest first; the last of several for one commit is the one to use."""
-    table = open_table(Layout(path).published).to_pyarrow_table()
+    table = open_table(layout.published).to_pyarrow_table()
     rows = [Published(row["commit"], _utc(row["published_at"]), dict(row["views"])) for row in _rows(table)]
     return sorted(rows, key=lambda row: (row.commit, row.published_at))
 
 
-def definitions(path: Path) -> list[Definition]:
+def definitions(layout: Layout) -> list[Definition]:
     """Every definition that a view has or had, oldest first."""
-    table = open_table(Layout(path).definitions).to_pyarrow_table()
+    table = open_table(layout.definitions).to_pyarrow_table()
     rows = [Definition(**{**row, "key": tuple(row["key"])}) for row in _rows(table)]
     return sorted(rows, key=lambda row: (row.view, row.generation))
 
 
-def rows_of(path: Path, view: str) -> int:
+def rows_of(layout: Layout, view: str) -> int:
     """How many rows a view's table holds now, deletion vectors taken into account."""
-    table = open_table(Layout(path).view(view))
+    table = open_table(layout.view(view))
     alive = pa.table(table.deletion_vectors())["selection_vector"].combine_chunks().flatten()
     return int(table.count()) - int(pc.sum(pc.invert(alive)).as_py() or 0)
 
@@ -215,27 +202,28 @@ def loaded_generation(table: DeltaTable, view: str) -> int:
 
 
 def log_files(log: DeltaTable) -> list[LogFile]:
-    root = Path(unquote(log.table_uri.removeprefix("file://")))
     batch = pa.table(log.get_add_actions(flatten=True))
-    names = ("path", "size_bytes", "min.commit", "max.commit", "min.committed_at")
+    names = ("size_bytes", "min.commit", "max.commit", "min.committed_at")
     columns = [batch.column(n).to_pylist() if n in batch.schema.names else [None] * batch.num_rows for n in names]
     return [
-        LogFile(root / path, first, last, _utc(since) if since else None, size)
-        for path, size, first, last, since in zip(*columns, strict=True)
+        LogFile(location, first, last, _utc(since) if since else None, size)
+        for location, size, first, last, since in zip(
+            storage.absolute(log, batch["path"].to_pylist()), *columns, strict=True
+        )
         if first is not None
     ]
 
 
 def _read(file: LogFile, columns: list[str]) -> pa.Table:
     try:
-        return pq.read_table(file.path, columns=columns, partitioning=None)
+        return pq.read_table(file.location, columns=columns, partitioning=None)
     except (OSError, pa.ArrowException) as error:
-        raise _damaged(f"a file of the log cannot be read: {str(error).splitlines()[0]}", file.path) from error
+        raise _damaged(f"a file of the log cannot be read: {str(error).splitlines()[0]}", file.location) from error
 
 
-def _damaged(message: str, path: Path) -> UserError:
+def _damaged(message: str, location: Location) -> UserError:
     fix = "The warehouse is damaged. Restore the folder from a backup, or choose an empty one and load anew."
-    return UserError(message, where=str(path), fix=fix)
+    return UserError(message, where=location, fix=fix)
 
 
 def headers(files: Iterable[LogFile]) -> list[CommitHeader]:

@@ -7,7 +7,11 @@ from datetime import timedelta
 from pathlib import Path
 
 from strobe.algebra.schema import quoted
+from strobe.data.scratch import STAGING
 from strobe.warehouse.control.store import ControlStore
+from strobe.warehouse.storage import Location
+
+_VIEWS, _CONTROL = "views", "_strobe"
 
 FORMAT = 1
 """Stands in the properties of the log; a warehouse with a newer one is refused."""
@@ -47,34 +51,59 @@ DEFINITIONS_SCHEMA = """
 
 @dataclass(frozen=True)
 class Layout:
-    """The paths of a warehouse."""
+    """Where the parts of a warehouse are."""
 
     root: Path
+    views: Path | None = None
+    """Where the tables of views lie, if not with the log."""
 
     @property
-    def log(self) -> Path:
-        return self.root / "log"
+    def log(self) -> Location:
+        return self._table("log")
 
     @property
-    def published(self) -> Path:
-        return self.root / "published"
+    def published(self) -> Location:
+        return self._table("published")
 
     @property
-    def definitions(self) -> Path:
-        return self.root / "definitions"
+    def definitions(self) -> Location:
+        return self._table("definitions")
+
+    @property
+    def small(self) -> tuple[Location, ...]:
+        """The tables that are made with the warehouse, the log last: with it there is one."""
+        return self.published, self.definitions, self.log
 
     @property
     def control(self) -> ControlStore:
         """Lock, heartbeat, requests and notes: what is no table."""
-        return ControlStore(self.root / "_strobe")
+        return ControlStore(self.root / _CONTROL)
 
-    def view(self, name: str) -> Path:
-        return self.root / "views" / name
+    @property
+    def staging(self) -> Path:
+        """For what is needed for a while only, and for what sources keep there."""
+        return self.root / STAGING
+
+    def view(self, name: str) -> Location:
+        return str((self.views or self.root / _VIEWS) / name)
+
+    def beside(self, folder: Path) -> Layout:
+        """A log of its own in another folder, over the tables that the views have here."""
+        return Layout(folder, (self.views or self.root / _VIEWS).absolute())
+
+    def entries(self) -> tuple[list[str], bool]:
+        """What lies here; and whether some of it is no part of a warehouse in the making."""
+        found = {entry.name for entry in self.root.iterdir()}
+        own = {STAGING, _CONTROL, *(Path(table).name for table in self.small)}
+        return sorted(found), not found <= own
+
+    def _table(self, name: str) -> Location:
+        return str(self.root / name)
 
 
-def sql_path(path: Path) -> str:
-    """A table in SQL by its path."""
-    return f"delta.{quoted(str(path))}"
+def sql_path(location: Location) -> str:
+    """A table in SQL by its location."""
+    return f"delta.{quoted(location)}"
 
 
 def text(value: str) -> str:

@@ -1,49 +1,25 @@
-"""Appends commits to the log: one append, one Spark job, whatever views they touch.
-
-Small changes are bags; they enter as one local Arrow table for each view, with the commit's number and the count beside
-the attributes, and stay in one partition, so that netting needs no shuffle. Large ones are already in Spark, and join
-the same plan as they are. Here, once, a view's condition and expressions are evaluated.
-
-A view that rows are removed from by key, or altogether, is read as it was at the last commit, in the same plan, and
-what goes is netted with what comes. A view without removals is not read.
-"""
+"""Appends commits to the log: one append, one Spark job, whatever views they touch."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name by which Spark's users know it
 
-from strobe.algebra.bag import Bag
-from strobe.algebra.relation import Relation
 from strobe.algebra.schema import quoted
-from strobe.algebra.view import View
-from strobe.data.arrow import canonical_ddl, to_arrow
-from strobe.errors import BrokenInvariant, UserError
-from strobe.merge.removals import Resolved, resolve
-from strobe.messages import Commit, CommitHeader, Removal
-from strobe.spark.relation import SparkRelation, local_data
-from strobe.warehouse.layout import RANGE, Layout
+from strobe.messages import Commit, CommitHeader
+from strobe.spark.relation import COUNT
+from strobe.warehouse.evaluation import Part, Stored, changed_rows
+from strobe.warehouse.layout import RANGE, Layout, sql_path, struct
 from strobe.warehouse.layout import field as column
 from strobe.warehouse.records import Generation
-from strobe.warehouse.removal_plan import leaving
+from strobe.warehouse.removal_plan import COMMIT
+from strobe.warehouse.view_table import allow_types
 
-TOGETHER = 16 * 2**20
-"""Up to so many bytes of a view are searched for removed rows by one task: no slower than two, and one job."""
-
-Part = tuple[DataFrame, bool]
-"""Rows of a view's changes, and whether they sit in one partition."""
-
-Stored = Callable[[str], tuple[DataFrame, int]]
-"""A view's rows at the last commit in pieces with `_count`, and how many bytes must be read for them."""
-
-COMMIT, _COUNT = "_commit", "_count"
 _TEXTS = pa.map_(pa.string(), pa.string())
 _TIME = pa.timestamp("us", tz="UTC")
 _HEADER = pa.schema(
@@ -91,135 +67,23 @@ def append(spark: SparkSession, layout: Layout, epoch: int, batches: Sequence[Ba
     if all_small:
         whole = whole.coalesce(1)
     whole = whole.withColumn("range", F.expr(f"commit div {RANGE}"))
-    whole.write.format("delta").mode("append").save(str(layout.log))
+    whole.write.format("delta").mode("append").save(layout.log)
 
 
-def changed_rows(
-    spark: SparkSession, members: Mapping[str, Generation], commits: Sequence[Commit], stored: Stored
-) -> dict[str, Part]:
-    """For each changed view its net output rows by commit."""
-    changes: dict[str, dict[int, Relation]] = {}
-    removals: dict[str, dict[int, Removal]] = {}
-    for commit in commits:
-        for name, relation in commit.changes.items():
-            if not relation.known_empty:
-                changes.setdefault(name, {})[commit.number] = relation
-        for name, removal in commit.removals.items():
-            removals.setdefault(name, {})[commit.number] = removal
-    found = {}
-    for name in dict.fromkeys([*changes, *removals]):
-        if name not in members:
-            raise BrokenInvariant("a change of a view that takes part in no commit", where=f"view {name}")
-        view = members[name].view
-        if name in removals:
-            resolved = resolve(view, removals[name], changes.get(name, {}))
-            found[name] = _with_removals(spark, view, resolved, *stored(name))
-        else:
-            raw, small = _raw(spark, view, list(changes[name].items()))
-            found[name] = (_net(view, _evaluated(view, raw)), small)
-    return found
-
-
-def _with_removals(
-    spark: SparkSession, view: View, resolved: Resolved, rows: DataFrame, size: int
-) -> tuple[DataFrame, bool]:
-    """What comes and goes of a view, given its rows at the last commit and the size of what holds them."""
-    raw, small = _raw(spark, view, resolved.changes)
-    for relation, first in resolved.leaving:
-        itself = {i: {a: a for a in first.key_attributes(i)} for i in first.occurrences}
-        raw = raw.unionByName(leaving(_lifted(spark, view, relation), first, itself, together=False))
-        small = False
-    first = resolved.stored
-    few = first.everything is None and not first.large
-    together = size <= TOGETHER and not first.large
-    shown = {i: view.key_of(view.occurrences[i]) for i in first.occurrences}
-    gone = leaving(rows.coalesce(1) if together else rows, first, shown, together=together)
-    if few and not together:
-        gone = gone.repartition(1)
-    small = small and (few or together)
-    whole = _evaluated(view, raw).unionByName(gone)
-    return _net(view, whole.coalesce(1) if small else whole), small
-
-
-def failing_view(spark: SparkSession, batch: Batch) -> tuple[str, Exception] | None:
-    """The first view whose rows cannot be evaluated, and why, after an append has failed.
-
-    Only what changes bring is evaluated: what goes was evaluated when it came.
-    """
-    changes: dict[str, list[tuple[int, Relation]]] = defaultdict(list)
-    for commit in batch.commits:
-        for name, relation in commit.changes.items():
-            changes[name].append((commit.number, relation))
-    for name in dict.fromkeys([*changes, *batch.carried]):
-        view = batch.members[name].view
-        brought = [_net(view, _evaluated(view, _raw(spark, view, changes[name])[0]))] if name in changes else []
-        carried = [batch.carried[name][0]] if name in batch.carried else []
-        try:
-            for frame in brought + carried:
-                frame.write.format("noop").mode("overwrite").save()
-        except Exception as error:
-            return name, error
-    return None
-
-
-def evaluation_error(name: str, error: Exception) -> UserError:
-    reason = next((line for line in str(error).splitlines() if "[" in line), str(error).splitlines()[0])
-    return UserError(
-        f"a row that a change brings cannot be computed: {reason[reason.find('[') :]}",
-        where=f"view {name}",
-        fix="Change the view's SQL so that it copes with such a row (for example `try_divide`, `try_cast`), "
-        "or mend the row at its source.",
-    )
-
-
-def output_types(spark: SparkSession, view: View) -> dict[str, str]:
-    """The Spark types of a view's columns, as commits will yield them."""
-    raw, _ = _raw(spark, view, [(0, Bag(view.attributes))])
-    return {f.name: f.dataType.simpleString() for f in _evaluated(view, raw).schema if f.name not in (COMMIT, _COUNT)}
-
-
-def _raw(spark: SparkSession, view: View, changes: Sequence[tuple[int, Relation]]) -> tuple[DataFrame, bool]:
-    """The raw rows of a view's changes with `_commit` and `_count`; and whether all of them are local data."""
-    types = view.attribute_types()
-    names = [*view.attributes, COMMIT, _COUNT]
-    rows: list[tuple[Any, ...]] = []
-    frames: list[DataFrame] = []
-    for number, relation in changes:
-        if isinstance(relation, Bag):
-            rows.extend((*row, number, n) for row, n in relation.project(view.attributes).items())
-        else:
-            frame = _lifted(spark, view, relation)
-            frames.append(frame.withColumn(COMMIT, F.lit(number).cast("bigint")).select(*names))
-    small = not frames
-    if rows or small:
-        table = to_arrow(names, [*(types[a] for a in view.attributes), "bigint", "bigint"], rows)
-        frames.append(local_data(spark, table).coalesce(1))
-    return reduce(DataFrame.unionByName, frames), small
-
-
-def _lifted(spark: SparkSession, view: View, relation: Relation) -> DataFrame:
-    """A relation over a view's attributes in Spark, in the attributes' own types."""
-    types = view.attribute_types()
-    if isinstance(relation, Bag):
-        relation = SparkRelation.of_bag(spark, relation, types)
-    if not isinstance(relation, SparkRelation):
-        raise BrokenInvariant(f"a relation of an unknown kind: {type(relation).__name__}", where=f"view {view.name}")
-    return relation.dataframe().select(
-        *(F.col(a).cast(canonical_ddl(types[a])).alias(a) for a in view.attributes), _COUNT
-    )
-
-
-def _evaluated(view: View, raw: DataFrame) -> DataFrame:
-    """Select and project: `_commit`, the view's columns, and `_count`."""
-    chosen = raw.where(view.condition) if view.condition else raw
-    outputs = [f"{output.expression} AS {quoted(output.name)}" for output in view.outputs]
-    return chosen.selectExpr(COMMIT, *outputs, _COUNT)
-
-
-def _net(view: View, rows: DataFrame) -> DataFrame:
-    columns = [quoted(output.name) for output in view.outputs]
-    netted = rows.groupBy(COMMIT, *columns).agg(F.sum(_COUNT).alias(_COUNT))
-    return netted.where(F.col(_COUNT) != 0)
+def add_fields(spark: SparkSession, layout: Layout, loaded: Sequence[Generation]) -> None:
+    """Give the log a struct for the rows of each new generation."""
+    schema = spark.read.format("delta").load(layout.log).schema
+    there = set(schema["rows"].dataType.fieldNames()) if "rows" in schema.names else set()  # type: ignore[attr-defined]
+    fields = {column(item.view.name, item.number): item.schema for item in loaded}
+    new = {name: struct(ddl) for name, ddl in fields.items() if name not in there}
+    if not new:
+        return
+    if "rows" in schema.names:
+        added = ", ".join(f"rows.{name} {type_}" for name, type_ in new.items())
+    else:
+        added = f"rows STRUCT<{', '.join(f'{name}: {type_}' for name, type_ in new.items())}> AFTER `count`"
+    allow_types(spark, layout.log, new.values())
+    spark.sql(f"ALTER TABLE {sql_path(layout.log)} ADD COLUMNS ({added})")
 
 
 def _data(frame: DataFrame, member: Generation, epoch: int) -> DataFrame:
@@ -228,7 +92,7 @@ def _data(frame: DataFrame, member: Generation, epoch: int) -> DataFrame:
         F.col(COMMIT).alias("commit"),
         F.lit(epoch).cast("bigint").alias("epoch"),
         F.lit(member.view.name).alias("view"),
-        F.col(_COUNT).alias("count"),
+        F.col(COUNT).alias("count"),
         F.struct(*columns).alias(column(member.view.name, member.number)),
     )
 

@@ -11,23 +11,23 @@ import keyword
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 
 from deltalake import DeltaTable
 
 from strobe.algebra.copies import COPIES
 from strobe.algebra.schema import quoted
 from strobe.errors import UserError
-from strobe.warehouse import inspect
+from strobe.warehouse import inspect, storage
 from strobe.warehouse.layout import COPY, Layout, sql_path
 from strobe.warehouse.records import Published
+from strobe.warehouse.storage import Location
 
 
 @dataclass(frozen=True)
-class Table:
+class PinnedTable:
     """A view's table at the version that holds a commit, and the columns that the view's SQL has."""
 
-    path: Path
+    location: Location
     version: int
     columns: tuple[str, ...]
 
@@ -37,7 +37,7 @@ class Pinned:
     """A published commit, with the version of each view's table that holds it."""
 
     commit: int
-    tables: Mapping[str, Table]
+    tables: Mapping[str, PinnedTable]
 
 
 @dataclass(frozen=True)
@@ -48,15 +48,14 @@ class Statements:
     once: tuple[str, ...] = ()
 
 
-def pinned(path: Path, at: int | datetime | None = None) -> Pinned:
+def pinned(layout: Layout, at: int | datetime | None = None) -> Pinned:
     """The newest published commit that is not later than a commit or a time."""
-    layout = Layout(path)
     log = inspect.open_log(layout)
     oldest = inspect.oldest_readable(layout, log)
-    rows = [row for row in inspect.published(path) if row.commit >= oldest]
+    rows = [row for row in inspect.published(layout) if row.commit >= oldest]
     if not rows:
         raise UserError(
-            "no commit has been published yet", where=str(path), fix="`strobe fold` publishes the last one."
+            "no commit has been published yet", where=str(layout.root), fix="`strobe fold` publishes the last one."
         )
     row = rows[-1] if at is None else _newest_until(rows, log, at)
     return Pinned(row.commit, {v: _table(layout, v, n) for v, n in sorted(row.views.items()) if _of_user(v)})
@@ -85,10 +84,10 @@ def _nearest(rows: Sequence[Published], commit: int) -> str:
     return f"The nearest published commits are {nearest}." if before and after else f"The nearest one is {nearest}."
 
 
-def _table(layout: Layout, view: str, version: int) -> Table:
-    path = layout.view(view)
-    columns = tuple(field.name for field in inspect.open_table(path, version).schema().fields)
-    return Table(path, version, tuple(name for name in columns if name != COPY))
+def _table(layout: Layout, view: str, version: int) -> PinnedTable:
+    location = layout.view(view)
+    columns = tuple(field.name for field in inspect.open_table(location, version).schema().fields)
+    return PinnedTable(location, version, tuple(name for name in columns if name != COPY))
 
 
 def _of_user(view: str) -> bool:
@@ -103,7 +102,7 @@ def duckdb(found: Pinned, _project: str) -> Statements:
     return Statements(
         tuple(
             f"CREATE OR REPLACE VIEW {_name(view)} AS SELECT {_listed(table, _name)} "
-            f"FROM delta_scan({_text(str(table.path))}, version => {table.version})"
+            f"FROM delta_scan({_text(table.location)}, version => {table.version})"
             for view, table in found.tables.items()
         )
     )
@@ -114,7 +113,7 @@ def spark(found: Pinned, _project: str) -> Statements:
     return Statements(
         tuple(
             f"CREATE OR REPLACE TEMPORARY VIEW {quoted(view)} AS SELECT {_listed(table, quoted)} "
-            f"FROM {sql_path(table.path)} VERSION AS OF {table.version}"
+            f"FROM {sql_path(table.location)} VERSION AS OF {table.version}"
             for view, table in found.tables.items()
         )
     )
@@ -126,7 +125,7 @@ def trino(found: Pinned, project: str) -> Statements:
     once = [f"CREATE SCHEMA IF NOT EXISTS delta.{_name(schema)}" for schema in (tables, views)]
     once += [
         f"CALL delta.system.register_table(schema_name => {_text(tables)}, table_name => {_text(view)}, "
-        f"table_location => {_text(table.path.as_uri())})"
+        f"table_location => {_text(storage.uri(table.location))})"
         for view, table in found.tables.items()
     ]
     return Statements(
@@ -145,7 +144,7 @@ def polars(found: Pinned, _project: str) -> Statements:
         (
             "import polars",
             *(
-                f"{view}{'_' if keyword.iskeyword(view) else ''} = polars.scan_delta({str(table.path)!r}, "
+                f"{view}{'_' if keyword.iskeyword(view) else ''} = polars.scan_delta({table.location!r}, "
                 f"version={table.version}).select({_listed(table, repr)})"
                 for view, table in found.tables.items()
             ),
@@ -162,7 +161,7 @@ ENGINES: Mapping[str, Callable[[Pinned, str], Statements]] = {
 """Each is given the pinned tables and the project's name."""
 
 
-def _listed(table: Table, quote: Callable[[str], str]) -> str:
+def _listed(table: PinnedTable, quote: Callable[[str], str]) -> str:
     return ", ".join(map(quote, table.columns))
 
 

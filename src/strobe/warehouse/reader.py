@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from pathlib import Path
 
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
@@ -28,7 +27,7 @@ _SMALL = 100_000
 """Up to so many changed rows are sent to every executor instead of shuffling the table."""
 
 
-class Snapshot:
+class ViewsAtCommit:
     """All views at one commit. Cheap to make; reads nothing but metadata until a view is asked for."""
 
     def __init__(self, spark: SparkSession, layout: Layout, log: DeltaTable, header: CommitHeader) -> None:
@@ -48,7 +47,7 @@ class Snapshot:
     def table(self, view: str) -> DataFrame:
         """A view's rows, copies repeated."""
         base = self._base(view)
-        frame = self._spark.read.format("delta").option("versionAsOf", base.version).load(str(self._layout.view(view)))
+        frame = self._spark.read.format("delta").option("versionAsOf", base.version).load(self._layout.view(view))
         rows = inspect.changes(self._log, base.commit, self.commit).get(view, (0, 0))[1]
         if not rows:
             return frame.drop(COPY)
@@ -70,11 +69,11 @@ class Snapshot:
 
     @cached_property
     def _definitions(self) -> Mapping[tuple[str, int], Definition]:
-        return {(d.view, d.generation): d for d in inspect.definitions(self._layout.root)}
+        return {(d.view, d.generation): d for d in inspect.definitions(self._layout)}
 
     @cached_property
     def _published(self) -> list[Published]:
-        return inspect.published(self._layout.root)
+        return inspect.published(self._layout)
 
     def _base(self, view: str) -> _Base:
         generation = self.header.generations.get(view)
@@ -102,9 +101,8 @@ class _Base:
     version: int
 
 
-def snapshot(spark: SparkSession, path: Path, at: int | None = None) -> Snapshot:
+def snapshot(spark: SparkSession, layout: Layout, at: int | None = None) -> ViewsAtCommit:
     """The views at a commit, or at the last one."""
-    layout = Layout(path)
     log = inspect.open_log(layout)
     header = inspect.last_header_of(log) if at is None else inspect.header_of(log, at)
     if header is None:
@@ -112,12 +110,11 @@ def snapshot(spark: SparkSession, path: Path, at: int | None = None) -> Snapshot
     oldest = inspect.oldest_readable(layout, log)
     if header.number < oldest:
         raise _too_old(header.number, oldest)
-    return Snapshot(spark, layout, log, header)
+    return ViewsAtCommit(spark, layout, log, header)
 
 
-def commit_at(path: Path, time: datetime) -> int:
+def commit_at(layout: Layout, time: datetime) -> int:
     """The newest commit that was there at a time."""
-    layout = Layout(path)
     log = inspect.open_log(layout)
     header, oldest = inspect.header_at(log, time), inspect.oldest_readable(layout, log)
     if header is None or header.number < oldest:

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from strobe.warehouse import claim, inspect, view_table
 from strobe.warehouse.layout import OLDEST_PROPERTY, RANGE, Layout, sql_path
+from strobe.warehouse.storage import Location
 
 SMALL = 8 * 1024 * 1024
 """Files below this size are small: compaction joins them, and leaves larger ones alone, so that a row is rewritten a
@@ -36,7 +36,7 @@ def drop_old(
     kept = inspect.oldest_readable(layout, log)
     if horizon is None or last is None:
         return kept
-    before = [row.commit for row in inspect.published(layout.root) if row.commit <= horizon.number]
+    before = [row.commit for row in inspect.published(layout) if row.commit <= horizon.number]
     if not before or before[-1] <= kept:
         return kept
     oldest = before[-1]
@@ -54,8 +54,8 @@ def compact(spark: SparkSession, layout: Layout, names: Iterable[str]) -> bool:
     """Join small files where there are many; returns whether a view's table has a new version."""
     spark.conf.set("spark.databricks.delta.optimize.minFileSize", str(SMALL))
     spark.conf.set("spark.databricks.delta.optimize.maxFileSize", str(16 * SMALL))
-    for path in (layout.log, layout.published, layout.definitions):
-        _compact(spark, path)
+    for location in layout.small:
+        _compact(spark, location)
     compacted = [name for name in names if _compact(spark, layout.view(name))]
     return bool(compacted)
 
@@ -68,12 +68,12 @@ def vacuum(spark: SparkSession, layout: Layout, names: Iterable[str]) -> None:
     spark.conf.set("spark.databricks.delta.vacuum.logging.enabled", "false")
     tasks = str(spark.sparkContext.defaultParallelism)
     spark.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", tasks)
-    for path in (layout.log, layout.published, layout.definitions, *map(layout.view, names)):
-        spark.sql(f"VACUUM {sql_path(path)}")
+    for location in (*layout.small, *map(layout.view, names)):
+        spark.sql(f"VACUUM {sql_path(location)}")
 
 
-def _compact(spark: SparkSession, path: Path) -> bool:
-    if inspect.small_files(path, SMALL) < MANY:
+def _compact(spark: SparkSession, location: Location) -> bool:
+    if inspect.small_files(location, SMALL) < MANY:
         return False
-    spark.sql(f"OPTIMIZE {sql_path(path)}")
+    spark.sql(f"OPTIMIZE {sql_path(location)}")
     return True

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 import uuid
 from collections.abc import Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
@@ -15,7 +13,7 @@ from deltalake.exceptions import DeltaError
 
 from strobe.errors import UserError
 from strobe.messages import CommitHeader
-from strobe.warehouse import inspect
+from strobe.warehouse import inspect, storage
 from strobe.warehouse.layout import (
     DEFINITIONS_SCHEMA,
     DELETION_VECTORS,
@@ -31,11 +29,11 @@ from strobe.warehouse.layout import (
     sql_path,
 )
 from strobe.warehouse.records import Definition, Published
+from strobe.warehouse.storage import Location
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_OWN = {"log", "published", "definitions", "views", "staging", "_strobe"}
 _PUBLISHED = pa.schema(
     [
         ("commit", pa.int64()),
@@ -59,28 +57,28 @@ _DEFINITIONS = pa.schema(
 
 def create_or_check(spark: SparkSession, layout: Layout, retention: timedelta, project: str) -> None:
     """Make the tables in an empty folder; `UserError` for a folder of somebody else's, which is left as it is."""
-    if inspect.exists(layout.log):
+    if storage.exists(layout.log):
         check(layout, project)
         return
     refuse_foreign(layout)
-    for name in ("published", "definitions", "log"):
-        if not inspect.exists(layout.root / name):
-            shutil.rmtree(layout.root / name, ignore_errors=True)  # else Delta takes drafts for a table, and makes none
+    for table in layout.small:
+        if not storage.exists(table):
+            storage.remove(table)  # else Delta takes drafts for a table, and makes none
     common = {FORMAT_PROPERTY: str(FORMAT), DELETION_VECTORS: "false", **retention_properties(retention)}
-    _create(spark, layout, "published", PUBLISHED_SCHEMA, "", common)
-    _create(spark, layout, "definitions", DEFINITIONS_SCHEMA, "", common)
+    _create(spark, layout.published, PUBLISHED_SCHEMA, "", common)
+    _create(spark, layout.definitions, DEFINITIONS_SCHEMA, "", common)
     own = {
         PROJECT_PROPERTY: project,
         ID_PROPERTY: uuid.uuid4().hex[:12],
         "delta.checkpointInterval": "100",
         "delta.dataSkippingStatsColumns": "commit,committed_at,epoch,view",
     }
-    _create(spark, layout, "log", LOG_SCHEMA, "PARTITIONED BY (`range`)", {**common, **own})
+    _create(spark, layout.log, LOG_SCHEMA, "PARTITIONED BY (`range`)", {**common, **own})
 
 
 def check_before_use(layout: Layout, project: str) -> None:
     """`UserError` unless the folder is this project's warehouse, or can become one. Writes nothing, starts no JVM."""
-    if inspect.exists(layout.log):
+    if storage.exists(layout.log):
         check(layout, project)
     else:
         refuse_foreign(layout)
@@ -88,7 +86,7 @@ def check_before_use(layout: Layout, project: str) -> None:
 
 def check_end(layout: Layout, last: CommitHeader | None) -> None:
     """`UserError` if commits were published that the log does not have any more: it lost its end."""
-    newest = max((published.commit for published in inspect.published(layout.root)), default=0)
+    newest = max((published.commit for published in inspect.published(layout)), default=0)
     if newest > (last.number if last else 0):
         raise UserError(
             f"the log ends at commit {last.number if last else 0}, and commit {newest} has been published: files of "
@@ -118,11 +116,10 @@ def refuse_foreign(layout: Layout) -> None:
         return
     if not layout.root.is_dir():
         raise UserError("this is a file, not a folder", where=str(layout.root), fix="Set `warehouse` to a folder.")
-    entries = {entry.name for entry in layout.root.iterdir()}
-    tables = [layout.root / name for name in entries & {"published", "definitions", "log"}]
-    if entries <= _OWN - {"views"} and all(map(_half_made, tables)):
+    entries, foreign = layout.entries()
+    if not foreign and all(map(_half_made, layout.small)):
         return
-    shown = ", ".join(sorted(entries)[:3])
+    shown = ", ".join(entries[:3])
     raise UserError(
         f"the folder is not empty and holds no warehouse (it holds {shown})",
         where=str(layout.root),
@@ -130,11 +127,11 @@ def refuse_foreign(layout: Layout) -> None:
     )
 
 
-def _half_made(table: Path) -> bool:
-    """Whether a table is ours and whole, or nothing was ever committed to it: drafts of a first commit are hidden."""
-    if inspect.exists(table):
+def _half_made(table: Location) -> bool:
+    """Whether a table is ours and whole, or nothing was ever committed to it."""
+    if storage.exists(table):
         return FORMAT_PROPERTY in inspect.properties(inspect.open_table(table))
-    return not any(path.is_file() and not path.name.startswith(".") for path in table.rglob("*"))
+    return storage.never_committed(table)
 
 
 def append_published(layout: Layout, row: Published) -> None:
@@ -148,18 +145,16 @@ def write_definitions(layout: Layout, rows: Sequence[Definition]) -> None:
     _write(layout.definitions, pa.Table.from_pylist(records, schema=_DEFINITIONS), "overwrite")
 
 
-def _write(path: Path, rows: pa.Table, mode: Literal["append", "overwrite"]) -> None:
+def _write(location: Location, rows: pa.Table, mode: Literal["append", "overwrite"]) -> None:
     """A few rows are written without Spark: commits wait for definitions, and a job takes longer than they do."""
     try:
-        write_deltalake(str(path), rows, mode=mode)
+        write_deltalake(location, rows, mode=mode)
     except DeltaError as error:
-        raise OSError(f"{path}: {error}") from error
+        raise OSError(f"{location}: {error}") from error
 
 
-def _create(
-    spark: SparkSession, layout: Layout, name: str, schema: str, partitions: str, properties: dict[str, str]
-) -> None:
+def _create(spark: SparkSession, location: Location, schema: str, partitions: str, properties: dict[str, str]) -> None:
     spark.sql(
-        f"CREATE TABLE IF NOT EXISTS {sql_path(layout.root / name)} ({schema}) USING DELTA {partitions} "
+        f"CREATE TABLE IF NOT EXISTS {sql_path(location)} ({schema}) USING DELTA {partitions} "
         f"TBLPROPERTIES ({properties_sql(properties)})"
     )

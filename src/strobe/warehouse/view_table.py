@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 from deltalake import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -20,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812  # the name by which Spark'
 from strobe.algebra.schema import quoted
 from strobe.algebra.view import View
 from strobe.errors import UserError
-from strobe.warehouse import inspect
+from strobe.warehouse import inspect, storage
 from strobe.warehouse.layout import (
     COPY,
     DELETION_VECTORS,
@@ -36,6 +35,7 @@ from strobe.warehouse.layout import (
     text,
 )
 from strobe.warehouse.records import Definition
+from strobe.warehouse.storage import Location
 
 LARGE = 500_000
 """From this many rows on a table has deletion vectors: changing a few rows must not rewrite whole files. Smaller tables
@@ -78,42 +78,42 @@ def load(
     spark: SparkSession, layout: Layout, view: View, frame: DataFrame, generation: int, properties: dict[str, str]
 ) -> int:
     """Overwrite a view's table with freshly computed rows; returns the table's version that holds them."""
-    path = layout.view(view.name)
+    location = layout.view(view.name)
     rows = frame if view.key else _numbered(frame)
     writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
     writer = writer.option("txnAppId", load_app(view.name)).option("txnVersion", str(generation))
-    if not inspect.exists(path):
+    if not storage.exists(location):
         writer = writer.options(**{DELETION_VECTORS: "false", **properties})
     else:
-        allow_types(spark, path, (type_ for _, type_ in rows.dtypes))
-    writer.save(str(path))
-    if inspect.rows_of(layout.root, view.name) >= LARGE:
-        set_properties(spark, path, {DELETION_VECTORS: "true"})
-    return inspect.version(path)
+        allow_types(spark, location, (type_ for _, type_ in rows.dtypes))
+    writer.save(location)
+    if inspect.rows_of(layout, view.name) >= LARGE:
+        set_properties(spark, location, {DELETION_VECTORS: "true"})
+    return inspect.version(location)
 
 
-def set_properties(spark: SparkSession, path: Path, properties: dict[str, str]) -> None:
-    spark.sql(f"ALTER TABLE {sql_path(path)} SET TBLPROPERTIES ({properties_sql(properties)})")
+def set_properties(spark: SparkSession, location: Location, properties: dict[str, str]) -> None:
+    spark.sql(f"ALTER TABLE {sql_path(location)} SET TBLPROPERTIES ({properties_sql(properties)})")
 
 
-def allow_types(spark: SparkSession, path: Path, types: Iterable[str]) -> None:
+def allow_types(spark: SparkSession, location: Location, types: Iterable[str]) -> None:
     """Delta takes timestamps without a zone into a table that is there only when it has been told to."""
     if any("timestamp_ntz" in type_.lower() for type_ in types):
-        set_properties(spark, path, {"delta.feature.timestampNtz": "supported"})
+        set_properties(spark, location, {"delta.feature.timestampNtz": "supported"})
 
 
 def undo_load(spark: SparkSession, layout: Layout, definition: Definition) -> None:
     """Bring back the generation in force, if a newer one was loaded that never joined."""
-    path = layout.view(definition.view)
-    table = inspect.open_table(path)
+    location = layout.view(definition.view)
+    table = inspect.open_table(location)
     if inspect.loaded_generation(table, definition.view) == definition.generation:
         return
     back, undone = table.version(), inspect.last_load(table, definition.view)
     while inspect.loaded_generation(table, definition.view) > definition.generation:
         back -= 1
         table.load_as_version(back)
-    spark.sql(f"RESTORE TABLE {sql_path(path)} TO VERSION AS OF {back}")
-    set_properties(spark, path, {UNDONE_PROPERTY: str(undone), RESTORED_PROPERTY: str(definition.generation)})
+    spark.sql(f"RESTORE TABLE {sql_path(location)} TO VERSION AS OF {back}")
+    set_properties(spark, location, {UNDONE_PROPERTY: str(undone), RESTORED_PROPERTY: str(definition.generation)})
 
 
 def net(spark: SparkSession, log: DeltaTable, definition: Definition, after: int, through: int) -> DataFrame:
@@ -141,7 +141,7 @@ def logged(
     files = [file for file in inspect.log_files(log) if file.last > after and file.first <= through]
     schema = f"commit BIGINT, view STRING, `count` BIGINT, rows STRUCT<{rows}: {struct(definition.schema)}>"
     wanted = f"commit > {after} AND commit <= {through} AND view = {text(definition.view)}"
-    read = spark.read.schema(schema).parquet(*(str(file.path) for file in files)).where(wanted)
+    read = spark.read.schema(schema).parquet(*(file.location for file in files)).where(wanted)
     return read.select(f"rows.{rows}.*", F.col("count").alias(_COUNT)), sum(file.size for file in files)
 
 
@@ -150,15 +150,15 @@ def stored(spark: SparkSession, layout: Layout, definition: Definition, version:
 
     Without deletion vectors its files are read as Parquet too, so that Delta runs no job of its own to find them.
     """
-    path = layout.view(definition.view)
-    table = inspect.open_table(path, version)
+    location = layout.view(definition.view)
+    table = inspect.open_table(location, version)
     files = inspect.data_files(table)
     size = sum(files.values())
     if inspect.properties(table).get(DELETION_VECTORS) == "true":
-        return spark.read.format("delta").option("versionAsOf", version).load(str(path)).drop(COPY), size
+        return spark.read.format("delta").option("versionAsOf", version).load(location).drop(COPY), size
     if not files:
         return spark.createDataFrame([], definition.schema), 0
-    return spark.read.schema(definition.schema).parquet(*map(str, files)), size
+    return spark.read.schema(definition.schema).parquet(*files), size
 
 
 def fold(
@@ -180,12 +180,12 @@ def fold(
 
 def empty(spark: SparkSession, layout: Layout, definition: Definition) -> None:
     """Take all rows out of the table of a view that has left and was folded to its end, if it still is that view's."""
-    path = layout.view(definition.view)
+    location = layout.view(definition.view)
     if (
-        inspect.exists(path)
-        and inspect.loaded_generation(inspect.open_table(path), definition.view) == definition.generation
+        storage.exists(location)
+        and inspect.loaded_generation(inspect.open_table(location), definition.view) == definition.generation
     ):
-        spark.sql(f"DELETE FROM {sql_path(path)}")
+        spark.sql(f"DELETE FROM {sql_path(location)}")
 
 
 def catch_up(
@@ -198,8 +198,8 @@ def catch_up(
     unguaranteed: bool = False,
 ) -> None:
     """The same from a log that need not be this warehouse's own: how a loaded table comes to where it joins."""
-    path = layout.view(definition.view)
-    table = spark.read.format("delta").load(str(path))
+    location = layout.view(definition.view)
+    table = spark.read.format("delta").load(location)
     columns = [c for c in table.columns if c != COPY]
     change = net(spark, log, definition, after, through)
     if definition.key:
@@ -207,7 +207,7 @@ def catch_up(
     else:
         source, merge = _by_copy(table, change, columns, definition.view, unguaranteed)
     source.createOrReplaceTempView("strobe_fold")
-    spark.sql(f"MERGE INTO {sql_path(path)} AS t USING strobe_fold AS s {merge}")
+    spark.sql(f"MERGE INTO {sql_path(location)} AS t USING strobe_fold AS s {merge}")
 
 
 def _by_key(

@@ -1,7 +1,6 @@
 """The warehouse as the coordinator uses it: claim it, append commits, bring views in, fold, maintain, read.
 
-Appends come from one thread; folding and maintenance may run in another at the same time, in a Spark session of their
-own, because what they set there (Delta's transaction numbers) must not leak into appends.
+Appends come from one thread (`appender`); work on the tables may go on in another at the same time (`upkeep`).
 
 What is true is in the log. A header names, for every view, the generation in force; a definition or a loaded table that
 no header names does not exist for readers, and is done away with at the next start.
@@ -9,39 +8,41 @@ no header names does not exist for readers, and is done away with at the next st
 
 from __future__ import annotations
 
-import threading
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial, reduce
-from pathlib import Path
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from strobe.algebra.bag import Bag
-from strobe.algebra.copies import copy_of
 from strobe.algebra.relation import Relation
 from strobe.algebra.schema import quoted
 from strobe.algebra.view import View
-from strobe.errors import BrokenInvariant, CommitUnknown, Fenced, NotNow, UserError
+from strobe.errors import BrokenInvariant, NotNow, UserError
 from strobe.messages import Commit, CommitHeader, Lookup
-from strobe.spark.failures import FAILURES, cause, remedy
-from strobe.spark.relation import SparkRelation
-from strobe.spark.session import in_background, own_session
-from strobe.warehouse import claim, folding, inspect, log, lookups, reader, retention, tables, view_table
+from strobe.spark.failures import FAILURES
+from strobe.spark.session import in_background
+from strobe.warehouse import (
+    evaluation,
+    inspect,
+    log,
+    lookups,
+    reader,
+    storage,
+    tables,
+    view_table,
+)
+from strobe.warehouse.appender import Appender, guarded, unknown
+from strobe.warehouse.claim import Claim
 from strobe.warehouse.control import todo
 from strobe.warehouse.control.lock import CoordinatorLock
+from strobe.warehouse.evaluation import Part
 from strobe.warehouse.folding import Hook
-from strobe.warehouse.layout import FILE_RETENTION, ID_PROPERTY, Layout, field, retention_properties, sql_path, struct
-from strobe.warehouse.log import Batch, Part
+from strobe.warehouse.generations import Generations
+from strobe.warehouse.layout import FILE_RETENTION, Layout, retention_properties
 from strobe.warehouse.records import Definition, Generation, Published
-
-APPENDS = "strobe appends"
-"""The group of Spark jobs under which appends run: one job each, if all goes well."""
+from strobe.warehouse.removal_plan import COMMIT
+from strobe.warehouse.upkeep import Upkeep
 
 
 def _nothing(name: str) -> None:
@@ -51,30 +52,40 @@ def _nothing(name: str) -> None:
 class Warehouse:
     """A warehouse that is open. Everything but reading needs `fence` first."""
 
-    def __init__(self, spark: SparkSession, path: Path, retention: timedelta, at: Hook = _nothing) -> None:
-        self.layout = Layout(path)
-        self.lock = CoordinatorLock(self.layout.control)
-        self.id = inspect.properties(inspect.open_log(self.layout)).get(ID_PROPERTY, "")
+    def __init__(
+        self,
+        spark: SparkSession,
+        layout: Layout,
+        retention: timedelta,
+        at: Hook = _nothing,
+        lock: CoordinatorLock | None = None,
+    ) -> None:
+        self.layout = layout
+        self._claim = Claim(layout, lock or CoordinatorLock(layout.control))
+        self._appender = Appender(spark, layout, self._claim, at)
+        self._generations = Generations()
+        self._upkeep = Upkeep(spark, layout, retention, self._claim, self._appender, lambda: self._generations, at)
         self._spark = spark
-        self._background = own_session(spark)
         self._retention = retention
         self._at = at
-        self._epoch = 0
-        self._last: CommitHeader | None = None
-        self._definitions: list[Definition] = []
-        self._members: dict[str, Generation] = {}
-        self._unguaranteed: frozenset[str] = frozenset()
-        self._appending = threading.RLock()
-        self._folding = threading.RLock()
 
     @classmethod
     def create_or_open(
-        cls, spark: SparkSession, path: Path, retention: timedelta, project: str, at: Hook = _nothing
+        cls,
+        spark: SparkSession,
+        layout: Layout,
+        retention: timedelta,
+        project: str,
+        at: Hook = _nothing,
+        lock: CoordinatorLock | None = None,
     ) -> Warehouse:
-        """Open a warehouse; an empty or absent folder becomes one. `UserError` for any other folder."""
-        with _guarded(Layout(path), "the warehouse could not be made"):
-            tables.create_or_check(spark, Layout(path), retention, project)
-        return cls(spark, path, retention, at)
+        """Open a warehouse; an empty or absent folder becomes one. `UserError` for any other folder.
+
+        `lock` is the warehouse's own, for whoever holds it already.
+        """
+        with guarded(layout, "the warehouse could not be made"):
+            tables.create_or_check(spark, layout, retention, project)
+        return cls(spark, layout, retention, at, lock)
 
     # -- coordinating -------------------------------------------------------------------------------------------------
 
@@ -83,45 +94,38 @@ class Warehouse:
 
         Afterwards `use` says which compiled views take part.
         """
-        self.lock.acquire(take_over)
-        with self._folding, self._appending, self._guarded("the warehouse could not be claimed"):
-            self._epoch = claim.claim(self._spark, self.layout)
-            self._last = inspect.last_header_of(inspect.open_log(self.layout))
-            tables.check_end(self.layout, self._last)
-            self._members = {}
-            self._repair()
+        self._claim.lock(take_over)
+        with self._upkeep.alone, self._appender.appending, guarded(self.layout, "the warehouse could not be claimed"):
+            self._claim.fence(self._spark)
+            last = self._appender.last = inspect.last_header_of(inspect.open_log(self.layout))
+            tables.check_end(self.layout, last)
+            self._repair(last)
             self._keep_retention()
-            return self._last
+            return last
 
     @property
     def epoch(self) -> int:
-        return self._epoch
+        return self._claim.epoch
 
     @property
     def last(self) -> CommitHeader | None:
         """The last header, as this coordinator knows it."""
-        return self._last
+        return self._appender.last
 
     @property
     def definitions(self) -> dict[str, Definition]:
         """The definitions in force, by view."""
-        generations = self._last.generations if self._last else {}
-        return {d.view: d for d in self._definitions if generations.get(d.view) == d.generation}
+        return self._generations.in_force
 
     def use(self, compiled: Sequence[View], unguaranteed: Collection[str] = ()) -> None:
         """Take these compiled views for appends. They are the stored definitions' own SQL; others must be loaded.
 
         `unguaranteed` names views without any guarantee, whose changes may take away rows that are not there.
         """
-        self._unguaranteed = frozenset(unguaranteed)
-        for view in compiled:
-            definition = self.definitions.get(view.name)
-            if definition is None:
-                raise BrokenInvariant("this view was never loaded", where=f"view {view.name}")
-            self._members[view.name] = definition.compiled(view)
+        self._generations = self._generations.use(compiled, unguaranteed)
 
     def close(self) -> None:
-        self.lock.release()
+        self._claim.release()
 
     def append(self, commits: Sequence[Commit]) -> CommitHeader:
         """Append commits, all or none, in one Spark job; returns the last header, as it is in the log.
@@ -129,85 +133,20 @@ class Warehouse:
         `UserError` if a view's expression fails on a row, and nothing was committed; `Fenced`; or `CommitUnknown`,
         after which this warehouse must be fenced again before anything else.
         """
-        return self._append([self._batch(commits)])
-
-    def _batch(self, commits: Sequence[Commit]) -> Batch:
-        return Batch(commits, self._members, {name: d.generation for name, d in self.definitions.items()})
-
-    def _append(self, batches: Sequence[Batch]) -> CommitHeader:
-        commits = [commit for batch in batches for commit in batch.commits]
-        with self._appending:
-            self._check_numbers(commits)
-            self._at("append.before")
-            described = f"Strobe: commits {commits[0].number} to {commits[-1].number}"
-            self._spark.sparkContext.setJobGroup(APPENDS, described)
-            try:
-                log.append(self._spark, self.layout, self._epoch, batches, self._stored)
-            except (Py4JError, PySparkException) as error:
-                raise self._diagnosis(batches, error) from error
-            except OSError as error:
-                raise self._unknown_append(error) from error
-            self._last = batches[-1].headers(self._epoch)[-1]
-            self._at("append.after")
-            return self._last
-
-    def _stored(self, view: str, spark: SparkSession | None = None) -> tuple[DataFrame, int]:
-        """A view's rows at the last commit, for whoever looks for a few of them."""
-        if self._last is None:
-            raise BrokenInvariant("rows are removed before the first commit", where=f"view {view}")
-        return reader.Snapshot(spark or self._spark, self.layout, inspect.open_log(self.layout), self._last).pieces(
-            view
-        )
-
-    def _check_numbers(self, commits: Sequence[Commit]) -> None:
-        if not self._epoch:
-            raise BrokenInvariant("an append without a fence", where=str(self.layout.root))
-        first = self._last.number + 1 if self._last else 1
-        numbers = [commit.number for commit in commits]
-        if not numbers or numbers != list(range(first, first + len(numbers))):
-            raise BrokenInvariant(f"commits {numbers} do not follow commit {first - 1}", where=str(self.layout.root))
-
-    def _diagnosis(self, batches: Sequence[Batch], error: Exception) -> Exception:
-        """What a failed append means."""
-        try:
-            claim.ensure_ours(self.layout, self._epoch)
-            last = inspect.last_header_of(inspect.open_log(self.layout))
-            untouched = (last.number if last else 0) < batches[0].commits[0].number
-            found = (log.failing_view(self._spark, batch) for batch in batches if untouched)
-            failing = next(filter(None, found), None)
-        except Fenced as fenced:
-            return fenced
-        except Exception:
-            return self._unknown_append(error)
-        if failing is None or _DATA_EXCEPTION not in str(failing[1]):
-            return self._unknown_append(error)
-        return log.evaluation_error(*failing)
-
-    def _unknown_append(self, error: Exception) -> CommitUnknown:
-        self._epoch = 0
-        return self._unknown("an append failed, and whether it took place is unknown", error)
-
-    def _unknown(self, what: str, error: Exception) -> CommitUnknown:
-        return _unknown(self.layout, what, error)
-
-    @contextmanager
-    def _guarded(self, what: str) -> Iterator[None]:
-        """What Spark or the file system could not do may be done in part: as after a crash."""
-        with _guarded(self.layout, what):
-            yield
+        return self._appender.append([self._generations.batch(commits)])
 
     # -- bringing views in --------------------------------------------------------------------------------------------
 
     def load(self, view: View, frame: DataFrame) -> Generation:
         """Write a view's table from freshly computed rows; nobody sees them before `cut_over`."""
         view_table.check_names(view)
-        types = log.output_types(self._spark, view)
+        types = evaluation.output_types(self._spark, view)
         view_table.check_types(view, types)
         found = {f.name: f.dataType.simpleString() for f in frame.schema}
         if list(found.items()) != list(types.items()):
             raise BrokenInvariant(f"changes yield {types}, a computation yields {found}", where=f"view {view.name}")
-        with self._folding, in_background(self._spark):
-            claim.ensure_ours(self.layout, self._epoch)
+        with self._upkeep.alone, in_background(self._spark):
+            self._claim.ensure()
             generation = self._next_generation(view.name)
             properties = retention_properties(self._retention)
             version = self._load(view, frame, generation, properties)
@@ -219,15 +158,14 @@ class Warehouse:
         try:
             return view_table.load(self._spark, self.layout, view, frame, generation, properties)
         except FAILURES as error:
-            if _DATA_EXCEPTION in str(error):
-                raise log.evaluation_error(view.name, error) from error
-            raise self._unknown(f"view {view.name} could not be loaded", error) from error
+            wrong = evaluation.data_error(view.name, error)
+            raise wrong or unknown(self.layout, f"view {view.name} could not be loaded", error) from error
 
     def prepare_log(self, loaded: Sequence[Generation]) -> None:
         """Make room in the log for views that will come in: then their cutover takes less time."""
-        with self._appending:
-            claim.ensure_ours(self.layout, self._epoch)
-            self._add_fields(loaded)
+        with self._appender.appending:
+            self._claim.ensure()
+            log.add_fields(self._spark, self.layout, loaded)
 
     def cut_over(
         self,
@@ -244,33 +182,24 @@ class Warehouse:
         The commit carries what changed of the views and their tables do not hold (see `unsettled`). Commits `before` it
         are appended with it: all or none. With `empty`, tables of views that leave are to be emptied afterwards.
         """
-        with self._folding, self._appending, self._guarded("views could not be brought in"):
-            claim.ensure_ours(self.layout, self._epoch)
-            self._check_numbers([*before, commit])
+        with self._upkeep.alone, self._appender.appending, guarded(self.layout, "views could not be brought in"):
+            self._claim.ensure()
+            self._appender.check_numbers([*before, commit])
             self._check_loads(loaded)
-            ending = {item.view.name for item in loaded} | set(dropped)
-            rows = [
-                replace(d, to_commit=commit.number - 1) if d.view in ending and d.to_commit is None else d
-                for d in self._definitions
-            ]
-            rows += [Definition.of(item, commit.number) for item in loaded]
-            tables.write_definitions(self.layout, rows)
+            after = self._generations.cut_over(loaded, dropped, commit.number)
+            tables.write_definitions(self.layout, after.definitions)
             if empty:
                 leaving = {n: d.generation for n, d in self.definitions.items() if n in dropped}
                 todo.add(self.layout.control, todo.EMPTY, leaving)
-            self._add_fields(loaded)
+            log.add_fields(self._spark, self.layout, loaded)
             self._at("load.definitions")
-            generations = {n: d.generation for n, d in self.definitions.items() if n not in dropped}
-            generations |= {item.view.name: item.number for item in loaded}
-            members = {n: m for n, m in self._members.items() if n not in dropped}
-            members |= {item.view.name: item for item in loaded}
-            earlier = [self._batch(before)] if before else []
+            earlier = [self._generations.batch(before)] if before else []
             try:
-                last = self._append([*earlier, Batch([commit], members, generations, carried or {})])
+                last = self._appender.append([*earlier, after.batch([commit], carried)])
             except UserError:  # nothing was committed, and commits go on from here
-                tables.write_definitions(self.layout, self._definitions)
+                tables.write_definitions(self.layout, self._generations.definitions)
                 raise
-            self._members, self._definitions = members, rows
+            self._generations = after
             self._at("load.joined")
             return last
 
@@ -282,152 +211,85 @@ class Warehouse:
 
     def take_back(self) -> None:
         """Loads that will not join after all: the tables hold the generations in force again."""
-        with self._folding, in_background(self._spark), self._guarded("loads could not be taken back"):
-            claim.ensure_ours(self.layout, self._epoch)
+        with self._upkeep.work("loads could not be taken back") as spark:
+            self._claim.ensure()
             for definition in self.definitions.values():
-                view_table.undo_load(self._background, self.layout, definition)
+                view_table.undo_load(spark, self.layout, definition)
 
     def unsettled(self, spark: SparkSession, after: int, commits: Sequence[Commit]) -> dict[str, Part]:
         """What changed of views after a commit, and would by commits that were not appended: their columns and
         `_count`. For another warehouse, to which `spark` belongs and which the views are to join."""
-        own, last = inspect.open_log(self.layout), self._last.number if self._last else 0
+        own, last = inspect.open_log(self.layout), self.last.number if self.last else 0
         found: dict[str, list[Part]] = defaultdict(list)
         for name in inspect.changes(own, after, last):
             rows, size = view_table.logged(spark, own, self.definitions[name], after, last)
-            found[name].append((rows, size <= log.TOGETHER))
-        waiting = log.changed_rows(spark, self._members, commits, partial(self._stored, spark=spark))
+            found[name].append((rows, size <= evaluation.TOGETHER))
+        waiting = evaluation.changed_rows(
+            spark, self._generations.members, commits, partial(self._appender.stored, spark=spark)
+        )
         for name, (rows, small) in waiting.items():
-            found[name].append((rows.drop(log.COMMIT), small))
+            found[name].append((rows.drop(COMMIT), small))
         return {name: _summed(parts) for name, parts in found.items()}
 
     def empty(self) -> None:
-        """Take the rows out of the tables of views that have left, where that was asked for.
-
-        The tables stay, and with them the versions that past commits name; their files go when nothing needs them.
-        """
-        if not todo.read(self.layout.control, todo.EMPTY):
-            return
-        with (
-            self._folding,
-            in_background(self._spark),
-            self._guarded("tables of views that have left could not be emptied"),
-        ):
-            claim.ensure_ours(self.layout, self._epoch)
-            wanted = todo.read(self.layout.control, todo.EMPTY)
-            gone = [d for d in self._definitions if d.to_commit is not None and wanted.get(d.view) == d.generation]
-            folding.settle(self._background, self.layout, gone, self._at)
-            for definition in gone:
-                view_table.empty(self._background, self.layout, definition)
-            todo.clear(self.layout.control, todo.EMPTY)
+        """Take the rows out of the tables of views that have left, where that was asked for."""
+        self._upkeep.empty()
 
     def _next_generation(self, view: str) -> int:
-        defined = [d.generation for d in self._definitions if d.view == view]
-        path = self.layout.view(view)
-        loaded = inspect.last_load(inspect.open_table(path), view) if inspect.exists(path) else 0
+        defined = [d.generation for d in self._generations.definitions if d.view == view]
+        location = self.layout.view(view)
+        loaded = inspect.last_load(inspect.open_table(location), view) if storage.exists(location) else 0
         return 1 + max([loaded, *defined])
 
-    def _add_fields(self, loaded: Sequence[Generation]) -> None:
-        """Give the log a struct for the rows of each new generation."""
-        schema = self._spark.read.format("delta").load(str(self.layout.log)).schema
-        there = set(schema["rows"].dataType.fieldNames()) if "rows" in schema.names else set()  # type: ignore[attr-defined]
-        fields = {field(item.view.name, item.number): item.schema for item in loaded}
-        new = {name: struct(ddl) for name, ddl in fields.items() if name not in there}
-        if not new:
-            return
-        if "rows" in schema.names:
-            added = ", ".join(f"rows.{name} {type_}" for name, type_ in new.items())
-        else:
-            added = f"rows STRUCT<{', '.join(f'{name}: {type_}' for name, type_ in new.items())}> AFTER `count`"
-        view_table.allow_types(self._spark, self.layout.log, new.values())
-        self._spark.sql(f"ALTER TABLE {sql_path(self.layout.log)} ADD COLUMNS ({added})")
-
-    def _repair(self) -> None:
+    def _repair(self, header: CommitHeader | None) -> None:
         """Do away with what an interrupted load left behind: the log's last header is the truth."""
-        last = self._last.number if self._last else 0
-        stored = inspect.definitions(self.layout.root)
-        named = self._last.generations.items() if self._last else ()
-        kept = [replace(d, to_commit=None) if (d.view, d.generation) in named else d for d in stored]
-        kept = [
-            d
-            for d in kept
-            if (d.view, d.generation) in named or (d.from_commit <= last and (d.to_commit or last) < last)
-        ]
-        if kept != stored:
-            tables.write_definitions(self.layout, kept)
-        self._definitions = kept
+        stored = inspect.definitions(self.layout)
+        self._generations = Generations.named_by(header, stored)
+        if self._generations.definitions != tuple(stored):
+            tables.write_definitions(self.layout, self._generations.definitions)
         for definition in self.definitions.values():
             view_table.undo_load(self._spark, self.layout, definition)
 
     def _keep_retention(self) -> None:
         """Set the tables' retention if the project's has changed."""
         wanted = retention_properties(self._retention)
-        paths = [self.layout.published, self.layout.definitions, *map(self.layout.view, self.definitions)]
-        for path in [*paths, self.layout.log]:
-            if inspect.properties(inspect.open_table(path)).get(FILE_RETENTION) != wanted[FILE_RETENTION]:
-                view_table.set_properties(self._spark, path, wanted)
+        for location in (*map(self.layout.view, self.definitions), *self.layout.small):
+            if inspect.properties(inspect.open_table(location)).get(FILE_RETENTION) != wanted[FILE_RETENTION]:
+                view_table.set_properties(self._spark, location, wanted)
 
     # -- in the background --------------------------------------------------------------------------------------------
 
     def fold(self) -> Published | None:
         """Bring the view tables up to the last commit and publish their versions; nothing if they are there already."""
-        with self._folding, in_background(self._spark), self._guarded("the view tables could not be folded"):
-            there = tuple(self.definitions.values())
-            left = folding.left_since(self._definitions, folding.newest_published(self.layout))
-            return folding.fold(
-                self._background, self.layout, there, left, self._retention, self._at, self._unguaranteed
-            )
+        return self._upkeep.fold()
 
     @property
     def unpublished(self) -> bool:
         """Whether views have come or left with a commit that is not published yet."""
-        newest = folding.newest_published(self.layout)
-        came = any(newest is None or d.from_commit > newest.commit for d in self.definitions.values())
-        return came or bool(folding.left_since(self._definitions, newest))
+        return self._upkeep.unpublished
 
     @property
     def folding(self) -> bool:
         """Whether tables are being folded, loaded or maintained at this moment, in another thread."""
-        free = self._folding.acquire(blocking=False)
-        if free:
-            self._folding.release()
-        return not free
+        return self._upkeep.busy
 
     def maintain(self) -> None:
         """Drop what is older than the horizon, join small files, delete files that nothing uses. Now and then."""
-        with (
-            self._folding,
-            in_background(self._spark),
-            self._guarded("old parts of the warehouse could not be dropped"),
-        ):
-            claim.ensure_ours(self.layout, self._epoch)
-            newest = self.fold()
-            if newest is not None:
-                folding.renew(self._background, self.layout, newest, self._retention)
-            retention.drop_old(self._background, self.layout, self._retention, self._appending)
-            names = tuple(self.definitions)
-            if retention.compact(self._background, self.layout, names) and newest is not None:
-                folding.publish(self.layout, tuple(self.definitions.values()), newest.commit)
-            left = dict.fromkeys(d.view for d in self._definitions if inspect.exists(self.layout.view(d.view)))
-            retention.vacuum(self._background, self.layout, tuple(left))
+        self._upkeep.maintain()
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def copy(self, source: str, lookup: Lookup, types: Mapping[str, str]) -> tuple[Relation, str]:
         """Rows of a relation from the copy that is kept here, and the source's position that they are of."""
-        if isinstance(lookup.keys, Bag):
-            return lookups.answer(self.layout.root, source, lookup, (row for row, _ in lookup.keys.items()))
-        snapshot, name = self.snapshot(), copy_of(source, lookup.relation)
-        rows = snapshot.table(name).select(*(quoted(column) for column in lookup.columns))
-        return SparkRelation.of_rows(rows, types), snapshot.header.positions[name][source]
+        return lookups.copy(self._spark, self.layout, source, lookup, types)
 
     def shown(self, view: View, lookup: Lookup) -> tuple[Relation, str]:
         """Rows of a relation that a view itself shows, and the source's position that they are of; few keys only."""
-        few = lookup.keys if isinstance(lookup.keys, Bag) and len(lookup.keys) <= lookups.MOST_KEYS else Bag(lookup.on)
-        return lookups.shown(self.layout.root, view, lookup, (row for row, _ in few.items()))
+        return lookups.shown(self.layout, view, lookup)
 
-    def snapshot(self, at: int | None = None) -> reader.Snapshot:
+    def snapshot(self, at: int | None = None) -> reader.ViewsAtCommit:
         """All views at one commit, or at the last."""
-        return reader.snapshot(self._spark, self.layout.root, at)
+        return reader.snapshot(self._spark, self.layout, at)
 
     def table(self, view: str, at: int | None = None) -> DataFrame:
         """A view at a commit, or at the last."""
@@ -435,25 +297,7 @@ class Warehouse:
 
     def commit_at(self, time: datetime) -> int:
         """The newest commit that was there at a time."""
-        return reader.commit_at(self.layout.root, time)
-
-
-_DATA_EXCEPTION = "SQLSTATE: 22"
-"""The class of SQL errors that rows cause: division by zero, a bad cast, an overflow."""
-
-
-def _unknown(layout: Layout, what: str, error: Exception) -> CommitUnknown:
-    why = cause(error)
-    fix = f"{remedy(why)}Strobe starts again from the last commit in the log."
-    return CommitUnknown(f"{what}: {why}", where=str(layout.root), fix=fix)
-
-
-@contextmanager
-def _guarded(layout: Layout, what: str) -> Iterator[None]:
-    try:
-        yield
-    except FAILURES as error:
-        raise _unknown(layout, what, error) from error
+        return reader.commit_at(self.layout, time)
 
 
 def _summed(parts: Sequence[Part]) -> Part:

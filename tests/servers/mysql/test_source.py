@@ -161,7 +161,7 @@ def test_placing_by_rows() -> None:
 
     def transaction(end: int, **rows: dict[tuple[int, int], int]) -> Transaction:
         changes = {name: Bag(("id", "n"), counts) for name, counts in rows.items()}
-        return Transaction("s", Position(str(end), (end,)), changes)
+        return Transaction("s", Position(str(end), (end,)), changes=changes)
 
     steps = [
         transaction(1, t={(1, 0): -1, (1, 1): 1}),

@@ -30,7 +30,7 @@ def change(source: str, number: int, *participants: str) -> Transaction:
     relation = {"x": R, "y": S, "z": T}[source]
     rows = Bag.of([column.name for column in relation.columns], [(number, number)])
     part_of = (GlobalTransaction("g", frozenset(participants)),) if participants else ()
-    return Transaction(source, position(number), {relation.name: rows}, part_of=part_of)
+    return Transaction(source, position(number), changes={relation.name: rows}, part_of=part_of)
 
 
 def done(view: str, *numbers: int) -> ActionList:
@@ -180,7 +180,7 @@ def most_rows_waiting() -> int:
     for now in range(100):
         changed = (R,) if now == 0 else (R, U)
         rows = {c.name: Bag.of([column.name for column in c.columns], [(now, now)]) for c in changed}
-        effects = found.receive(Transaction("x", position(now + 1), rows), now)
+        effects = found.receive(Transaction("x", position(now + 1), changes=rows), now)
         for name in [name for name, (until, _) in working.items() if until <= now]:
             found.receive(ActionList(name, working.pop(name)[1], Bag(views[name].attributes)), now)
         effects += found.cut_due(now, lambda view: view in working)

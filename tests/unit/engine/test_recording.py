@@ -11,7 +11,19 @@ from worlds import VIEWS, random_world, run
 from strobe.algebra.bag import NAN, Bag
 from strobe.engine import recording
 from strobe.managers.sweep import Sweep
-from strobe.messages import Answer, Cut, Lookup, Message, Position, Query, Rel, Seen, Transaction, Update
+from strobe.messages import (
+    Answer,
+    Cut,
+    Lookup,
+    Message,
+    Position,
+    Query,
+    Rel,
+    Seen,
+    Transaction,
+    TransactionInfo,
+    Update,
+)
 from strobe.simulator.world import World
 
 AT = Position("7:x", (7,))
@@ -33,10 +45,10 @@ def test_every_message_survives() -> None:
     """All types of values, in all kinds of messages."""
     bag = Bag.of([f"c{i}" for i in range(len(ROW))], [ROW, ROW])
     examples: list[Message] = [
-        Transaction("s", AT, {"t": bag}, datetime(2024, 1, 1, tzinfo=timezone.utc)),
+        Transaction("s", AT, changes={"t": bag}, committed_at=datetime(2024, 1, 1, tzinfo=timezone.utc)),
         Update(3, Transaction("s", AT)),
         Cut(9, frozenset({"chain"})),
-        Rel(3, "s", AT, frozenset({"v", "w"})),
+        Rel(3, TransactionInfo("s", AT), frozenset({"v", "w"})),
         Query(
             "v",
             1,

@@ -7,7 +7,7 @@ from worlds import R, S, view
 from strobe.algebra.bag import Bag
 from strobe.integrator.blocks import Blocks
 from strobe.merge.painting import Painting
-from strobe.messages import ActionList, GlobalTransaction, Position, Rel
+from strobe.messages import ActionList, GlobalTransaction, Position, Rel, TransactionInfo
 
 VIEWS = {v.name: v for v in (view("r", [R], []), view("r_again", [R], []), view("s", [S], []))}
 
@@ -44,7 +44,7 @@ class Grouped:
 def rel(number: int, views: str, source: str = R.source, tied: str = "", empty: bool = False) -> Rel:
     part_of = (GlobalTransaction(tied, frozenset({R.source, S.source})),) if tied else ()
     at = Position(str(number), (number,))
-    return Rel(number, source, at, frozenset(views.split()), part_of=part_of, empty=empty)
+    return Rel(number, TransactionInfo(source, at, part_of=part_of), frozenset(views.split()), empty=empty)
 
 
 APART, TIED = [["r", "r_again"], ["s"]], [["r", "r_again", "s"]]

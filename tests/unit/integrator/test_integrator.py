@@ -26,7 +26,7 @@ def transaction(number: int, relation: str = "r", come: tuple = (), go: tuple = 
     columns = ("a", "b") if relation == "r" else ("b", "c")
     change = Bag.of(columns, come).add(Bag.of(columns, go, -1))
     source = "x" if relation == "r" else "y"
-    return Transaction(source, Position(str(number), (number,)), {relation: change}, **more)  # type: ignore[arg-type]
+    return Transaction(source, Position(str(number), (number,)), changes={relation: change}, **more)  # type: ignore[arg-type]
 
 
 def integrator(of: View, reflected: int = 0) -> Integrator:
@@ -106,11 +106,11 @@ def test_nobody_waits_for_a_part_that_views_have_shown_from_the_start() -> None:
     routed = Integrator({PLAIN.name: PLAIN}, places, lambda source: {"T"} if source == "y" else ()).receive(
         transaction(1, part_of=(part,))
     )
-    assert routed.rel.part_of == routed.update.transaction.part_of == (GlobalTransaction("T", frozenset("xz")),)
+    assert routed.rel.info.part_of == routed.update.transaction.part_of == (GlobalTransaction("T", frozenset("xz")),)
     alone = Integrator({PLAIN.name: PLAIN}, places, lambda source: {"T"} if source in "yz" else ()).receive(
         transaction(1, part_of=(part,))
     )
-    assert alone.rel.part_of == ()
+    assert alone.rel.info.part_of == ()
 
 
 def test_a_relation_without_old_images_is_always_relevant() -> None:

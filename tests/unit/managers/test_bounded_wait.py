@@ -33,7 +33,7 @@ class Stream:
         self.number += 1
         change = {"r": Bag.of(("k", "b"), [(self.number, 1)])}
         position = Position(str(self.number), (self.number,))
-        self.take(self.manager.receive([Update(self.number, Transaction("x", position, change))]))
+        self.take(self.manager.receive([Update(self.number, Transaction("x", position, changes=change))]))
 
     def answer(self) -> None:
         query = self.open.pop(0)

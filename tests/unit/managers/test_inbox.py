@@ -41,7 +41,7 @@ def at(n: int) -> Position:
 
 
 def update(number: int, source: str, n: int) -> Update:
-    return Update(number, Transaction(source, at(n), {"s": Bag(("b", "c"))}))
+    return Update(number, Transaction(source, at(n), changes={"s": Bag(("b", "c"))}))
 
 
 def answer(number: int, through: int) -> Answer:

@@ -40,7 +40,7 @@ class Stalling(MemorySource):
     def commit(self, changes: Mapping[str, Bag], part_of: tuple[GlobalTransaction, ...] = ()) -> None:
         super().commit(changes, part_of)
         last = self.log[-1]
-        self.log[-1] = Transaction(last.source, last.position, last.changes, xid=len(self.log))
+        self.log[-1] = Transaction(last.source, last.position, changes=last.changes, xid=len(self.log))
 
     def reported(self, after: int, look: bool, gate: bool) -> Transaction:
         self.told = after + 1
@@ -171,7 +171,7 @@ class KeysOnly(MemorySource):
         for name, rows in whole.changes.items():
             changes[name] = rows.part(1)
             gone[name] = rows.part(-1).keys(["a"])
-        return Transaction(whole.source, whole.position, changes, gone=gone)
+        return Transaction(whole.source, whole.position, changes=changes, gone=gone)
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["t-strobe", "g-strobe"])

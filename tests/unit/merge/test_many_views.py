@@ -26,7 +26,7 @@ from strobe.managers.rv import Rv
 from strobe.managers.sweep import Sweep
 from strobe.merge.groups import partition
 from strobe.merge.painting import Painting
-from strobe.messages import ActionList, GlobalTransaction, Position, Rel
+from strobe.messages import ActionList, GlobalTransaction, Position, Rel, TransactionInfo
 from strobe.simulator.plans import Shape, random_plan
 from strobe.simulator.world import MemorySource, Planned, World, evaluate
 
@@ -231,7 +231,11 @@ def test_nothing_waits_that_could_be_applied() -> None:
         merge = Painting({s: Position("0", (0,)) for s in "xy"}, order=order)
         views = ["A", "B", "C"]
         rels = [
-            Rel(n, rng.choice("xy"), Position(str(n), (n,)), frozenset(rng.sample(views, rng.randint(0, 3))))
+            Rel(
+                n,
+                TransactionInfo(rng.choice("xy"), Position(str(n), (n,))),
+                frozenset(rng.sample(views, rng.randint(0, 3))),
+            )
             for n in range(1, 8)
         ]
         lists = {v: deque(_batches(rng, v, [r.number for r in rels if v in r.views])) for v in views}

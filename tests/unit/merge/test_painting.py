@@ -8,13 +8,13 @@ import pytest
 
 from strobe.algebra.bag import Bag
 from strobe.merge.painting import Painting
-from strobe.messages import ActionList, Position, Rel, WarehouseTransaction
+from strobe.messages import ActionList, Position, Rel, TransactionInfo, WarehouseTransaction
 
 NOTHING = Bag(("a",))
 
 
 def rel(number: int, views: str, source: str = "s") -> Rel:
-    return Rel(number, source, Position(str(number), (number,)), frozenset(views.split()))
+    return Rel(number, TransactionInfo(source, Position(str(number), (number,))), frozenset(views.split()))
 
 
 def actions(view: str, *covers: int) -> ActionList:
@@ -138,7 +138,7 @@ def test_random_tables_are_never_torn_and_always_prompt() -> None:
         assert sorted(order) == [r.number for r in rels], seed
         assert merge.size == 0, seed
         for source in "st":
-            own = [n for n in order if rels[n - 1].source == source]
+            own = [n for n in order if rels[n - 1].info.source == source]
             assert own == sorted(own), seed
         for t in done:
             covered = {(a.view, n) for a in t.actions for n in a.covers}

@@ -29,7 +29,7 @@ def test_rows_of_every_kind_are_counted_until_they_are_not_needed() -> None:
     """Of transactions until they are committed, of answers until all is that had come in by then, of action lists until
     they are."""
     budget = World(Limits()).budget
-    budget.arrived(Transaction("a", AT[1], {"t": TWO}, committed_at=datetime.now(timezone.utc)))
+    budget.arrived(Transaction("a", AT[1], changes={"t": TWO}, committed_at=datetime.now(timezone.utc)))
     budget.arrived(Transaction("b", AT[2], gone={"t": TWO}))
     assert budget.rows == 4
     budget.answered(Answer("v", 1, "a", (TWO, TWO), Seen(AT[1])))
@@ -54,7 +54,7 @@ def test_updates_hold_sources_back_at_the_limit() -> None:
 
 def test_rows_hold_sources_back_only_where_some_will_go_by_themselves() -> None:
     world = World(Limits(rows=2))
-    world.budget.arrived(Transaction("a", AT[1], {"t": TWO}))
+    world.budget.arrived(Transaction("a", AT[1], changes={"t": TWO}))
     world.budget.look({}, ())
     assert world.room(), "they wait for the end of their block"
     for waiting in ("backlog", "appends"):

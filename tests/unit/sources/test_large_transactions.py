@@ -132,8 +132,8 @@ def test_files_go_when_nothing_can_need_them_any_more(tmp_path: Path) -> None:
     at = [Position(str(n), (n,)) for n in range(10)]
     rows = Spilled(lease, "0", 1, {"n": "int"})
     flight = InFlight()
-    flight.arrive(Transaction("a", at[2], {"t": rows}))
-    flight.arrive(Transaction("a", at[3], {"t": Bag.of(("n",), [(1,), (2,)])}))
+    flight.arrive(Transaction("a", at[2], changes={"t": rows}))
+    flight.arrive(Transaction("a", at[3], changes={"t": Bag.of(("n",), [(1,), (2,)])}))
     flight.arrive(Transaction("b", at[5]))
     flight.committed(lambda source: at[1])
     flight.arrive(Transaction("a", at[4]))

@@ -75,8 +75,8 @@ def test_the_log_is_read_by_its_newest_files_only(tmp_path: Path) -> None:
     old = [path for path in (tmp_path / "log").rglob("*.parquet") if pq.read_metadata(path).num_rows > 1000]
     for path in old:
         path.rename(path.with_suffix(".away"))
-    last = inspect.last_header(tmp_path)
-    past = inspect.history(tmp_path, 3)
+    last = inspect.last_header(Layout(tmp_path))
+    past = inspect.history(Layout(tmp_path), 3)
     for path in old:
         path.with_suffix(".away").rename(path)
     assert last is not None and last.number == 5059 and last.positions == {"v": {"s": "5059"}}
@@ -94,13 +94,13 @@ def test_the_log_is_read_by_its_newest_files_only(tmp_path: Path) -> None:
 def test_what_is_no_warehouse_is_refused(tmp_path: Path) -> None:
     """An absent one, a newer format, and a table that is something else."""
     with pytest.raises(UserError, match="no table"):
-        inspect.last_header(tmp_path)
+        inspect.last_header(Layout(tmp_path))
     append(tmp_path / "new", 1, format_="99")
     with pytest.raises(UserError, match="format 99"):
-        inspect.last_header(tmp_path / "new")
+        inspect.last_header(Layout(tmp_path / "new"))
     write_deltalake(str(tmp_path / "other" / "log"), pa.table({"a": [1]}))
     with pytest.raises(UserError, match="something else"):
-        inspect.history(tmp_path / "other", 5)
+        inspect.history(Layout(tmp_path / "other"), 5)
 
 
 def test_fences_are_read_from_the_properties() -> None:

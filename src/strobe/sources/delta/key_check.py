@@ -26,7 +26,7 @@ def repeated(dataset: ds.Dataset, key: Sequence[str], condition: ds.Expression |
             yield tuple(values)
 
 
-def told(key: Sequence[str], row: Row) -> str:
+def repeated_key(key: Sequence[str], row: Row) -> str:
     values = ", ".join(f"{column}={value!r}" for column, value in zip(key, row, strict=True))
     return f"a key is NULL or comes more than once: {values}"
 
@@ -58,4 +58,4 @@ class KeyWatch:
             for row in repeated(data, self._key, condition):
                 if suspects is None or row in suspects:
                     fix = "Mend the rows, or take `key` out of strobe.yml; then rebuild the views that use this source."
-                    raise self._log.lost(f"since version {commit.version} {told(self._key, row)}", fix)
+                    raise self._log.lost(f"since version {commit.version} {repeated_key(self._key, row)}", fix)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from strobe.sources.base import Finding
 from strobe.sources.delta.data_files import searchable
-from strobe.sources.delta.key_check import repeated, told
+from strobe.sources.delta.key_check import repeated, repeated_key
 from strobe.sources.delta.log import FEED, MAPPING, DeltaLog, Protocol, Shape
 from strobe.sources.delta.reader import opened, reading
 
@@ -34,7 +34,7 @@ def check(log: DeltaLog, key: Sequence[str]) -> Iterator[Finding]:
         with reading(log):
             for row in repeated(data, key):
                 fix = "Mend the rows, or take `key` out of strobe.yml."
-                yield Finding("error", log.where, told(key, row), fix)
+                yield Finding("error", log.where, repeated_key(key, row), fix)
                 return
 
 

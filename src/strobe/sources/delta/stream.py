@@ -62,7 +62,7 @@ class Stream:
             if keys is not None:
                 keys.follow(commit, shape, change)
             changes = {} if change is None or change.known_empty else {self._log.relation: change}
-            yield Transaction(self._log.name, commit.position, changes, commit.at)
+            yield Transaction(self._log.name, commit.position, changes=changes, committed_at=commit.at)
             done = commit.position
 
     def _watched(self, start: Shape) -> dict[str, str]:

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from strobe.algebra.schema import Column, RelationSchema
 from strobe.data.arrow import canonical_ddl
+from strobe.data.scratch import STAGING
 from strobe.errors import UserError
 from strobe.messages import Position, Transaction
 from strobe.sources.base import Finding, Reader, Source, SourceContext, SparkStarter
@@ -60,7 +61,7 @@ class FilesSource(Source):
         self.name = name
         declared = {column: canonical_ddl(ddl) for column, ddl in (config.columns or {}).items()}
         self._expected = Expected(str(config.path), config.format, config.relation, tuple(config.key), declared)
-        self._table = StagedTable(name, warehouse.absolute() / "staging" / "files" / name)
+        self._table = StagedTable(name, warehouse.absolute() / STAGING / "files" / name)
         self._timing = timing or Timing()
         self._stream = Stream(name, self._table, self._expected, spark, self._timing, limits or Limits())
 

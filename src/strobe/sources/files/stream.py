@@ -90,7 +90,9 @@ class Stream:
         changes = {self._expected.relation: change if len(rows) > most else bag}
         fingerprint = self._table.fingerprint(version)
         at = datetime.fromtimestamp(fingerprint["mtime_ns"] / 1e9, timezone.utc) if fingerprint else None
-        return Transaction(self._source, position_at(identity_of(table), version), changes if rows else {}, at)
+        return Transaction(
+            self._source, position_at(identity_of(table), version), changes=changes if rows else {}, committed_at=at
+        )
 
     # Which drops there are
 

@@ -15,7 +15,7 @@ import pymysql
 
 from strobe.algebra.schema import Column, RelationSchema
 from strobe.errors import UserError
-from strobe.sources.mariadb.connection import Connections, ConnectionSettings, quote, rows
+from strobe.sources.mariadb.connection import ConnectionSettings, Pool, quote, rows
 from strobe.sources.mariadb.values import Kind, kind_of
 
 
@@ -113,7 +113,7 @@ class Catalog:
     """The tables as they were last read. A change of a used column ends the stream, so that what is remembered here
     holds for as long as anything read with it is used."""
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: Pool) -> None:
         self._connections = connections
         self._tables: dict[str, MariadbTable] = {}
         self._whole = False

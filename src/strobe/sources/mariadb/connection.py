@@ -203,7 +203,7 @@ class ConnectionSettings:
         return RelationLost(message, source=self.source, relations=[table], where=where, fix=fix)
 
 
-class Connections:
+class Pool:
     """A few connections that questions share, each used by one at a time."""
 
     def __init__(self, settings: ConnectionSettings) -> None:

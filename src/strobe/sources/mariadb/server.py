@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from strobe.messages import Position
 from strobe.sources.mariadb.catalog import Catalog
-from strobe.sources.mariadb.connection import Connections, ConnectionSettings
+from strobe.sources.mariadb.connection import ConnectionSettings, Pool
 from strobe.sources.mariadb.position import Log
 
 
@@ -14,7 +14,7 @@ class Server:
 
     def __init__(self, settings: ConnectionSettings, log: Log | None = None) -> None:
         self.settings = settings
-        self.connections = Connections(settings)
+        self.connections = Pool(settings)
         self.catalog = Catalog(self.connections)
         self.log = log or Log(settings)
         self.charsets: dict[int, str] = {}

@@ -18,7 +18,7 @@ from strobe.sources.base import Spill
 from strobe.sources.mariadb.binlog import protocol as binlog
 from strobe.sources.mariadb.binlog.protocol import Dump
 from strobe.sources.mariadb.catalog import charsets
-from strobe.sources.mariadb.connection import Connections, rows
+from strobe.sources.mariadb.connection import Pool, rows
 from strobe.sources.mariadb.global_names import GlobalNames
 from strobe.sources.mariadb.position import Log, Whereabouts, file_number
 from strobe.sources.mariadb.transaction_builder import EventGroup, TransactionBuilder, Watched
@@ -29,7 +29,7 @@ class Stream:
 
     def __init__(
         self,
-        connections: Connections,
+        connections: Pool,
         log: Log,
         watched: Watched,
         stops: Sequence[Position],

@@ -200,7 +200,9 @@ class TransactionBuilder:
         position, source = self.at.position, self._settings.source
         moment = datetime.fromtimestamp(event.timestamp, timezone.utc)
         parts_of = [part for text in named if (part := global_transaction(text, source))]
-        return Transaction(source, position, changes, moment, tuple(dict.fromkeys(parts_of)))
+        return Transaction(
+            source, position, changes=changes, committed_at=moment, part_of=tuple(dict.fromkeys(parts_of))
+        )
 
     def _query(self, event: Event, group: EventGroup) -> NetChanges | None:
         schema, sql = statement(event)

@@ -104,11 +104,11 @@ class TransactionBuilder:
         return Transaction(
             self._settings.source,
             position_at(message.end_lsn, LogFingerprint.of(message)),
-            changes,
-            message.committed_at,
-            tuple(self._parts),
-            gone,
+            committed_at=message.committed_at,
+            part_of=tuple(self._parts),
             xid=self._widen(begin.xid),
+            changes=changes,
+            gone=gone,
         )
 
     def _truncate(self, message: pgoutput.Truncate) -> None:

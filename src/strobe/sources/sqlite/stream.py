@@ -121,7 +121,10 @@ class Stream:
         if seq != through or mark is None or at is None:
             raise self._settings.lost(f"the log has no row {through} any more")
         return Transaction(
-            self._settings.source, position_at(through, mark), group.changes(), datetime.fromtimestamp(at, timezone.utc)
+            self._settings.source,
+            position_at(through, mark),
+            changes=group.changes(),
+            committed_at=datetime.fromtimestamp(at, timezone.utc),
         )
 
 

@@ -17,7 +17,7 @@ from strobe.sources.postgres.stream import Arrivals
 
 def transaction(end: int, rows: int = 0) -> Transaction:
     changes = {"t": Bag.of(("a",), [(n,) for n in range(rows)])} if rows else {}
-    return Transaction("shop", position_at(end), changes)
+    return Transaction("shop", position_at(end), changes=changes)
 
 
 def test_they_come_in_order_and_the_error_after_the_last() -> None:
