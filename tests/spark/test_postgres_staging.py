@@ -18,6 +18,7 @@ from postgres_server import PostgresServer
 from strobe.algebra.bag import Bag, Row
 from strobe.algebra.schema import RelationSchema
 from strobe.algebra.view import Occurrence, View
+from strobe.data.scratch import Scratch
 from strobe.messages import Lookup, Query
 from strobe.sources.postgres.limits import Limits
 
@@ -103,7 +104,7 @@ def test_loads_equal_the_state_at_their_positions(spark: SparkSession, db: Datab
             if victim:
                 threads.append(threading.Thread(target=kill, args=(victim,)))
                 threads[-1].start()
-            with snapshot(spark, {source.name: source}, [view], tmp_path) as taken:
+            with snapshot(spark, {source.name: source}, [view], Scratch(tmp_path / "staging")) as taken:
                 staged = taken.staged[source.name]
                 assert all(len(files) == 2 for files in staged.files.values())
                 loads.append((staged.seen.through, contents(db, staged)))
@@ -136,9 +137,9 @@ def test_a_large_answer_finds_every_row_once(spark: SparkSession, db: Database, 
     wanted = spark.range(-50, ROWS // 2).toDF("id")
     keys = SparkRelation.of_rows(wanted, {"id": "bigint"})
     query = Query("v", 1, "shop", (Lookup(0, "parted", COLUMNS, ("id",), keys),))
-    (found,), staged = staging.answer(spark, db.source.reader(), query, view, tmp_path)
+    (found,), staged = staging.answer(spark, db.source.reader(), query, view, Scratch(tmp_path))
     assert len(staged.files[schema.id]) == 2
     with psycopg.connect(db.server.admin_dsn(db.name)) as connection:
         rows = connection.execute("SELECT id, amount FROM parted WHERE id BETWEEN -50 AND %s", (ROWS // 2 - 1,))
         assert found.collect() == Bag.of(COLUMNS, rows.fetchall())
-    staged.remove()
+    staged.lease.release()

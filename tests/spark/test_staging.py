@@ -16,6 +16,7 @@ import pytest
 from strobe.algebra.bag import Bag, Row
 from strobe.algebra.schema import Column, RelationSchema
 from strobe.algebra.view import Occurrence, View
+from strobe.data.scratch import Scratch
 from strobe.errors import SourceUnavailable
 from strobe.messages import Lookup, Position, Query, Seen
 from strobe.sources.base import Reader
@@ -115,13 +116,13 @@ def query(on: tuple[str, ...], keys: Any) -> Query:
 
 
 def test_a_snapshot_is_read_whole_with_what_it_had_seen(spark: SparkSession, depot: Path, tmp_path: Path) -> None:
-    """Names, types and values of every relation arrive as they are, progress is told, and `remove` leaves nothing."""
+    """Names, types and values of every relation arrive as they are, progress is told; released, it leaves nothing."""
     from strobe.data.arrow import from_arrow
     from strobe.spark.staging import snapshot
 
     told: list[int] = []
     both = [(r, [c.name for c in r.columns]) for r in (ITEMS, VALUES)]
-    staged = snapshot(spark, SqliteReader(depot), both, tmp_path / "staging", told.append)
+    staged = snapshot(spark, SqliteReader(depot), both, Scratch(tmp_path / "staging"), told.append)
     assert staged.seen.through.text == str(MANY)
     items = staged.dataframe(ITEMS)
     assert items.columns == ["id", "Odd name"]
@@ -131,7 +132,7 @@ def test_a_snapshot_is_read_whole_with_what_it_had_seen(spark: SparkSession, dep
     assert [f.dataType.simpleString() for f in values.schema.fields] == values.columns
     assert sorted(from_arrow(values.toArrow()), key=repr) == sorted(VALUE_ROWS, key=repr)
     assert told[-1] == MANY + 2 and told == sorted(told)
-    staged.remove()
+    staged.lease.release()
     assert not any((tmp_path / "staging").rglob("*.parquet"))
 
 
@@ -142,7 +143,7 @@ def test_a_large_answer_has_each_row_once(spark: SparkSession, depot: Path, tmp_
 
     frame = spark.range(0, 2 * MANY, 2).selectExpr("id", "1 AS other").union(spark.sql("SELECT null, 1"))
     keys = SparkRelation.of_rows(frame, {}).keys(["id"])
-    (found,), staged = answer(spark, SqliteReader(depot), query(("id",), keys), view(ITEMS), tmp_path)
+    (found,), staged = answer(spark, SqliteReader(depot), query(("id",), keys), view(ITEMS), Scratch(tmp_path))
     assert found.attributes == ("id", "Odd name")
     assert found.collect() == Bag.of(["id", "Odd name"], ((i, f"n{i}") for i in range(0, MANY, 2)))
     assert staged.seen.through.text == str(MANY)
@@ -153,12 +154,12 @@ def test_answers_for_a_bag_for_nothing_and_for_everything(spark: SparkSession, d
     from strobe.spark.staging import answer
 
     reader = SqliteReader(depot)
-    (found,), _ = answer(spark, reader, query(("id",), Bag.of(["r0c0"], [(5,), (-1,)])), view(ITEMS), tmp_path)
+    (found,), _ = answer(spark, reader, query(("id",), Bag.of(["r0c0"], [(5,), (-1,)])), view(ITEMS), Scratch(tmp_path))
     assert found.collect() == Bag.of(["id", "Odd name"], [(5, "n5")])
-    (found,), staged = answer(spark, reader, query(("id",), Bag(["r0c0"])), view(ITEMS), tmp_path)
+    (found,), staged = answer(spark, reader, query(("id",), Bag(["r0c0"])), view(ITEMS), Scratch(tmp_path))
     assert found.collect() == Bag(["id", "Odd name"])
     assert staged.seen.through.text == str(MANY)
-    (found,), _ = answer(spark, reader, query((), None), view(ITEMS), tmp_path)
+    (found,), _ = answer(spark, reader, query((), None), view(ITEMS), Scratch(tmp_path))
     assert found.dataframe().count() == MANY
 
 
@@ -168,7 +169,7 @@ def test_a_whole_query_is_answered_whole(spark: SparkSession, depot: Path, tmp_p
 
     lookups = (Lookup(0, "items", ("id",), ("id",), Bag.of(["r1c0"], [(5,)])), Lookup(0, "items", ("Odd name", "id")))
     whole = Query("v", 1, "depot", lookups, whole=True)
-    (ids, both), staged = answer(spark, SqliteReader(depot), whole, view(ITEMS), tmp_path)
+    (ids, both), staged = answer(spark, SqliteReader(depot), whole, view(ITEMS), Scratch(tmp_path))
     assert (ids.attributes, both.attributes) == (("id",), ("Odd name", "id"))
     assert ids.dataframe().count() == both.dataframe().count() == MANY
     assert staged.seen.through.text == str(MANY)
@@ -179,17 +180,17 @@ def test_what_went_wrong_in_the_task_is_raised_as_it_was(spark: SparkSession, de
     from strobe.spark.staging import snapshot
 
     with pytest.raises(SourceUnavailable) as raised:
-        snapshot(spark, SqliteReader(depot, broken=True), [(ITEMS, ["id"])], tmp_path / "staging")
+        snapshot(spark, SqliteReader(depot, broken=True), [(ITEMS, ["id"])], Scratch(tmp_path / "staging"))
     assert (raised.value.message, raised.value.where) == ("out for lunch", "depot")
     assert not list((tmp_path / "staging" / "reads").iterdir())
 
 
 def test_leftovers_are_swept(spark: SparkSession, depot: Path, tmp_path: Path) -> None:
     """What a killed run left is gone at the next start; what is staged for good stays."""
-    from strobe.spark.staging import snapshot, sweep_leftovers
+    from strobe.spark.staging import snapshot
 
     (tmp_path / "files").mkdir()
-    snapshot(spark, SqliteReader(depot), [(ITEMS, ["id"])], tmp_path)
-    sweep_leftovers(tmp_path)
+    snapshot(spark, SqliteReader(depot), [(ITEMS, ["id"])], Scratch(tmp_path))
+    Scratch(tmp_path).sweep()
     assert not list(tmp_path.rglob("*.parquet"))
     assert (tmp_path / "files").exists()

@@ -11,27 +11,23 @@ Nothing here is durable. After a crash it is swept away, and tables whose loads 
 
 from __future__ import annotations
 
-import shutil
 import threading
 import time
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from strobe.algebra.relation import Relation
 from strobe.algebra.view import View
 from strobe.apply.load import Snapshot, first_header, snapshot
+from strobe.data.scratch import JOINING, Scratch
 from strobe.errors import BrokenInvariant, NotNow, SourceUnavailable, UserError
 from strobe.failpoints import reach
-from strobe.messages import Commit, CommitHeader, Position, Query, Seen
+from strobe.messages import Commit, CommitHeader, Position
 from strobe.pipeline.pipeline import Operation, Pipeline
 from strobe.pipeline.run_end import RunEnd, Stopped
 from strobe.planning.topology import Topology, ViewPlan, as_applied
-from strobe.sources.base import Source
-from strobe.spark import staging
-from strobe.spark.failures import SPARK, cause, reading
+from strobe.spark.answering import LargeAnswers
+from strobe.spark.failures import SPARK, cause
 from strobe.spark.session import in_background, own_session
 from strobe.spark.spilled import reads_spilled
 from strobe.warehouse import inspect, view_table
@@ -41,8 +37,6 @@ from strobe.warehouse.warehouse import Warehouse
 if TYPE_CHECKING:
     from strobe.spark.session import SparkSession
     from strobe.warehouse.evaluation import Part
-
-JOINING = "joining"
 
 FIRST = 1
 """The commit that holds what was loaded."""
@@ -63,11 +57,6 @@ class Arrivals:
     at: CommitHeader = field(default_factory=CommitHeader)
 
 
-def sweep_leftovers(folder: Path) -> None:
-    """Remove what an earlier run left behind, in its staging folder."""
-    shutil.rmtree(folder / JOINING, ignore_errors=True)
-
-
 class CatchUp:
     def __init__(self, main: Warehouse, spark: SparkSession, topology: Topology, names: Sequence[str]) -> None:
         """`assembly` has sources of its own, not those that the others are kept with."""
@@ -76,9 +65,11 @@ class CatchUp:
         kept = as_applied(topology, loaded, lambda _: None)
         self.topology = replace(kept, views={name: _in_haste(planned) for name, planned in kept.views.items()})
         self._main_session, self._spark = spark, own_session(spark)
-        self._layout = main.layout.beside(main.layout.staging / JOINING / uuid.uuid4().hex)
+        self._lease = Scratch(main.layout.staging).lease(JOINING)
+        self._layout = main.layout.beside(self._lease.folder)
+        self._scratch = Scratch(self._layout.staging)
         self._warehouse: Warehouse | None = None
-        self._staged: list[staging.Staged] = []
+        self._answers = LargeAnswers(lambda: self._spark, lambda name: self.topology.views[name].view, self._scratch)
         self._ended = threading.Event()
         self._error: BaseException | None = None
         self._loaded: list[Generation] = []
@@ -113,9 +104,8 @@ class CatchUp:
         planned = self.topology.views.values()
         compiled = [each.view for each in planned]
         self._main.fold()  # what was joined last is published before its tables may change
-        sources, folder = self.topology.sources, self._layout.staging
-        with snapshot(self._spark, sources, compiled, folder, self.rows.__setitem__) as taken:
-            first = Commit(first_header(sources, compiled, taken))
+        with snapshot(self._spark, self.topology.sources, compiled, self._scratch, self.rows.__setitem__) as taken:
+            first = Commit(first_header(self.topology.sources, compiled, taken))
             self._loaded = [self._load(view, taken) for view in compiled]
             last = warehouse.cut_over(self._loaded, first)
         self._main.prepare_log(self._loaded)
@@ -123,7 +113,12 @@ class CatchUp:
         warehouse.use(compiled, unguaranteed=[each.view.name for each in planned if each.level == "none"])
         used = frozenset(source for view in compiled for source in view.sources)
         self.pipeline = Pipeline(  # in one group: they meet the others at one vector anyhow
-            self.topology, warehouse, last, through_spark=self._answer, read=reads_spilled(self._spark), together=[used]
+            self.topology,
+            warehouse,
+            last,
+            through_spark=self._answers.answer,
+            read=reads_spilled(self._spark),
+            together=[used],
         )
         self.pipeline.run(self._step).check()
 
@@ -133,10 +128,8 @@ class CatchUp:
         return self._main.load(view, taken.compute(self._spark, view))
 
     def _step(self) -> RunEnd | None:
-        if self._staged and self.pipeline is not None and self.pipeline.settled and not self._stands:
-            for staged in self._staged:
-                staged.remove()
-            self._staged = []
+        if self._at_work().settled and not self._stands:
+            self._answers.release()
         if self._settle.is_set():
             self._merge_log()
             self._settle.clear()
@@ -151,15 +144,6 @@ class CatchUp:
             after, definition = self._settled, own.definitions[name]
             view_table.catch_up(self._spark, self._main.layout, log, definition, after, through, unguaranteed)
         self._settled = through
-
-    def _answer(self, source: Source, query: Query) -> tuple[tuple[Relation, ...], Seen]:
-        view = self.topology.views[query.view].view
-        with source.elsewhere() as taken, reading(source.name):
-            folder = self._layout.staging
-            relations, staged = staging.answer(self._spark, source.reader(), query, view, folder)
-            taken(staged.seen)
-        self._staged.append(staged)
-        return relations, staged.seen
 
     # For the coordinator of the others, in whose loop all this is called.
 
@@ -251,7 +235,7 @@ class CatchUp:
         if self._warehouse is not None:
             self._warehouse.close()
         if not self._thread.is_alive():
-            shutil.rmtree(self._layout.root, ignore_errors=True)
+            self._lease.release()
 
     def _at_work(self) -> Pipeline:
         if self.pipeline is None:

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from strobe.algebra.schema import RelationSchema
 from strobe.algebra.view import View
+from strobe.data.scratch import Scratch
 from strobe.errors import SourceUnavailable
 from strobe.messages import Commit, CommitHeader, Position
 from strobe.retry import LOAD_SOURCE, Retry
@@ -52,10 +52,10 @@ def snapshot(
     spark: SparkSession,
     sources: Mapping[str, Source],
     views: Iterable[View],
-    folder: Path,
+    scratch: Scratch,
     progress: Progress = lambda _source, _rows: None,
 ) -> Iterator[Snapshot]:
-    """Read what these views use, into this folder; the staged copies are gone afterwards."""
+    """Read what these views use; the staged copies are gone afterwards."""
     wanted: dict[str, dict[str, tuple[RelationSchema, set[str]]]] = {}
     for view in views:
         for relation in view.relations:
@@ -72,13 +72,13 @@ def snapshot(
             def read(source: str = source, chosen: staging.Chosen = chosen) -> staging.Staged:
                 with reading(source):
                     reader = sources[source].reader(at_a_position=True)
-                    return staging.snapshot(spark, reader, chosen, folder, partial(progress, source))
+                    return staging.snapshot(spark, reader, chosen, scratch, partial(progress, source))
 
             staged[source] = _again(read, Retry(LOAD_SOURCE))
         yield Snapshot(staged)
     finally:
         for one in staged.values():
-            one.remove()
+            one.lease.release()
 
 
 def _again(read: Callable[[], staging.Staged], retry: Retry) -> staging.Staged:
@@ -106,7 +106,7 @@ def load(
     progress: Progress = lambda _source, _rows: None,
 ) -> CommitHeader:
     """Load the first views from one snapshot of each source, and bring them in with one commit."""
-    with snapshot(spark, sources, views, warehouse.layout.staging, progress) as taken:
+    with snapshot(spark, sources, views, Scratch(warehouse.layout.staging), progress) as taken:
         first = Commit(first_header(sources, views, taken))
         loaded = [warehouse.load(view, taken.compute(spark, view)) for view in views]
         header = warehouse.cut_over(loaded, first)

@@ -21,6 +21,7 @@ from strobe.config.model import Project
 from strobe.coordinator.coordinator import Coordinator
 from strobe.coordinator.requests import FREEZE
 from strobe.coordinator.status import Status
+from strobe.data.scratch import Scratch
 from strobe.errors import UserError
 from strobe.events import BringingToVector, Comparing, Event, Listener, SparkStarting, ignore
 from strobe.planning.topology import Topology, as_applied
@@ -114,7 +115,7 @@ def _verdict(
 @contextmanager
 def _read(spark: SparkSession, topology: Topology, names: list[str], project: Project) -> Iterator[Snapshot]:
     views = [topology.views[name].view for name in names]
-    with snapshot(spark, topology.sources, views, Layout(project.warehouse).staging) as taken:
+    with snapshot(spark, topology.sources, views, Scratch(Layout(project.warehouse).staging)) as taken:
         yield taken
 
 

@@ -18,8 +18,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from strobe.algebra.relation import Relation
-from strobe.apply import catch_up, plan
+from strobe.apply import plan
 from strobe.apply.cutover import Cutover
 from strobe.apply.load import load
 from strobe.config.model import Project
@@ -30,6 +29,7 @@ from strobe.coordinator.run import Run, Until
 from strobe.coordinator.states import PHASES, Claimed, Opened, Phase
 from strobe.coordinator.status import Reporter, Status, observe
 from strobe.coordinator.timing import USUAL, Timing
+from strobe.data.scratch import Scratch
 from strobe.errors import (
     BrokenInvariant,
     CommitUnknown,
@@ -50,16 +50,14 @@ from strobe.events import (
     Stopping,
 )
 from strobe.failpoints import reach
-from strobe.messages import CommitHeader, Message, Query, Seen
+from strobe.messages import CommitHeader, Message
 from strobe.pipeline import run_end
-from strobe.pipeline.answerer import SparkAnswer
 from strobe.pipeline.pipeline import Pipeline
 from strobe.pipeline.run_end import RunEnd
 from strobe.planning.source_set import SourceSet
 from strobe.planning.topology import Topology, compiled, preflight
-from strobe.sources.base import Source
-from strobe.spark import staging
-from strobe.spark.failures import SPARK, cause, reading
+from strobe.spark.answering import LargeAnswers
+from strobe.spark.failures import SPARK, cause
 from strobe.spark.spilled import reads_spilled
 from strobe.warehouse import inspect, storage, tables
 from strobe.warehouse.control import requests
@@ -90,8 +88,7 @@ class Coordinator:
         self._timing = timing
         self._layout = Layout(project.warehouse)
         self._availability = Availability(self._layout, reporter.tell, set_aside=set_aside, timing=timing)
-        self._staging = self._layout.staging
-        self._staged: list[staging.Staged] = []
+        self._scratch = Scratch(self._layout.staging)
         self._lock = CoordinatorLock(self._layout.control)
         self._spark: SparkSession | None = None
         self._stop = threading.Event()
@@ -145,6 +142,7 @@ class Coordinator:
                 self._lock.release()
         finally:
             self._topology.sources.close()
+            self._scratch.close()
 
     def _keep_views(self, until: Until, take_over: bool) -> None:
         """From opening the warehouse to the end, as the table says; raises what it ended with."""
@@ -221,7 +219,7 @@ class Coordinator:
         """Claim the warehouse, read where it stands; the first time, load all views. Again, if Spark has ended."""
         if isinstance(before, run_end.SparkEnded):
             self._reporter.tell(SparkRestarting(before.error.message))
-            self._spark, self._epoch, self._staged = None, 0, []
+            self._spark, self._epoch = None, 0
             self.project = self._cutover.interrupted() or self.project
             self._topology.sources.close()
             self._topology = self.assembled()
@@ -231,8 +229,7 @@ class Coordinator:
         )
         header = self._warehouse.fence(take_over)
         self._epoch = self._warehouse.epoch
-        staging.sweep_leftovers(self._staging)
-        catch_up.sweep_leftovers(self._staging)
+        self._scratch.sweep()
         self._last = header if header is not None else self._load_all()
         return Opened()
 
@@ -289,11 +286,12 @@ class Coordinator:
         return end
 
     def _keep(self, topology: Topology, until: Until) -> RunEnd:
+        answers = LargeAnswers(self.spark, lambda name: topology.views[name].view, self._scratch)
         pipeline = self.pipeline = Pipeline(
             topology,
             self._warehouse,
             self._last,
-            through_spark=self._answer_through_spark(topology),
+            through_spark=answers.answer,
             read=reads_spilled(self.spark()),
             record=self._record,
             together=self._availability.together,
@@ -308,7 +306,7 @@ class Coordinator:
             until,
             timing=self._timing,
             status=partial(self._note_status, pipeline),
-            unstage=partial(self._unstage, pipeline),
+            release=answers.release,
         )
         self._note_status(pipeline)
         self._heartbeat()
@@ -326,6 +324,7 @@ class Coordinator:
             maintenance.stop()
             handler.abandon()
             self._cutover.abandon()
+            answers.release()
             self.pipeline = None
             self._note_status(pipeline)
 
@@ -386,24 +385,6 @@ class Coordinator:
         with suppress(OSError):  # a full disk: the coordinator works on, and tries again
             said = self._status.document() if self._status else {"state": "starting"}
             write_heartbeat(self._layout.control, {**said, "epoch": self._epoch, "stopped": stopped})
-
-    def _answer_through_spark(self, topology: Topology) -> SparkAnswer:
-        def answer(source: Source, query: Query) -> tuple[tuple[Relation, ...], Seen]:
-            view = topology.views[query.view].view
-            with source.elsewhere() as taken, reading(source.name):
-                relations, staged = staging.answer(self.spark(), source.reader(), query, view, self._staging)
-                taken(staged.seen)
-            self._staged.append(staged)
-            return relations, staged.seen
-
-        return answer
-
-    def _unstage(self, pipeline: Pipeline) -> None:
-        """Large answers are kept as files until everything that was computed from them has been committed."""
-        if self._staged and pipeline.settled:
-            for staged in self._staged:
-                staged.remove()
-            self._staged = []
 
 
 class Failures:

@@ -53,13 +53,13 @@ class Run:
         timing: Timing = USUAL,
         clock: Callable[[], float] = time.monotonic,
         status: Callable[[], None],
-        unstage: Callable[[], None],
+        release: Callable[[], None],
     ) -> None:
-        """`status` writes down how things are, `unstage` removes large answers that are needed no more."""
+        """`status` writes down how things are, `release` lets go of large answers when nothing needs them any more."""
         self._pipeline, self._handler = pipeline, handler
         self._availability, self._cutover = availability, cutover
         self._until, self._quiet = until, _Quiet(pipeline, clock)
-        self._status, self._unstage = status, unstage
+        self._status, self._release = status, release
         self._timing, self._clock = timing, clock
         self._next_beat = 0.0
 
@@ -68,7 +68,8 @@ class Run:
         if self._cutover.over:
             return CutOver()
         self._handler.look()
-        self._unstage()
+        if self._pipeline.settled:
+            self._release()
         detached = self._beat()
         if self._until.over:
             return Stopped()

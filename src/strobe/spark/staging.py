@@ -12,7 +12,6 @@ a part of the keys. If one fails, all is read again, in another snapshot.
 from __future__ import annotations
 
 import pickle
-import shutil
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,7 +31,7 @@ from strobe.algebra.relation import Relation
 from strobe.algebra.schema import RelationSchema, quoted
 from strobe.algebra.view import View
 from strobe.data.arrow import arrow_schema, canonical_ddl, from_arrow, to_arrow
-from strobe.data.scratch import READS, SPILLED
+from strobe.data.scratch import READS, Lease, Scratch
 from strobe.errors import BrokenInvariant, StrobeError
 from strobe.messages import Lookup, Query, Seen
 from strobe.sources.base import Reader, Shared
@@ -78,7 +77,7 @@ class Staged:
     """What one snapshot of a source held, as files; `seen` is what that snapshot had seen."""
 
     spark: SparkSession
-    folder: Path
+    lease: Lease
     files: Mapping[str, Sequence[Path]]
     """By part."""
     parts: tuple[_Part, ...]
@@ -91,59 +90,49 @@ class Staged:
         files = map(str, self.files[part.id])
         return self.spark.read.schema(schema).parquet(*files).toDF(*part.columns)
 
-    def remove(self) -> None:
-        """The rows are no longer needed; what is yet to be computed from them no longer can be."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def sweep_leftovers(folder: Path) -> None:
-    """Remove what an earlier run left behind."""
-    for temporary in (READS, SPILLED):
-        shutil.rmtree(folder / temporary, ignore_errors=True)
-
 
 def snapshot(
     spark: SparkSession,
     reader: Reader,
     relations: Chosen,
-    folder: Path,
+    scratch: Scratch,
     progress: Progress | None = None,
 ) -> Staged:
     """Read these columns of these relations of one source in one snapshot; `progress` is told the rows read so far."""
     parts = tuple(_Part.of(relation, columns) for relation, columns in relations)
-    return _stage(spark, _one_row(spark), reader, parts, None, folder, progress)
+    return _stage(spark, _one_row(spark), reader, parts, None, scratch, progress)
 
 
 def answer(
-    spark: SparkSession, reader: Reader, query: Query, view: View, folder: Path
+    spark: SparkSession, reader: Reader, query: Query, view: View, scratch: Scratch
 ) -> tuple[tuple[SparkRelation, ...], Staged]:
     """Answer the first look-up of a query, whose keys may be of any number and anywhere; or all, where the query wants
     all in one snapshot, by reading the relations whole.
 
-    The relations are over files: call `remove` of what was staged when whatever uses them has been committed.
+    The relations are over files: release what was staged when whatever uses them has been committed.
     """
     if query.whole:
-        return _whole(spark, reader, query, view, folder)
+        return _whole(spark, reader, query, view, scratch)
     lookup = query.lookups[0]
     relation = view.occurrences[lookup.occurrence].relation
     part = _Part.of(relation, lookup.columns)
     keys = _keys(spark, lookup, relation, view)
     if keys is None:
-        staged = _stage(spark, _one_row(spark), reader, (part,), None, folder, None)
+        staged = _stage(spark, _one_row(spark), reader, (part,), None, scratch, None)
     else:
-        staged = _stage(spark, keys, reader, (part,), lookup, folder, None)
+        staged = _stage(spark, keys, reader, (part,), lookup, scratch, None)
     return (SparkRelation.of_rows(staged.dataframe(relation), view.attribute_types()),), staged
 
 
 def _whole(
-    spark: SparkSession, reader: Reader, query: Query, view: View, folder: Path
+    spark: SparkSession, reader: Reader, query: Query, view: View, scratch: Scratch
 ) -> tuple[tuple[SparkRelation, ...], Staged]:
     used: dict[str, tuple[RelationSchema, list[str]]] = {}
     for lookup in query.lookups:
         relation = view.occurrences[lookup.occurrence].relation
         _, columns = used.setdefault(relation.id, (relation, []))
         columns += [c for c in lookup.columns if c not in columns]
-    staged = snapshot(spark, reader, list(used.values()), folder)
+    staged = snapshot(spark, reader, list(used.values()), scratch)
     relations = []
     for lookup in query.lookups:
         frame = staged.dataframe(view.occurrences[lookup.occurrence].relation)
@@ -185,10 +174,11 @@ def _stage(
     reader: Reader,
     parts: tuple[_Part, ...],
     lookup: Lookup | None,
-    folder: Path,
+    scratch: Scratch,
     progress: Progress | None,
 ) -> Staged:
-    own = (folder / READS / uuid.uuid4().hex).absolute()
+    lease = scratch.lease(READS)
+    own = lease.folder
     own.mkdir(parents=True)
     few = lookup is not None and isinstance(lookup.keys, Bag)  # one task is soon done with them
     most = 1 if few else spark.sparkContext.defaultParallelism
@@ -209,13 +199,13 @@ def _stage(
                 if isinstance(outcome, StrobeError):
                     raise outcome
     except BaseException:
-        shutil.rmtree(own, ignore_errors=True)
+        lease.release()
         raise
     files: dict[str, list[Path]] = {part.id: [] for part in parts}
     for attempt, _, written in outcomes:
         for part in written:
             files[part.id].append(own / attempt / part.file)
-    return Staged(spark, own, files, parts, shared.seen if shared is not None else outcomes[0][1])
+    return Staged(spark, lease, files, parts, shared.seen if shared is not None else outcomes[0][1])
 
 
 def _works(parts: Sequence[_Part], shared: Shared | None) -> list[list[_Work]]:

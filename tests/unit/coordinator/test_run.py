@@ -19,7 +19,7 @@ class Turn:
         self.stop, self.detached = threading.Event(), None
         self.cutover: Any = SimpleNamespace(over=False, ready=False)
         self.pipeline: Any = SimpleNamespace(
-            tied=frozenset(), idle=lambda: True, end_blocks=lambda: self.did.append("end blocks")
+            tied=frozenset(), settled=True, idle=lambda: True, end_blocks=lambda: self.did.append("end blocks")
         )
         self.handler: Any = SimpleNamespace(
             look=lambda: self.did.append("look"), rebuild=lambda _: self.did.append("rebuild")
@@ -36,7 +36,7 @@ class Turn:
             self.until,
             clock=self.clock,
             status=lambda: self.did.append("status"),
-            unstage=lambda: self.did.append("unstage"),
+            release=lambda: self.did.append("release"),
         )
 
     def clock(self) -> float:
@@ -57,7 +57,7 @@ def test_a_turn_in_which_nothing_happens() -> None:
     """What is due is done, and the run goes on."""
     turn = Turn()
     assert turn.ends() is None
-    assert turn.did == ["look", "unstage", "status", "rebuild"]
+    assert turn.did == ["look", "release", "status", "rebuild"]
 
 
 def test_why_a_run_ends() -> None:
