@@ -5,7 +5,7 @@ BIN := .venv/bin
 
 # Most tests wait for servers, for Spark or for a clock: more of them at a time than there are cores.
 WORKERS ?= 5
-TOGETHER := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+TOGETHER := -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
 .PHONY: demo test test-fast test-full lint bench costs clean
 
