@@ -49,8 +49,8 @@ def group_of(test: str) -> str | None:
 
 
 class Groups(LoadScopeScheduling):
-    """Gives a worker a whole group at a time. (pytest-xdist's own groups are marks that it writes into the ids of tests,
-    which pytest 9.2 does not let it do any more.)"""
+    """Gives a worker a whole group at a time. (pytest-xdist has groups of its own, which it writes into the ids of
+    tests; pytest 9.2 does not let it do so any more.)"""
 
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid) or nodeid
