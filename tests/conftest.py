@@ -45,6 +45,8 @@ def group_of(test: str) -> str | None:
         return {"postgres": "postgres", "mariadb": "mariadb", "mysql": "mariadb"}.get(below, "faults")
     if tier == "conformance" and "[files" in test:
         return "spark"
+    if tier == "spark" and ("service" in below or below in ("test_demo.py", "test_traces.py")):
+        return "live"  # so that both take about as long
     return tier if tier in GROUPS else None
 
 

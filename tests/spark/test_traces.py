@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from postgres_server import PostgresServer
-from postgres_shop import PgShop
+from postgres_shop import PROJECT, TABLES, PgShop
 from pyspark.sql import SparkSession
 from service_shop import wait_for
 from tracing import Trace, steps
@@ -20,12 +20,15 @@ from strobe.spark import session
 
 pytestmark = [pytest.mark.spark, pytest.mark.live]
 
+SWEPT = PROJECT.replace("pairs: {", "pairs: {algorithm: sweep, ")
+WHOLE = "ALTER TABLE orders REPLICA IDENTITY FULL; ALTER TABLE customers REPLICA IDENTITY FULL;"
+
 
 @pytest.fixture
 def shop(
     postgres: PostgresServer, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[PgShop]:
-    made = PgShop(postgres, tmp_path, spark, monkeypatch)
+    made = PgShop(postgres, tmp_path, spark, monkeypatch, SWEPT, TABLES + WHOLE)
     yield made
     postgres.drop(made.database)
 

@@ -23,7 +23,7 @@ from strobe.errors import UserError
 from strobe.merge.removals import combined
 from strobe.messages import ActionList, Commit, CommitHeader, KeyDelete
 from strobe.spark.relation import SparkRelation
-from strobe.warehouse import inspect, log, view_table
+from strobe.warehouse import evaluation, inspect, view_table
 from strobe.warehouse.appender import APPENDS
 from strobe.warehouse.layout import Layout
 from strobe.warehouse.records import Generation
@@ -301,7 +301,7 @@ def test_a_view_whose_last_rows_cannot_be_computed_does_not_join(bench: Bench) -
 def test_any_history(bench: Bench, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Random action lists: where one task searches a view, where many do, and by keys that are in Spark."""
     if how == "spread":
-        monkeypatch.setattr(log, "TOGETHER", 0)
+        monkeypatch.setattr(evaluation, "TOGETHER", 0)
     anything(random.Random(how), bench, how == "in Spark")
 
 

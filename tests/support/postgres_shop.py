@@ -39,8 +39,9 @@ class PgShop(Shop):
         spark: SparkSession,
         monkeypatch: pytest.MonkeyPatch,
         yml: str = PROJECT,
+        tables: str = TABLES,
     ) -> None:
-        self.server, self.database = server, server.database(TABLES)
+        self.server, self.database = server, server.database(tables)
         monkeypatch.setenv("SALES_DSN", server.dsn(self.database))
         super().__init__(folder, spark, yml)
 
