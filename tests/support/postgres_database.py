@@ -80,6 +80,7 @@ def stalled(db: Database, *statements: str) -> Iterator[None]:
     db.server.execute(db.name, "ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
     db.server.execute(db.name, "SELECT pg_reload_conf()")
     eventually(lambda: db.server.execute(db.name, "SHOW synchronous_standby_names") == [("nobody",)])
+    db.server.execute(db.name, "CHECKPOINT")  # commits begin to wait when the checkpointer has read the setting
     waiting = threading.Thread(target=db.run, args=statements)
     waiting.start()
     try:

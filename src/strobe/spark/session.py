@@ -12,6 +12,7 @@ JVM's; and the JVM stays when the process ends, however it ends. Tests that kill
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shlex
 import socket
@@ -226,12 +227,21 @@ def _launch(settings: Mapping[str, str], log: Path) -> None:
         submit = f"--properties-file {shlex.quote(file)} --load-spark-defaults "
         submit += os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")
         quietly = {"stdout": output, "stderr": output, "start_new_session": True}
-        with _environment(JAVA_HOME=home, PYSPARK_SUBMIT_ARGS=submit):
+        with _environment(JAVA_HOME=home, PYSPARK_SUBMIT_ARGS=submit), starting_alone():
             try:
                 gateway = launch_gateway(popen_kwargs=quietly)  # type: ignore[no-untyped-call]
             except PySparkRuntimeError:
                 raise _failed_start(log, begin) from None
     SparkContext._ensure_initialized(gateway=gateway)
+
+
+@contextmanager
+def starting_alone() -> Iterator[None]:
+    """While no other process of this user starts a JVM: two that fetch packages at a time spoil Ivy's cache for each
+    other."""
+    with (_scratch() / "starting.lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 class _AttachedSession(SparkSession):
