@@ -182,6 +182,22 @@ class Source(ABC):
     def verify(self, position: Position) -> None:
         """Raise `LostGuarantee` unless the log still reaches back to this position and really passed through it."""
 
+    def fingerprints(self, relations: Collection[str]) -> Mapping[str, str]:
+        """What these relations are at this moment, as text for `changed`; empty for one that is not there (any more).
+
+        A fingerprint holds generations, never counts or names alone: of everything on which a relation's rows, what
+        Strobe sees of them, or their way into the log depend. If two are equal, nothing of that was touched between the
+        two looks, not even to be put back. One that is left out cannot be told at the moment, because a change of it is
+        under way. One question to the source, whose cost does not grow with the tables.
+        """
+        return {}
+
+    def changed(self, relation: str, columns: Collection[str], before: str, after: str) -> str:
+        """What happened to a relation between two fingerprints, as a clause ("its column price was rewritten"); empty if
+        that cannot have altered anything that views see which use these columns, in the rows or in their way into the
+        log. What is not known to be harmless is not."""
+        return "" if before == after else "its definition was changed"
+
     @abstractmethod
     def transactions(
         self, after: Position, stops: Sequence[Position], stopped: Callable[[], bool]
