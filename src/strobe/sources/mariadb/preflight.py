@@ -11,7 +11,7 @@ import pymysql
 from strobe.errors import StrobeError
 from strobe.sources.base import Finding
 from strobe.sources.mariadb import snapshot
-from strobe.sources.mariadb.catalog import MariadbTable, cascades, read_tables
+from strobe.sources.mariadb.catalog import MariadbTable, cascades, logs_actions, read_tables
 from strobe.sources.mariadb.connection import ConnectionSettings, is_mysql, quote, rows
 from strobe.sources.mariadb.global_names import GlobalNames
 from strobe.sources.mariadb.position import created
@@ -160,12 +160,6 @@ def denied(connection: Any, settings: ConnectionSettings, right: str, what: str)
     return Finding("error", settings.where, f"the user {user} lacks a right: {what}", f"GRANT {right} TO {account};")
 
 
-def logs_cascades(connection: Any) -> bool:
-    """Whether rows that foreign keys change are in the binlog: MySQL from 9.6 on, unless it is told otherwise."""
-    found = rows(connection, "SHOW GLOBAL VARIABLES LIKE 'innodb_native_foreign_keys'")
-    return is_mysql(connection) and [value for _, value in found] == ["OFF"]
-
-
 def check_relation(
     connection: Any, settings: ConnectionSettings, relation: str, table: MariadbTable | None
 ) -> Iterator[Finding]:
@@ -184,7 +178,7 @@ def check_relation(
         return
     try:
         rows(connection, f"SELECT 1 FROM {quote(relation)} LIMIT 0")
-        constraints = [] if logs_cascades(connection) else cascades(connection, relation)
+        constraints = [] if logs_actions(connection) else cascades(connection, relation)
     except pymysql.err.Error:
         problem = denied(connection, settings, f"SELECT ON {target}", "")
         yield Finding("error", where, "the table, or some of its columns, may not be read", problem.fix)
