@@ -15,7 +15,8 @@ import pymysql
 
 from strobe.algebra.schema import Column, RelationSchema
 from strobe.errors import UserError
-from strobe.sources.mariadb.connection import ConnectionSettings, Pool, is_mysql, quote, rows
+from strobe.sources.mariadb.connection import ConnectionSettings, Pool, quote, rows
+from strobe.sources.mariadb.session import is_mysql
 from strobe.sources.mariadb.values import Kind, kind_of
 
 

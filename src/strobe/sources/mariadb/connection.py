@@ -22,7 +22,7 @@ from pymysql.cursors import Cursor, SSCursor
 
 from strobe.errors import AccessRefused, RelationLost, SourceLost, SourceUnavailable, UserError
 from strobe.sources.mariadb.limits import Limits, Timing
-from strobe.sources.mariadb.session import Session, is_mysql
+from strobe.sources.mariadb.session import Session
 
 OPTIONS = {"ssl", "ssl_ca", "ssl_cert", "ssl_key", "ssl_verify_identity", "unix_socket"}
 _TIMEOUT = {1969, 3024}
@@ -280,6 +280,13 @@ def several(connection: Any, *statements: str) -> list[list[tuple[Any, ...]]]:
         while cursor.nextset():
             found.append(list(cursor.fetchall()))
         return found
+
+
+def grantee(connection: Any) -> tuple[str, str]:
+    """The user of a connection, and how GRANT names it."""
+    ((user,),) = rows(connection, "SELECT CURRENT_USER()")
+    name, _, host = user.rpartition("@")
+    return user, f"{connection.escape(name)}@{connection.escape(host)}"
 
 
 def streamed(connection: Any, sql: str, size: int = 1000) -> Iterator[tuple[Any, ...]]:

@@ -12,9 +12,11 @@ from strobe.errors import StrobeError
 from strobe.sources.base import Finding
 from strobe.sources.mariadb import snapshot
 from strobe.sources.mariadb.catalog import MariadbTable, cascades, logs_actions, read_tables
-from strobe.sources.mariadb.connection import ConnectionSettings, is_mysql, quote, rows
+from strobe.sources.mariadb.connection import ConnectionSettings, grantee, quote, rows
+from strobe.sources.mariadb.definitions import shows_files
 from strobe.sources.mariadb.global_names import GlobalNames
 from strobe.sources.mariadb.position import created
+from strobe.sources.mariadb.session import is_mysql
 
 OLDEST, OLDEST_MYSQL = (10, 6), (8, 0)
 SETTINGS = {
@@ -151,12 +153,13 @@ def privileges(connection: Any, settings: ConnectionSettings) -> Iterator[Findin
         created(settings, logs[-1][0])
     except (StrobeError, pymysql.err.Error):
         yield denied(connection, settings, "REPLICATION SLAVE ON *.*", "it may not read the binlog")
+    if not shows_files(connection):
+        what = "it may not read which files its tables have, by which changes are found that the binlog does not report"
+        yield denied(connection, settings, "PROCESS ON *.*", what)
 
 
 def denied(connection: Any, settings: ConnectionSettings, right: str, what: str) -> Finding:
-    ((user,),) = rows(connection, "SELECT CURRENT_USER()")
-    name, _, host = user.rpartition("@")
-    account = f"{connection.escape(name)}@{connection.escape(host)}"
+    user, account = grantee(connection)
     return Finding("error", settings.where, f"the user {user} lacks a right: {what}", f"GRANT {right} TO {account};")
 
 

@@ -13,18 +13,33 @@ from typing import Any
 
 from strobe.errors import UserError
 
-VARIABLES = {
-    **{"sql_mode": "STRICT_ALL_TABLES", "time_zone": "+00:00", "lc_time_names": "en_US", "div_precision_increment": 4},
-    **{"sql_select_limit": 2**64 - 1, "max_join_size": 2**64 - 1, "sql_big_selects": 1, "sql_auto_is_null": 0},
-    **{"autocommit": 1, "completion_type": "NO_CHAIN", "sql_safe_updates": 0, "sql_quote_show_create": 1},
-    **{"group_concat_max_len": 2**20, "net_write_timeout": 600, "net_read_timeout": 600},
+Value = str | int | float
+
+VARIABLES: Mapping[str, Value] = {
+    "sql_mode": "STRICT_ALL_TABLES",
+    "time_zone": "+00:00",
+    "lc_time_names": "en_US",
+    "div_precision_increment": 4,
+    "sql_select_limit": 2**64 - 1,
+    "max_join_size": 2**64 - 1,
+    "sql_big_selects": 1,
+    "sql_auto_is_null": 0,
+    "autocommit": 1,
+    "completion_type": "NO_CHAIN",
+    "sql_safe_updates": 0,
+    "sql_quote_show_create": 1,
+    "group_concat_max_len": 2**20,
+    "net_write_timeout": 600,
+    "net_read_timeout": 600,
     **{f"character_set_{what}": "utf8mb4" for what in ("client", "connection", "results")},
 }
 """What decoding relies on: answers that are whole, UTC, no padding of CHAR, backslash escapes, snapshots that stay."""
-MARIADB = {"tx_isolation": "REPEATABLE-READ", "tx_read_only": 0, "old_mode": ""}
-MYSQL = {
-    **{"transaction_isolation": "REPEATABLE-READ", "transaction_read_only": 0, "show_create_table_verbosity": 0},
-    **{"use_secondary_engine": "OFF"},
+MARIADB: Mapping[str, Value] = {"tx_isolation": "REPEATABLE-READ", "tx_read_only": 0, "old_mode": ""}
+MYSQL: Mapping[str, Value] = {
+    "transaction_isolation": "REPEATABLE-READ",
+    "transaction_read_only": 0,
+    "show_create_table_verbosity": 0,
+    "use_secondary_engine": "OFF",
 }
 
 
@@ -37,14 +52,14 @@ class Session:
     """What a session has to be like."""
 
     database: str
-    variables: Mapping[str, str | int | float]
+    variables: Mapping[str, Value]
 
     @classmethod
     def of(cls, connection: Any, database: str, statement_timeout: float) -> Session:
         wait = {"lock_wait_timeout": max(1, int(statement_timeout))}
         if is_mysql(connection):
-            return cls(database, VARIABLES | MYSQL | wait | {"max_execution_time": round(statement_timeout * 1000)})
-        return cls(database, VARIABLES | MARIADB | wait | {"max_statement_time": round(statement_timeout, 3)})
+            return cls(database, {**VARIABLES, **MYSQL, **wait, "max_execution_time": round(statement_timeout * 1000)})
+        return cls(database, {**VARIABLES, **MARIADB, **wait, "max_statement_time": round(statement_timeout, 3)})
 
     def setting(self) -> str:
         """The statement that makes it so."""

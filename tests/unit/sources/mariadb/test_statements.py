@@ -10,7 +10,6 @@ from strobe.sources.mariadb.binlog.statements import Effect, Scene, judge
 WATCHED = {"orders": {"id", "state"}, "odd `name`": {"id"}}
 
 
-
 def effect(sql: str, schema: str, database: str = "shop", used: dict[str, set[str]] = WATCHED) -> Effect | None:
     return judge(Statement(sql, schema), Scene(database, used, folds_case=True)).harm_to(used)
 

@@ -22,16 +22,30 @@ STATUS_TEXTS = {2: 2, 5: 1, 6: 1}
 """The variables in front of a statement up to its character set: those of one size, and those with their length, which
 have so many bytes more."""
 SHIFTING = {
-    **{"gbk": "gbk", "gb2312": "gb2312", "gb18030": "gb18030", "big5": "big5", "sjis": "cp932", "cp932": "cp932"},
-    **{"euckr": "euc_kr", "ujis": "euc_jp", "eucjpms": "euc_jp"},
+    "gbk": "gbk",
+    "gb2312": "gb2312",
+    "gb18030": "gb18030",
+    "big5": "big5",
+    "sjis": "cp932",
+    "cp932": "cp932",
+    "euckr": "euc_kr",
+    "ujis": "euc_jp",
+    "eucjpms": "euc_jp",
 }
 """Character sets in which a byte may mean something else by what is before it."""
 CODECS = {
     **SHIFTING,
     **dict.fromkeys(("utf8mb4", "utf8mb3", "utf8", "binary", "ascii"), "utf-8"),
-    **{"latin1": "cp1252", "latin2": "iso8859_2", "latin5": "iso8859_9", "latin7": "iso8859_13"},
+    "latin1": "cp1252",
+    "latin2": "iso8859_2",
+    "latin5": "iso8859_9",
+    "latin7": "iso8859_13",
     **{name: name for name in ("cp1250", "cp1251", "cp1256", "cp1257", "cp850", "cp852", "cp866")},
-    **{"koi8r": "koi8_r", "koi8u": "koi8_u", "greek": "iso8859_7", "hebrew": "iso8859_8", "tis620": "tis_620"},
+    "koi8r": "koi8_r",
+    "koi8u": "koi8_u",
+    "greek": "iso8859_7",
+    "hebrew": "iso8859_8",
+    "tis620": "tis_620",
 }
 
 
@@ -82,7 +96,7 @@ def statement(event: Event, charsets: Mapping[int, str]) -> Statement:
     if event.type == QUERY_COMPRESSED:
         text = uncompressed(text)
     mode, collation = _session(body[13:at])
-    charset = charsets.get(collation, "utf8mb4" if collation is None else "")
+    charset = "utf8mb4" if collation is None else charsets.get(collation, "")
     codec = CODECS.get(charset)
     if codec is None:
         problem = f"its character set is {charset or collation}"

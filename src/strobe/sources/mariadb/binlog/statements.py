@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from strobe.sources.mariadb.binlog.sql import Statement, Token, Unreadable, readings, spelled
 
@@ -286,10 +287,13 @@ def _clauses(tokens: Sequence[Token]) -> Iterator[list[Token]]:
     for place in range(len(tokens) + 1):
         sign = tokens[place].key if place < len(tokens) else ","
         depth += (sign == "(") - (sign == ")")
-        if place == start and place + 1 < len(tokens):
-            if sign in PARTITIONS and tokens[place + 1].key == "PARTITION":
-                yield list(tokens[start:])
-                return
+        if (
+            place == start
+            and sign in PARTITIONS
+            and [token.key for token in tokens[place + 1 : place + 2]] == ["PARTITION"]
+        ):
+            yield list(tokens[start:])
+            return
         if sign == "," and (not depth or place == len(tokens)):
             if place > start:
                 yield list(tokens[start:place])
@@ -334,7 +338,7 @@ def _has_action(keys: Sequence[str]) -> bool:
 
 def _refuse_key(keys: Sequence[str], table: str, said: str) -> None:
     """A column may be made the primary key in its definition, by the word KEY alone."""
-    if "PRIMARY" in keys or any(b == "KEY" and a != "UNIQUE" for a, b in zip(keys, keys[1:], strict=False)):
+    if "PRIMARY" in keys or any(b == "KEY" and a != "UNIQUE" for a, b in pairwise(keys)):
         raise _Harm(table, f"{said} changes its key or its rows")
 
 
