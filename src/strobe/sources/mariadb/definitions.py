@@ -145,7 +145,7 @@ def _show(relation: str) -> str:
 def shows_files(connection: Any) -> bool:
     """Whether the user has the right PROCESS: without it a server does not show which files its tables have."""
     try:
-        rows(connection, f"SELECT 1 FROM information_schema.{_view(connection)} LIMIT 0")
+        rows(connection, f"SELECT 1 FROM information_schema.{_view(connection)} LIMIT 1")
     except pymysql.err.OperationalError as error:
         if error.args[0] != _NO_RIGHT:
             raise

@@ -64,43 +64,50 @@ class Descents:
             self._start = at.file, at.offset
 
     def of(
-        self, table: str, generation: str, low: End, high: End, scene: Scene, charsets: Mapping[int, str]
-    ) -> Descended | None:
-        """How a table came to a generation that was read while the end of the log moved from `low` to `high`; None if
-        the log could not be read up to there yet."""
+        self, generations: Mapping[str, str], low: End, high: End, scene: Scene, charsets: Mapping[int, str]
+    ) -> Mapping[str, Descended]:
+        """How tables came to their generations, which were read while the end of the log moved from `low` to `high`.
+        Without those for which the log could not be read up to there yet."""
         with self._lock:
-            line = self._lines.setdefault(table, _Line(self._start or high))
-            if line.generation != generation:
-                if not self._read(table, line, high, scene, charsets):
-                    return None
-                line.descended = _descended(line)
-                line.generation = generation
-            # What was logged while the generation was read may not be in it.
-            line.verdicts = [(end, verdict) for end, verdict in line.verdicts if _order(end) > _order(low)]
-            line.read = max(line.read, low, key=_order)
-            return line.descended
+            lines = {table: self._lines.setdefault(table, _Line(self._start or high)) for table in generations}
+            renewed = {table: line for table, line in lines.items() if line.generation != generations[table]}
+            self._read(renewed, high, scene, charsets)
+            found = {}
+            for table, line in lines.items():
+                if table in renewed:
+                    if _order(line.read) < _order(high):
+                        continue
+                    line.descended, line.generation = _descended(table, line), generations[table]
+                # What was logged while the generation was read may not be in it.
+                line.verdicts = [(end, verdict) for end, verdict in line.verdicts if _order(end) > _order(low)]
+                line.read = max(line.read, low, key=_order)
+                found[table] = line.descended
+            return found
 
-    def _read(self, table: str, line: _Line, high: End, scene: Scene, charsets: Mapping[int, str]) -> bool:
-        """Whether the log could be read up to an end."""
+    def _read(self, lines: Mapping[str, _Line], high: End, scene: Scene, charsets: Mapping[int, str]) -> None:
+        """Judge the statements up to an end of the log; what takes too long is left for the next look."""
+        if not lines:
+            return
         until = time.monotonic() + self._settings.timing.parts
-        for end, said in statements(self._settings, line.read, high, charsets):
-            line.read = end
-            if said is not None:
-                verdict = judge(said, scene)
-                if table in verdict.announced or (verdict.harm and verdict.harm.table in (table, None)):
-                    line.verdicts.append((end, verdict))
+        start = min((line.read for line in lines.values()), key=_order)
+        for end, said in statements(self._settings, start, high, charsets):
+            verdict = judge(said, scene) if said is not None else Verdict()
+            for table, line in lines.items():
+                if _order(line.read) < _order(end):
+                    line.read = end
+                    if verdict.concerns(table):
+                        line.verdicts.append((end, verdict))
             if time.monotonic() > until:
                 break
-        return _order(line.read) >= _order(high)
 
 
-def _descended(line: _Line) -> Descended:
+def _descended(table: str, line: _Line) -> Descended:
     touched: dict[str, str] = {}
     for _, verdict in line.verdicts:
-        if verdict.harm is not None:
-            return Descended(harm=verdict.harm.what)
-        for columns in verdict.announced.values():
-            touched |= columns
+        effect = verdict.harm or verdict.doubt
+        if effect is not None and effect.table in (table, None):
+            return Descended(harm=effect.what)
+        touched |= verdict.announced.get(table, {})
     if not line.verdicts:
         return Descended()
     older = tuple((generation, {**columns, **touched}) for generation, columns in line.descended.ancestors)

@@ -1,9 +1,9 @@
 """What a table is at a moment, as text: the generations of its files, its definition, and where it descends from.
 
 InnoDB gives every file of a table two numbers that it never uses again, its table id and its space id: whatever
-rebuilds, empties, replaces or exchanges a table or one of its partitions changes them. Most other changes of a definition change
-the second in which the table was created; that counts only once this second is over, since until then another change
-would look the same. Together these are a *generation*.
+rebuilds, empties, replaces or exchanges a table or one of its partitions changes them. Most other changes of a
+definition change the second in which the table was created; that counts only once this second is over, since until then
+another change would look the same. Together these are a *generation*.
 
 An OPTIMIZE TABLE changes them as a table does that was replaced by another with the log switched off. What tells them
 apart is the log: it announces the one (`descent`). So a fingerprint also has the generations from which it descends by

@@ -158,14 +158,10 @@ class MariadbSource(Source):
             seen = look(connection, self.settings, relations, facts)
         found = dict.fromkeys(seen.gone, "")
         scene = Scene(self.settings.database, list(relations), facts.folds_case, facts.logs_actions)
+        generations = {relation: fingerprint.generation for relation, fingerprint in seen.found.items()}
         with self.settings.errors():
-            for relation, fingerprint in seen.found.items():
-                came = self._descents.of(relation, fingerprint.generation, seen.low, seen.high, scene, facts.charsets)
-                if came is not None:
-                    found[relation] = replace(
-                        fingerprint, ancestors=came.ancestors, announced=came.announced, harm=came.harm
-                    ).text()
-        return found
+            came = self._descents.of(generations, seen.low, seen.high, scene, facts.charsets)
+        return found | {relation: replace(seen.found[relation], **vars(how)).text() for relation, how in came.items()}
 
     def changed(self, relation: str, columns: Collection[str], before: str, after: str) -> str:
         return changed(columns, before, after)

@@ -5,8 +5,8 @@ With row-based logging, only statements that change definitions are logged as te
 * *harmful*: it may have changed rows, or their way into the log, in a way that the rows in the log do not show; the
   views of the table stop;
 * *announced*: it is positively known to have left all rows alone, but for the columns that it names;
-* *anything else*, such as a form of ALTER TABLE that is not known here. It announces nothing: if it renewed a watched
-  table, the table's fingerprint shows a change that the log does not explain, and the views stop (`fingerprint`).
+* *doubtful*: anything else, such as a form of ALTER TABLE that is not known here. The views go on if the table's
+  fingerprint shows that nothing was renewed, and stop if something was (`fingerprint`).
 
 Only what a fingerprint cannot show must therefore be recognised as harmful: rows that were logged as statements, and
 tables or partitions that may trade places twice between two looks. A statement is not known to be free of that unless
@@ -23,7 +23,7 @@ from strobe.sources.mariadb.binlog.sql import Statement, Token, Unreadable, read
 
 LEAVE_TABLES_ALONE = {
     *("SET", "FLUSH", "GRANT", "REVOKE", "INSTALL", "UNINSTALL", "SHUTDOWN", "LOCK", "UNLOCK", "USE", "KILL", "RESET"),
-    *("PURGE", "CHANGE", "START", "STOP", "CLONE"),
+    *("PURGE", "CHANGE", "START", "STOP", "CLONE", "COMMIT", "ROLLBACK", "SAVEPOINT", "RELEASE", "XA"),
 }
 HARMLESS_OPTIONS = {
     *("COMMENT", "AUTO_INCREMENT", "ROW_FORMAT", "KEY_BLOCK_SIZE", "STATS_PERSISTENT", "STATS_AUTO_RECALC"),
@@ -49,7 +49,7 @@ LOGGED_AS_TEXT = "was logged as a statement and not as rows (binlog_format of it
 
 @dataclass(frozen=True)
 class Effect:
-    """Why a statement ends the stream: for one table, or for all (`table` is None)."""
+    """What a statement does, or may do, to one table or to all (`table` is None)."""
 
     table: str | None
     what: str
@@ -60,9 +60,14 @@ class Verdict:
     """What a statement does to the watched tables."""
 
     harm: Effect | None = None
+    doubt: Effect | None = None
     announced: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """The tables whose definition it renews and whose rows it leaves alone, but for these columns (in small letters),
     each with what happened to it."""
+
+    def concerns(self, table: str) -> bool:
+        effects = [effect for effect in (self.harm, self.doubt) if effect]
+        return table in self.announced or any(effect.table in (table, None) for effect in effects)
 
     def harm_to(self, used: Mapping[str, Collection[str]]) -> Effect | None:
         """The harm that it does where these columns of the watched tables are used."""
@@ -88,19 +93,24 @@ class Scene:
     """Whether rows that foreign keys change are in the binlog."""
 
 
-class _Unknown(Exception):
-    """Not positively known to be harmless."""
-
-
-class _Harm(Exception):
+class _Effect(Exception):
     def __init__(self, table: str | None, what: str) -> None:
         self.effect = Effect(table, what)
+
+
+class _Harm(_Effect):
+    pass
+
+
+class _Doubt(_Effect):
+    def __init__(self, table: str | None, tokens: Sequence[Token]) -> None:
+        super().__init__(table, f"the binlog has a statement that Strobe does not know: {spelled(tokens[:8])}")
 
 
 def judge(statement: Statement, scene: Scene) -> Verdict:
     """What a statement does to the watched tables."""
     announced: dict[str, dict[str, str]] = {}
-    known = True
+    doubt: Effect | None = None
     if statement.problem:
         return Verdict(Effect(None, f"the binlog has a statement that Strobe cannot read: {statement.problem}"))
     try:
@@ -108,13 +118,13 @@ def judge(statement: Statement, scene: Scene) -> Verdict:
             try:
                 for table, columns in _Reading(tokens, statement.schema, scene).announced().items():
                     announced.setdefault(table, {}).update(columns)
-            except _Unknown:
-                known = False
+            except _Doubt as found:
+                doubt = found.effect
     except Unreadable as problem:
         return Verdict(Effect(None, f"the binlog has a statement that Strobe cannot read: {problem}"))
     except _Harm as harm:
         return Verdict(harm.effect)
-    return Verdict(announced=announced if known else {})
+    return Verdict(doubt=doubt, announced={} if doubt else announced)
 
 
 class _Reading:
@@ -126,14 +136,14 @@ class _Reading:
         self._tokens, self._schema, self._scene = tokens, schema, scene
 
     def announced(self) -> Mapping[str, Mapping[str, str]]:
-        """The tables that it renews, with the columns that it touches. Raises `_Harm` or `_Unknown`."""
+        """The tables that it renews, with the columns that it touches. Raises `_Harm` or `_Doubt`."""
         if self._key(0) == "SET" and self._key(1) == "STATEMENT":
             end = next((i for i, token in enumerate(self._tokens) if token.key == "FOR"), None)
             if end is None:
-                raise _Unknown
+                raise _Doubt(None, self._tokens)
             return _Reading(self._tokens[end + 1 :], self._schema, self._scene).announced()
         verb = self._key(0)
-        if not self._tokens or verb in LEAVE_TABLES_ALONE:
+        if not self._tokens or verb in LEAVE_TABLES_ALONE or (verb == "BEGIN" and len(self._tokens) == 1):
             return {}
         act = {
             "TRUNCATE": self._truncate,
@@ -208,10 +218,10 @@ class _Reading:
                 raise _Harm(table, "it was dropped")
         elif what == "INDEX":
             at = self._skip(2, "IF", "EXISTS")
-            table, _ = self._name(self._after("ON", at + 1))
-            if table and self._called(at).upper() == "PRIMARY":
-                raise _Harm(table, "its primary key was dropped")
-            return {table: {}} if table else {}
+            indexed, _ = self._name(self._after("ON", at + 1))
+            if indexed and self._called(at).upper() == "PRIMARY":
+                raise _Harm(indexed, "its primary key was dropped")
+            return {indexed: {}} if indexed else {}
         return {}
 
     def _after(self, key: str, at: int) -> int:
@@ -234,7 +244,7 @@ class _Reading:
             if table and replaces:
                 raise _Harm(table, "it was replaced by a new table")
             if table:
-                raise _Unknown  # nothing, if the table was there
+                raise _Doubt(table, self._tokens)
             return {}
         at = self._skip(at, "UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR")
         if self._key(at) != "INDEX":
@@ -262,7 +272,7 @@ class _Reading:
         if table and ignoring:
             raise _Harm(table, "ALTER IGNORE TABLE may have dropped rows")
         touched: dict[str, str] = {}
-        known = True
+        doubt: _Doubt | None = None
         for clause in _clauses(self._tokens[at:]):
             key = clause[0].key
             second = clause[1].key if len(clause) > 1 else ""
@@ -270,14 +280,12 @@ class _Reading:
                 others = _Reading(clause[1:], self._schema, self._scene)._named(0)
                 for concerned in (*([table] if table else ()), *others):
                     raise _Harm(concerned, f"ALTER TABLE … {key} may have changed its rows")
-            if table is None:
-                continue
             try:
-                touched |= _judge_clause(clause, table, self._scene.logs_actions)
-            except _Unknown:
-                known = False
-        if not known:
-            raise _Unknown
+                touched |= _judge_clause(clause, table, self._scene.logs_actions) if table else {}
+            except _Doubt as found:
+                doubt = found  # a later clause may do harm
+        if doubt is not None:
+            raise doubt
         return {table: touched} if table else {}
 
 
@@ -287,11 +295,8 @@ def _clauses(tokens: Sequence[Token]) -> Iterator[list[Token]]:
     for place in range(len(tokens) + 1):
         sign = tokens[place].key if place < len(tokens) else ","
         depth += (sign == "(") - (sign == ")")
-        if (
-            place == start
-            and sign in PARTITIONS
-            and [token.key for token in tokens[place + 1 : place + 2]] == ["PARTITION"]
-        ):
+        following = tokens[place + 1].key if place + 1 < len(tokens) else ""
+        if place == start and sign in PARTITIONS and following == "PARTITION":
             yield list(tokens[start:])
             return
         if sign == "," and (not depth or place == len(tokens)):
@@ -322,12 +327,12 @@ def _judge_clause(clause: Sequence[Token], table: str, logs_actions: bool) -> di
         return _judge_drop(clause, keys, table, said)
     if first in ("MODIFY", "CHANGE") or (first == "RENAME" and second == "COLUMN"):
         _refuse_key(keys, table, said)
-        return _column(clause, keys, said)
+        return _column(clause, keys, table, said)
     if first == "ALTER":
-        return _judge_alteration(clause, keys)
+        return _judge_alteration(clause, keys, table)
     if first == "RENAME" and second in ("INDEX", "KEY"):
         return {}
-    _judge_options(clause, keys)
+    _judge_options(clause, keys, table)
     return {}
 
 
@@ -361,20 +366,20 @@ def _judge_drop(clause: Sequence[Token], keys: Sequence[str], table: str, said: 
         raise _Harm(table, f"{said} changes its key or its rows")
     if (second, third) in (("SYSTEM", "VERSIONING"), ("PERIOD", "FOR")):
         raise _Harm(table, f"{said} changes its key or its rows")
-    return {} if second in CONSTRAINTS else _column(clause, keys, said)
+    return {} if second in CONSTRAINTS else _column(clause, keys, table, said)
 
 
-def _column(clause: Sequence[Token], keys: Sequence[str], said: str) -> dict[str, str]:
+def _column(clause: Sequence[Token], keys: Sequence[str], table: str, said: str) -> dict[str, str]:
     """The column that is dropped, changed or renamed."""
     at = 1
     while at < len(keys) - 1 and keys[at] in ("COLUMN", "IF", "EXISTS"):
         at += 1
     if not (at < len(clause) and clause[at].named):
-        raise _Unknown
+        raise _Doubt(table, clause)
     return {clause[at].named.lower(): f"{said} changes a column that a view uses"}
 
 
-def _judge_alteration(clause: Sequence[Token], keys: Sequence[str]) -> dict[str, str]:
+def _judge_alteration(clause: Sequence[Token], keys: Sequence[str], table: str) -> dict[str, str]:
     """Defaults, visibility and enforcement: nothing that is in a row."""
     if len(keys) > 1 and keys[1] in CONSTRAINTS:
         return {}
@@ -383,10 +388,10 @@ def _judge_alteration(clause: Sequence[Token], keys: Sequence[str]) -> dict[str,
     what = tuple(keys[at : at + 2])
     if what in (("SET", "DEFAULT"), ("DROP", "DEFAULT"), ("SET", "VISIBLE"), ("SET", "INVISIBLE")):
         return {}
-    raise _Unknown
+    raise _Doubt(table, clause)
 
 
-def _judge_options(clause: Sequence[Token], keys: Sequence[str]) -> None:
+def _judge_options(clause: Sequence[Token], keys: Sequence[str], table: str) -> None:
     """Options of the table, with commas between them or without, and how it is partitioned behind them."""
     at = 0
     while at < len(keys):
@@ -401,5 +406,5 @@ def _judge_options(clause: Sequence[Token], keys: Sequence[str]) -> None:
         at += keys[at : at + 1] == ["="]
         value = clause[at].text.strip("'\"").upper() if at < len(clause) else ""
         if not (value and (named[0] in HARMLESS_OPTIONS or (named[0] == "ENGINE" and value == "INNODB"))):
-            raise _Unknown
+            raise _Doubt(table, clause)
         at += 1
