@@ -41,7 +41,7 @@ def test_a_new_generation_has_to_be_announced() -> None:
 
 
 def test_the_unknown_ancestor_explains_only_what_was_announced_later() -> None:
-    """A new process has not seen the table before: what it read in the log is newer than the stored fingerprint or not."""
+    """A new process has not seen the table before: what it read in the log may be older than what is stored."""
     new = replace(announced(), ancestors=((ANY, {}),))
     assert changed(USED, OLD.text(), new.text()) == ""
     assert changed(USED, replace(OLD, announced=new.announced).text(), new.text())
