@@ -86,6 +86,10 @@ class Case:
     """Statements, of which any may fail."""
 
     @property
+    def logged(self) -> bool:
+        return "SET SESSION sql_log_bin = 0" not in self.script
+
+    @property
     def shown(self) -> str:
         return "; ".join(self.script)
 
