@@ -119,13 +119,14 @@ class CatchUp:
             through_spark=self._answers.answer,
             read=reads_spilled(self._spark),
             together=[used],
+            fingerprints={each.view.name: each.fingerprints for each in self._loaded},
         )
         self.pipeline.run(self._step).check()
 
     def _load(self, view: View, taken: Snapshot) -> Generation:
         if self._ended.is_set():
             raise NotNow("it was interrupted", where=f"view {view.name}", fix="Try again.")
-        return self._main.load(view, taken.compute(self._spark, view))
+        return self._main.load(view, taken.compute(self._spark, view), taken.fingerprints_of(view))
 
     def _step(self) -> RunEnd | None:
         if self._at_work().settled and not self._stands:
@@ -221,8 +222,15 @@ class CatchUp:
             if guarded and any(position.order != self._vector[s].order for s, position in at.items()):
                 wrong = f"it stands at {vector}, not at {self._vector}, and does not join"
                 raise NotNow(wrong, where=f"view {name}", fix="Try again.")
-        tables = self._main.layout
-        loaded = [replace(each, table_version=inspect.version(tables.view(each.view.name))) for each in self._loaded]
+        tables, proven = self._main.layout, pipeline.prover.known
+        loaded = [
+            replace(
+                each,
+                table_version=inspect.version(tables.view(each.view.name)),
+                fingerprints=proven[each.view.name],
+            )
+            for each in self._loaded
+        ]
         try:
             return Arrivals(loaded, own.unsettled(self._main_session, self._settled, self._waiting), last)
         except SPARK as error:

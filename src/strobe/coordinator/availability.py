@@ -21,7 +21,15 @@ from strobe.apply.states import VIEW, ViewEvent, ViewState
 from strobe.coordinator.states import SOURCE, Reason, SourceEvent, SourceState, reason_of
 from strobe.coordinator.timing import USUAL, Timing
 from strobe.coordinator.verify import same_source, verify_source
-from strobe.errors import LostGuarantee, RelationLost, SourceLost, SourceUnavailable, StrobeError, UserError
+from strobe.errors import (
+    DefinitionChanged,
+    LostGuarantee,
+    RelationLost,
+    SourceLost,
+    SourceUnavailable,
+    StrobeError,
+    UserError,
+)
 from strobe.events import (
     Detached,
     Listener,
@@ -229,7 +237,9 @@ class Availability:
 
     def stand_still(self, error: SourceLost, among: Collection[str] | None = None) -> None:
         """Let views go on without those, of all or of some, that use what cannot be followed any more."""
-        if isinstance(error, RelationLost):
+        if isinstance(error, DefinitionChanged):
+            using = set(error.views)
+        elif isinstance(error, RelationLost):
             lost = {(error.source, name) for name in error.relations}
             using = {n for n, view in self._compiled.items() if lost & {(r.source, r.name) for r in view.relations}}
         else:

@@ -295,6 +295,7 @@ class Coordinator:
             read=reads_spilled(self.spark()),
             record=self._record,
             together=self._availability.together,
+            fingerprints={name: d.fingerprints for name, d in self._warehouse.definitions.items()},
         )
         maintenance = self._maintenance(pipeline)
         handler = RequestHandler(self._warehouse, self._cutover, pipeline)

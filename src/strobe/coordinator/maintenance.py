@@ -34,6 +34,7 @@ class Maintenance(threading.Thread):
         self._fold_took = 0.0
         self._folded_at = self._maintained_at = self._discarded_at = time.monotonic()
         self._discarded: dict[str, str] = {}
+        self._proven, self._definitions = pipeline.prover.known, warehouse.definitions
         self._next_end: dict[str, float] = {}
         self.logs_needed: Callable[[], bool] = lambda: False
         """Whether views that will join read the sources from earlier on: nothing is discarded or rewritten."""
@@ -53,6 +54,7 @@ class Maintenance(threading.Thread):
             try:
                 if not self.hurry():
                     self._warehouse.empty()
+                    self._remember()
                 if now - self._discarded_at >= self._timing.discard_every:
                     self._discard()
                 if self._fold_due(now):
@@ -87,6 +89,13 @@ class Maintenance(threading.Thread):
         self._warehouse.fold()
         self._folded, self._folded_at = last, time.monotonic()
         self._fold_took = self._folded_at - began
+
+    def _remember(self) -> None:
+        """What has been proven of the views' relations since, so that the next start need not judge it again."""
+        proven = self._coordinator.prover.known
+        if proven != self._proven:
+            self._warehouse.remember(proven, self._definitions)
+            self._proven = proven
 
     def _discard(self) -> None:
         """Durable positions only: what is not in the log yet may have to be read again."""

@@ -34,6 +34,7 @@ from strobe.pipeline.committer import Committer
 from strobe.pipeline.health import Health
 from strobe.pipeline.in_flight import InFlight, Read, into_memory
 from strobe.pipeline.monitor import Monitor
+from strobe.pipeline.proving import Fingerprints, Prover
 from strobe.pipeline.run_end import RunEnd
 from strobe.pipeline.sink import Sink
 from strobe.pipeline.view_worker import ViewWorker
@@ -72,6 +73,7 @@ class Pipeline:
         read: Read = into_memory,
         record: Callable[[Message], None] = lambda _: None,
         together: Collection[frozenset[str]] = (),
+        fingerprints: Mapping[str, Fingerprints] | None = None,
         limits: Limits = Limits(),  # noqa: B008  # frozen
     ) -> None:
         """`last` is the last commit in the log, read after fencing; the assembly holds exactly the views in it.
@@ -79,6 +81,8 @@ class Pipeline:
         `read` reads large transactions.
 
         `together` are sources that have taken part in one global transaction: their views are in one group.
+
+        `fingerprints` are those of the relations that each view was loaded from, or was last proven with.
 
         `record` is given every message that integrator and managers get, in each view's order: enough to replay them.
         In which commits the views meet depends on when their action lists come, too."""
@@ -94,9 +98,9 @@ class Pipeline:
         is taken in, and the loop is to end and to begin anew with them in one."""
         self._together = tuple(together)
         self._limits = limits
-        self._build(last)
+        self._build(last, fingerprints or {})
 
-    def _build(self, last: CommitHeader) -> None:
+    def _build(self, last: CommitHeader, fingerprints: Mapping[str, Fingerprints]) -> None:
         """Everything that follows from the last header."""
         views = {name: planned.view for name, planned in self.topology.views.items()}
         positions = self._positions(last)
@@ -118,14 +122,23 @@ class Pipeline:
             )
             for name, planned in self.topology.views.items()
         }
-        self.committer = Committer(self._sink, last, views, positions, unguaranteed=unguaranteed, fail=self.fail)
+        self.health = Health()
+        self.prover = Prover(self.topology.sources, views, fingerprints, self.health, self._together)
+        self.committer = Committer(
+            self._sink,
+            last,
+            views,
+            positions,
+            unguaranteed=unguaranteed,
+            prove=self.prover.prove,
+            fail=self.fail,
+        )
         self.backpressure = Backpressure(
             self._limits,
             backlog=lambda: self.engine.backlog,
             queued=self._events.qsize,
             appends=lambda: self.committer.waiting,
         )
-        self.health = Health()
         self.answerer = Answerer(
             {s: self.topology.sources[s] for s in self.vector},
             deliver=self._events.put,
