@@ -16,11 +16,22 @@ from committing import MemorySink, no_spark
 from memory_live import PROJECT, Audits, MemoryWarehouse, compare, contents, opened, run
 from patience import PATIENCE, Writing, eventually
 
+from strobe.algebra.bag import Bag
 from strobe.engine.engine import Submit
 from strobe.errors import CommitUnknown, Fenced, SourceLost, StrobeError, UserError
 from strobe.managers.base import Inbound, Outbound
 from strobe.managers.sweep import Sweep
-from strobe.messages import Commit, CommitHeader, Cut, GlobalTransaction, Message, Position, Transaction
+from strobe.messages import (
+    Answer,
+    Commit,
+    CommitHeader,
+    Cut,
+    GlobalTransaction,
+    Message,
+    Position,
+    Seen,
+    Transaction,
+)
 from strobe.pipeline.backpressure import Limits
 from strobe.pipeline.pipeline import Pipeline
 from strobe.pipeline.run_end import Failure, Stopped
@@ -151,6 +162,23 @@ def test_a_full_table_takes_in_the_part_that_its_rows_wait_for(tmp_path: Path) -
     pipeline._turn()
     assert not pipeline.backpressure.room("sales", position)
     assert pipeline.backpressure.room("billing", Position("0", (0,)))
+
+
+def test_rows_of_an_answer_do_not_wait_for_another_group(tmp_path: Path) -> None:
+    """Views that share no source hold nothing back for each other: a block that is open for long, or a slow view, would
+    leave what is counted growing, and the sources of all others held back."""
+    topology = opened(tmp_path, _each_with_itself({"slow": "sales.orders", "quick": "billing.payments"}, ""))
+    pipeline = not_run(topology)
+    for source, relation in (("sales", "orders"), ("billing", "payments")):
+        row = contents(topology, source)[1][relation]
+        pipeline._handle(Transaction(source, Position("1", (10_000,)), changes={relation: row}))
+    before = pipeline.backpressure.rows
+    asked = Bag.of(("id",), [(1,), (2,)])
+    pipeline._handle(Answer("quick", 1, "billing", (asked,), Seen(Position("1", (10_000,)))))
+    assert pipeline.backpressure.rows == before + 2
+    committed = {"sales": pipeline.vector["sales"], "billing": Position("1", (10_000,))}
+    pipeline.backpressure.committed(committed.__getitem__)
+    assert pipeline.backpressure.rows == 2, "the two orders"
 
 
 ONE_BY_ONE = {

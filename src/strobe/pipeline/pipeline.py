@@ -254,7 +254,7 @@ class Pipeline:
             self._take_in(event)
         elif isinstance(event, Answer):
             self._record(event)
-            self.backpressure.answered(event)
+            self.backpressure.answered(event, self.topology.views[event.view].view.sources)
             self.workers[event.view].answer(event)
         elif isinstance(event, ActionList):
             self._carry_out(self.engine.receive(event, time.monotonic()))
