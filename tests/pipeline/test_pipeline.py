@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from datetime import datetime, timezone
 from itertools import cycle
@@ -123,13 +123,17 @@ def test_a_full_table_does_not_stand_still(tmp_path: Path) -> None:
     compare(topology, warehouse, past, states)
 
 
-def not_run(topology: Topology, limits: Limits = Limits()) -> Pipeline:  # noqa: B008  # frozen
+def not_run(
+    topology: Topology,
+    limits: Limits = Limits(),  # noqa: B008  # frozen
+    record: Callable[[Message], None] = lambda _: None,
+) -> Pipeline:
     """A coordinator that starts from what the sources hold, and stays there."""
     start = {name: contents(topology, name)[0] for name in topology.sources}
     last = CommitHeader(
         1, datetime.now(timezone.utc), {v: {s: start[s] for s in p.view.sources} for v, p in topology.views.items()}
     )
-    return Pipeline(topology, MemorySink(), last, through_spark=no_spark, limits=limits)
+    return Pipeline(topology, MemorySink(), last, through_spark=no_spark, limits=limits, record=record)
 
 
 def test_what_comes_while_sources_are_asked_for_their_end_is_waited_for(tmp_path: Path) -> None:
@@ -179,6 +183,18 @@ def test_rows_of_an_answer_do_not_wait_for_another_group(tmp_path: Path) -> None
     committed = {"sales": pipeline.vector["sales"], "billing": Position("1", (10_000,))}
     pipeline.backpressure.committed(committed.__getitem__)
     assert pipeline.backpressure.rows == 2, "the two orders"
+
+
+def test_a_transaction_that_ties_groups_is_not_recorded_before_it_is_taken_in(tmp_path: Path) -> None:
+    """The next run, which has them together, reads it again: a replay would get it twice."""
+    topology = opened(tmp_path, _each_with_itself({"one": "sales.orders", "other": "billing.payments"}, ""))
+    told: list[Message] = []
+    pipeline = not_run(topology, record=told.append)
+    part = GlobalTransaction("g", frozenset({"sales", "billing"}))
+    before = Transaction("sales", Position("1", (10_000,)))
+    for transaction in (before, Transaction("sales", Position("2", (10_001,)), part_of=(part,)), before):
+        pipeline._handle(transaction)
+    assert told == [before] and pipeline.tied == part.participants
 
 
 ONE_BY_ONE = {

@@ -274,10 +274,12 @@ class Pipeline:
 
     def _take_in(self, transaction: Transaction) -> None:
         reach("received")
-        self._record(transaction)
         self.in_flight.arrive(transaction)
         self.backpressure.arrived(transaction)
-        self._carry_out(self.engine.receive(transaction, time.monotonic()))
+        effects = self.engine.receive(transaction, time.monotonic())
+        if not self.engine.tied:
+            self._record(transaction)
+        self._carry_out(effects)
         reach("routed")
 
     def _carry_out(self, effects: Iterable[Effect]) -> None:
