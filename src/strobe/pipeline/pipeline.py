@@ -267,7 +267,7 @@ class Pipeline:
             self._take_in(event)
         elif isinstance(event, Answer):
             self._record(event)
-            self.backpressure.answered(event)
+            self.backpressure.answered(event, self.topology.views[event.view].view.sources)
             self.workers[event.view].answer(event)
         elif isinstance(event, ActionList):
             self._carry_out(self.engine.receive(event, time.monotonic()))
@@ -287,10 +287,12 @@ class Pipeline:
 
     def _take_in(self, transaction: Transaction) -> None:
         reach("received")
-        self._record(transaction)
         self.in_flight.arrive(transaction)
         self.backpressure.arrived(transaction)
-        self._carry_out(self.engine.receive(transaction, time.monotonic()))
+        effects = self.engine.receive(transaction, time.monotonic())
+        if not self.engine.tied:
+            self._record(transaction)
+        self._carry_out(effects)
         reach("routed")
 
     def _carry_out(self, effects: Iterable[Effect]) -> None:

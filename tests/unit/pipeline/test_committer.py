@@ -191,6 +191,18 @@ def test_a_stop_comes_before_a_last_commit_that_has_not_begun() -> None:
     assert places(gate.commits) == [(2, "1"), (3, "2")]
 
 
+def test_it_may_be_held_while_it_drains() -> None:
+    """Whoever holds the committer of another pipeline cannot know that this one has come to its end meanwhile."""
+    desk, gate = at_the_gate()
+    desk.committer.stop()
+    assert desk.committer.state is Committing.DRAINING
+    desk.committer.hold()
+    gate.open.set()
+    desk.end()
+    desk.committer.hold()
+    assert places(gate.commits) == [(2, "1")] and not desk.committer.working
+
+
 @pytest.mark.parametrize("stopped", [False, True])
 def test_an_append_that_fails_is_the_last(stopped: bool) -> None:
     """It may have happened: nothing more is appended, and whoever waits for it to end waits until the run does."""
