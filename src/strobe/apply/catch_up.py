@@ -243,6 +243,7 @@ class CatchUp:
         if self._warehouse is not None:
             self._warehouse.close()
         if not self._thread.is_alive():
+            self._answers.close()
             self._lease.release()
 
     def _at_work(self) -> Pipeline:

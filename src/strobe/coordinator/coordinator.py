@@ -325,7 +325,7 @@ class Coordinator:
             maintenance.stop()
             handler.abandon()
             self._cutover.abandon()
-            answers.release()
+            answers.close()
             self.pipeline = None
             self._note_status(pipeline)
 

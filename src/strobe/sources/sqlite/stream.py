@@ -115,11 +115,11 @@ class Stream:
             while rows := cursor.fetchmany(1000):
                 for seq, mark, at, watch, sign, *values in rows:  # noqa: B007  # the last ones are used below
                     group.add(watch, sign, values)
+            if seq != through or mark is None or at is None:
+                raise self._settings.lost(f"the log has no row {through} any more")
         except BaseException:
             group.forget()
             raise
-        if seq != through or mark is None or at is None:
-            raise self._settings.lost(f"the log has no row {through} any more")
         return Transaction(
             self._settings.source,
             position_at(through, mark),
