@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from strobe.engine.commits import absorbed, divided
 from strobe.messages import Position, WarehouseTransaction
@@ -48,11 +48,16 @@ class Taken:
         return frozenset(s for t in (*moved, *(w.transaction for w in self.waiting)) for s in t.positions)
 
     def divided(self, held: Collection[str]) -> tuple[Taken, Taken]:
-        """What moves some of these sources, and the rest."""
-        back = tuple(w for w in self.waiting if w.transaction.positions.keys() & set(held))
-        free = tuple(w for w in self.waiting if not w.transaction.positions.keys() & set(held))
+        """What moves some of these sources, and the rest. A commit is of one group; positions may be of several."""
+        back, free = list[Waiting](), list[Waiting]()
+        for waiting in self.waiting:
+            if waiting.commits:
+                (back if waiting.transaction.positions.keys() & set(held) else free).append(waiting)
+            else:
+                for part, found in zip((back, free), divided(waiting.transaction, held), strict=True):
+                    part += [replace(waiting, transaction=found)] if found is not None else []
         stays, goes = (None, None) if self.moved is None else divided(self.moved, held)
-        return Taken(back, stays), Taken(free, goes)
+        return Taken(tuple(back), stays), Taken(tuple(free), goes)
 
     def commits(self) -> tuple[list[WarehouseTransaction], WarehouseTransaction | None]:
         """The transactions that become commits, each with the positions that moved before it; and what moved after the

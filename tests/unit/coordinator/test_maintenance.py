@@ -64,11 +64,12 @@ def made(sources: dict[str, FakeSource], failed: list[BaseException], timing: Ti
     last = CommitHeader(1, datetime.now(timezone.utc), POSITIONS)
     pipeline: Any = SimpleNamespace(
         committer=SimpleNamespace(last=last),
+        prover=SimpleNamespace(known={}),
         topology=SimpleNamespace(sources=sources),
         vector={"read": Position("5", (5,))},
         fail=failed.append,
     )
-    warehouse: Any = SimpleNamespace(empty=lambda: None)
+    warehouse: Any = SimpleNamespace(empty=lambda: None, definitions={})
     maintenance = Maintenance(pipeline, warehouse, lambda _: None, timing)
     maintenance.stopped = {"c": Reason.RELATION_LOST, "d": Reason.SOURCE_LOST}
     return maintenance
