@@ -119,7 +119,10 @@ COMMITTER: Machine[Committing, CommitterEvent] = Machine(
         **_unmoved(
             [s for s in Committing if s not in (Committing.IDLE, Committing.DRAINING)], CommitterEvent.SUBMITTED
         ),
-        **_unmoved((Committing.HOLDING, Committing.HELD, Committing.FAILED, Committing.ENDED), CommitterEvent.HOLD),
+        **_unmoved(
+            (Committing.HOLDING, Committing.HELD, Committing.DRAINING, Committing.FAILED, Committing.ENDED),
+            CommitterEvent.HOLD,
+        ),
         **_unmoved(
             (Committing.IDLE, Committing.GATHERING, Committing.APPENDING, Committing.FAILED), CommitterEvent.RELEASE
         ),
