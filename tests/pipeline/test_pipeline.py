@@ -1,4 +1,4 @@
-"""The live coordinator over real SQLite databases under concurrent writers, with a warehouse in memory: no JVM."""
+"""The live pipeline over real SQLite databases under concurrent writers, with a warehouse in memory: no JVM."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_full_table_does_not_stand_still(tmp_path: Path) -> None:
 
 
 def not_run(topology: Topology, limits: Limits = Limits()) -> Pipeline:  # noqa: B008  # frozen
-    """A coordinator that starts from what the sources hold, and stays there."""
+    """A pipeline that starts from what the sources hold, and stays there."""
     start = {name: contents(topology, name)[0] for name in topology.sources}
     last = CommitHeader(
         1, datetime.now(timezone.utc), {v: {s: start[s] for s in p.view.sources} for v, p in topology.views.items()}

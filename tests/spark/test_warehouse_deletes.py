@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from bags import expanded
 from pyspark.sql import SparkSession
 
 from strobe.algebra.bag import Bag, Row
@@ -112,7 +113,7 @@ class Bench:
 
     def load(self, name: str, bag: Bag) -> Generation:
         types = PLAIN.attribute_types()
-        raw = self.spark.createDataFrame(to_arrow(list(types), list(types.values()), bag.expand()))
+        raw = self.spark.createDataFrame(to_arrow(list(types), list(types.values()), expanded(bag)))
         raw = raw.where(VIEWS[name].condition or "true")
         frame = raw.selectExpr(*(f"{o.expression} AS {o.name}" for o in VIEWS[name].outputs))
         return self.warehouse.load(VIEWS[name], frame)

@@ -412,7 +412,7 @@ class World:
         return self.pipeline()
 
     def confirm(self) -> None:
-        """What the caretaker does: what is durable need not be kept by the sources."""
+        """What maintenance does: what is durable need not be kept by the sources."""
         for name, source in self.topology.sources.items():
             source.discard(source.position(self.last.positions["v"][name]))
 

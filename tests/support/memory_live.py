@@ -1,4 +1,4 @@
-"""The live coordinator over real SQLite databases under concurrent writers, with a warehouse in memory: no JVM."""
+"""The live pipeline over real SQLite databases under concurrent writers, with a warehouse in memory: no JVM."""
 
 from __future__ import annotations
 
@@ -251,7 +251,7 @@ def run(
 
     def done() -> bool:
         if time.monotonic() > deadline:
-            raise TimeoutError("the coordinator did not come to rest")
+            raise TimeoutError("the pipeline did not come to rest")
         if audits is not None and not pipeline.operation_open and any(writer.is_alive() for writer in writers):
             pipeline.start_operation(audit(pipeline, audits))
         if any(writer.is_alive() for writer in writers):

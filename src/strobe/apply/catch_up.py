@@ -1,7 +1,7 @@
 """Views that are about to join: loaded and kept beside the others, until they are where these are.
 
 Their rows go at once into the tables that they will have, where nobody sees them, because no header names them. What
-changes from then on goes into a small log of their own, under `staging`, from a coordinator of their own with its own
+changes from then on goes into a small log of their own, under `staging`, from a pipeline of their own with its own
 streams of the sources: they catch up with the very machinery that keeps all views, and those that are there already go
 on meanwhile. Most of that log is merged into the tables before anybody has to wait. When both stand at one vector, one
 commit brings the views in, and carries the rest.
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from strobe.algebra.view import View
-from strobe.apply.load import Snapshot, first_header, snapshot
+from strobe.apply.load import LoadSnapshot, first_header, snapshot
 from strobe.data.scratch import JOINING, Scratch
 from strobe.errors import BrokenInvariant, NotNow, SourceUnavailable, UserError
 from strobe.failpoints import reach
@@ -59,7 +59,7 @@ class Arrivals:
 
 class CatchUp:
     def __init__(self, main: Warehouse, spark: SparkSession, topology: Topology, names: Sequence[str]) -> None:
-        """`assembly` has sources of its own, not those that the others are kept with."""
+        """`topology` has sources of its own, not those that the others are kept with."""
         self._main = main
         loaded = {name: topology.views[name].view.sql for name in names}
         kept = as_applied(topology, loaded, lambda _: None)
@@ -122,7 +122,7 @@ class CatchUp:
         )
         self.pipeline.run(self._step).check()
 
-    def _load(self, view: View, taken: Snapshot) -> Generation:
+    def _load(self, view: View, taken: LoadSnapshot) -> Generation:
         if self._ended.is_set():
             raise NotNow("it was interrupted", where=f"view {view.name}", fix="Try again.")
         return self._main.load(view, taken.compute(self._spark, view))
@@ -145,7 +145,7 @@ class CatchUp:
             view_table.catch_up(self._spark, self._main.layout, log, definition, after, through, unguaranteed)
         self._settled = through
 
-    # For the coordinator of the others, in whose loop all this is called.
+    # For the pipeline of the others, in whose loop all this is called.
 
     def check(self) -> None:
         """Raise what went wrong here."""
@@ -196,7 +196,7 @@ class CatchUp:
         return self._vector
 
     def stand(self, seconds: float) -> None:
-        """Come to the vector, in this coordinator's own loop."""
+        """Come to the vector, in this pipeline's own loop."""
         own = self._at_work()
 
         def operation() -> Operation:

@@ -1,8 +1,8 @@
 """Views that come, change and go while the others are kept: an edit, from the request to the commit that shows it.
 
-New and changed views are loaded and catch up beside the others (`beside`). Then all come to one vector, and the commit
-with which the others get there brings the new ones in: nobody waits for more than an ordinary commit. The loop ends,
-and the boxes are built anew from its header.
+New and changed views are loaded and catch up beside the others (`catch_up`). Then all come to one vector, and the
+commit with which the others get there brings the new ones in: nobody waits for more than an ordinary commit. The run
+ends, and the next one begins from its header.
 """
 
 from __future__ import annotations

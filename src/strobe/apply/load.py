@@ -33,7 +33,7 @@ Progress = Callable[[str, int], None]
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class LoadSnapshot:
     """The sources as they were read, each in one state of its own."""
 
     staged: Mapping[str, staging.Staged]
@@ -54,7 +54,7 @@ def snapshot(
     views: Iterable[View],
     scratch: Scratch,
     progress: Progress = lambda _source, _rows: None,
-) -> Iterator[Snapshot]:
+) -> Iterator[LoadSnapshot]:
     """Read what these views use; the staged copies are gone afterwards."""
     wanted: dict[str, dict[str, tuple[RelationSchema, set[str]]]] = {}
     for view in views:
@@ -75,7 +75,7 @@ def snapshot(
                     return staging.snapshot(spark, reader, chosen, scratch, partial(progress, source))
 
             staged[source] = _again(read, Retry(LOAD_SOURCE))
-        yield Snapshot(staged)
+        yield LoadSnapshot(staged)
     finally:
         for one in staged.values():
             one.lease.release()
@@ -91,7 +91,7 @@ def _again(read: Callable[[], staging.Staged], retry: Retry) -> staging.Staged:
                 raise
 
 
-def first_header(sources: Mapping[str, Source], views: Iterable[View], taken: Snapshot) -> CommitHeader:
+def first_header(sources: Mapping[str, Source], views: Iterable[View], taken: LoadSnapshot) -> CommitHeader:
     """Of the commit that brings views in where none are."""
     vectors = {view.name: {s: taken.positions[s].text for s in view.sources} for view in views}
     found = CommitHeader(positions=vectors, identity={s: sources[s].identity() for s in taken.positions})

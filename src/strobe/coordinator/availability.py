@@ -362,7 +362,7 @@ class Availability:
 
 
 def _asked(topology: Topology, used: set[str]) -> tuple[Topology, dict[str, UserError | SourceUnavailable]]:
-    """The assembly with what the sources offer that were not asked yet, each once; and which could not be asked."""
+    """The topology with what the sources offer that were not asked yet, each once; and which could not be asked."""
     known = {relation.source for relation in topology.schemas.values()}
     found, failed = dict(topology.schemas), dict[str, UserError | SourceUnavailable]()
     for name in sorted((used - known) & topology.sources.keys()):

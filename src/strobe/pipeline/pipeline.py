@@ -1,8 +1,8 @@
-"""The coordinator: one process that keeps the views of a project, live.
+"""One run: the views of a project kept, live, from the last commit on.
 
     monitors (a thread per source) ──Transaction──▶ ┐
     answerer (a few threads per source) ──Answer──▶ ├─ events ─▶ this loop: the engine
-    view tasks (a thread per view) ──ActionList───▶ ┘                │                  │ warehouse transactions
+    view workers (a thread per view) ─ActionList──▶ ┘                │                  │ warehouse transactions
         ▲ │ queries ▶ answerer                                       │                  ▼
         └─┴──────────────── updates, answers, cuts ◀─────────────────┘   committer (a thread, one append at a time)
 
@@ -44,7 +44,7 @@ MOMENT = 0.3
 """Seconds without anything new after which nothing more is expected, by those who wait for the end."""
 
 PAUSE = 60.0
-"""Seconds in which the sources must come to rest for an errand."""
+"""Seconds in which the sources must come to rest for an operation."""
 
 BRING = 100.0
 """Seconds in which the views must come to a vector."""
@@ -54,11 +54,13 @@ Operation = Iterator[None]
 
 
 @dataclass(frozen=True)
-class Failure:
+class ThreadFailed:
+    """A thread of this run cannot go on."""
+
     error: BaseException
 
 
-Event = Transaction | Answer | ActionList | Failure
+Event = Transaction | Answer | ActionList | ThreadFailed
 
 
 class Pipeline:
@@ -74,7 +76,7 @@ class Pipeline:
         together: Collection[frozenset[str]] = (),
         limits: Limits = Limits(),  # noqa: B008  # frozen
     ) -> None:
-        """`last` is the last commit in the log, read after fencing; the assembly holds exactly the views in it.
+        """`last` is the last commit in the log, read after fencing; the topology holds exactly the views in it.
 
         `read` reads large transactions.
 
@@ -186,7 +188,7 @@ class Pipeline:
 
     def fail(self, error: BaseException) -> None:
         """End the run with this error."""
-        self._events.put(Failure(error))
+        self._events.put(ThreadFailed(error))
 
     # The loop.
 
@@ -268,7 +270,7 @@ class Pipeline:
             event = self._events.get_nowait()
             if isinstance(event, Transaction):
                 release(event)
-            elif isinstance(event, Failure):
+            elif isinstance(event, ThreadFailed):
                 failed.append(event.error)
         return failed
 
@@ -319,7 +321,7 @@ class Pipeline:
 
     def start_operation(self, operation: Operation) -> None:
         if self._operation is not None:
-            raise BrokenInvariant("two errands at a time")
+            raise BrokenInvariant("two operations at a time")
         self._operation = operation
 
     def pause(self, seconds: float) -> Operation:
@@ -362,7 +364,7 @@ class Pipeline:
             yield from _until(deadline)
 
     def resume(self) -> None:
-        """Go on after an errand, however it ended."""
+        """Go on after an operation, however it ended."""
         for monitor in self.monitors.values():
             monitor.resume()
         self.committer.release()
