@@ -132,7 +132,7 @@ def test_what_comes_while_sources_are_asked_for_their_end_is_waited_for(tmp_path
     now = source.now
 
     def meanwhile() -> Position:
-        pipeline._events.put(Transaction("sales", now()))
+        pipeline.deliver(Transaction("sales", now()))
         monitor.position = now()
         return now()
 
@@ -148,7 +148,7 @@ def test_a_full_table_takes_in_the_part_that_its_rows_wait_for(tmp_path: Path) -
         position = Position(str(number), (10_000 + number,))
         effects = pipeline.engine.receive(Transaction("sales", position, part_of=half if number == 1 else ()), 0.0)
         assert not any(isinstance(effect, Submit) for effect in effects)
-    pipeline._turn()
+    pipeline.turn()
     assert not pipeline.backpressure.room("sales", position)
     assert pipeline.backpressure.room("billing", Position("0", (0,)))
 

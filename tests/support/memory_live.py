@@ -200,12 +200,12 @@ Audits = list[tuple[dict[str, str], Mapping[str, Mapping[str, str]]]]
 
 def audit(pipeline: Pipeline, audits: Audits) -> Iterator[None]:
     """What an audit asks of a coordinator: stand still, and then commit exactly the vector that was read meanwhile."""
-    yield from pipeline.pause(PATIENCE)
+    yield from pipeline.barrier.pause(PATIENCE)
     time.sleep(0.02)
     vector = {name: source.now() for name, source in pipeline.topology.sources.items()}
-    yield from pipeline.bring_to(vector, PATIENCE)
+    yield from pipeline.barrier.bring_to(vector, PATIENCE)
     audits.append(({name: p.text for name, p in vector.items()}, pipeline.committer.last.positions))
-    pipeline.resume()
+    pipeline.barrier.resume()
 
 
 def keep(pipeline: Pipeline, done: Callable[[], bool]) -> None:

@@ -94,3 +94,13 @@ def run(world: World, seed: int, steps: int = 100_000) -> None:
             return
         world.step(*rng.choice(choices))
     raise RuntimeError("the world did not come to rest")
+
+
+def wrong_states(world: World) -> list[str]:
+    """The states that differ from a recomputation at the vector they claim."""
+    return [
+        f"{state.numbers} {name} at {state.places[name]}: {rows} instead of {world.expected(name, state.places[name])}"
+        for state in world.history
+        for name, rows in state.views.items()
+        if name not in world.unguaranteed and rows != world.expected(name, state.places[name])
+    ]

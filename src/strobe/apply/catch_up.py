@@ -23,7 +23,8 @@ from strobe.data.scratch import JOINING, Scratch
 from strobe.errors import BrokenInvariant, NotNow, SourceUnavailable, UserError
 from strobe.failpoints import reach
 from strobe.messages import Commit, CommitHeader, Position
-from strobe.pipeline.pipeline import Operation, Pipeline
+from strobe.pipeline.barrier import Operation
+from strobe.pipeline.pipeline import Pipeline
 from strobe.pipeline.run_end import RunEnd, Stopped
 from strobe.planning.topology import Topology, ViewPlan, as_applied
 from strobe.spark.answering import LargeAnswers
@@ -186,9 +187,9 @@ class CatchUp:
 
     def pause(self, other: Pipeline, seconds: float) -> Operation:
         """Let nothing more in, here and there; afterwards `vector` is where both can meet."""
-        yield from other.pause(seconds)
+        yield from other.barrier.pause(seconds)
         own = self._at_work()
-        yield from own.pause(seconds)
+        yield from own.barrier.pause(seconds)
         self._vector = {s: _later(monitor.position, other, s) for s, monitor in own.monitors.items()}
 
     @property
@@ -200,7 +201,7 @@ class CatchUp:
         own = self._at_work()
 
         def operation() -> Operation:
-            yield from own.bring_to(self._vector, seconds, hold=True)
+            yield from own.barrier.bring_to(self._vector, seconds, hold=True)
             self._waiting, self._stands = own.committer.hand_over(), True
 
         own.start_operation(operation())

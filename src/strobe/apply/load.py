@@ -74,14 +74,14 @@ def snapshot(
                     reader = sources[source].reader(at_a_position=True)
                     return staging.snapshot(spark, reader, chosen, scratch, partial(progress, source))
 
-            staged[source] = _again(read, Retry(LOAD_SOURCE))
+            staged[source] = read_again(read, Retry(LOAD_SOURCE))
         yield LoadSnapshot(staged)
     finally:
         for one in staged.values():
             one.lease.release()
 
 
-def _again(read: Callable[[], staging.Staged], retry: Retry) -> staging.Staged:
+def read_again(read: Callable[[], staging.Staged], retry: Retry) -> staging.Staged:
     """If reading a source breaks off, all of it is read again, in another snapshot."""
     while True:
         try:

@@ -329,6 +329,11 @@ class Availability:
                 )
         return None
 
+    @property
+    def looking(self) -> bool:
+        """Whether somebody is finding out, aside, what is back."""
+        return self._looking is not None and not self._looking.done()
+
     def _see_who_fails(self, pipeline: Pipeline, now: float) -> None:
         for name in pipeline.monitors:
             failing = isinstance(pipeline.problem(name), SourceUnavailable)

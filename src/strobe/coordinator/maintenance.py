@@ -54,7 +54,7 @@ class Maintenance(threading.Thread):
                 if not self.hurry():
                     self._warehouse.empty()
                 if now - self._discarded_at >= self._timing.discard_every:
-                    self._discard()
+                    self.discard()
                 if self._fold_due(now):
                     self._fold()
                 if now - self._maintained_at >= self._timing.maintain_every and not self.logs_needed():
@@ -88,7 +88,7 @@ class Maintenance(threading.Thread):
         self._folded, self._folded_at = last, time.monotonic()
         self._fold_took = self._folded_at - began
 
-    def _discard(self) -> None:
+    def discard(self) -> None:
         """Durable positions only: what is not in the log yet may have to be read again."""
         if self.logs_needed():
             return
@@ -122,7 +122,7 @@ class Maintenance(threading.Thread):
         self.join()
         self._warehouse.empty()
         self._warehouse.fold()
-        self._discard()
+        self.discard()
 
     def stop(self) -> None:
         self._ended.set()

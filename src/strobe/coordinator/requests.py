@@ -10,7 +10,8 @@ from strobe.coordinator.availability import Availability
 from strobe.coordinator.rebuilding import rebuild_lost
 from strobe.errors import NotNow, SourceUnavailable, UserError
 from strobe.pipeline.background import aside
-from strobe.pipeline.pipeline import BRING, PAUSE, Operation, Pipeline
+from strobe.pipeline.barrier import BRING, PAUSE, Operation
+from strobe.pipeline.pipeline import Pipeline
 from strobe.retry import REBUILD
 from strobe.warehouse.control import requests
 from strobe.warehouse.warehouse import Warehouse
@@ -88,7 +89,7 @@ class RequestHandler:
         try:
             yield from operation
         except (UserError, NotNow, SourceUnavailable) as error:
-            self._pipeline.resume()
+            self._pipeline.barrier.resume()
             requests.reply(self._control, (self._brought or {}).get("request", number), error.document())
         self._open = None
 
@@ -108,18 +109,18 @@ class RequestHandler:
 
     def _audit(self, request: str) -> Operation:
         """Stand still until the auditor has read the sources, commit exactly the vector that it read, and go on."""
-        yield from self._pipeline.pause(PAUSE)
+        yield from self._pipeline.barrier.pause(PAUSE)
         requests.reply(self._control, request, {"freeze": request})
         self._frozen_until = time.monotonic() + FREEZE
         while self._brought is None:
             if time.monotonic() > self._frozen_until:
-                self._pipeline.resume()
+                self._pipeline.barrier.resume()
                 return
             yield
         sources = self._pipeline.topology.sources
         wanted = {s: text for s, text in self._brought["positions"].items() if s in self._pipeline.monitors}
         vector = {s: sources[s].position(text) for s, text in wanted.items()}  # of others only views that stand still
-        yield from self._pipeline.bring_to(vector, BRING)
+        yield from self._pipeline.barrier.bring_to(vector, BRING)
         commit = self._pipeline.committer.last.number
-        self._pipeline.resume()
+        self._pipeline.barrier.resume()
         requests.reply(self._control, self._brought["request"], {"commit": commit})

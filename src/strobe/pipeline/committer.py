@@ -41,6 +41,10 @@ Final = Callable[[CommitHeader, Sequence[Commit]], CommitHeader | None]
 if it returns nothing."""
 
 
+def utc_now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
 @dataclass(frozen=True)
 class Waiting:
     transaction: WarehouseTransaction
@@ -59,8 +63,10 @@ class Committer(threading.Thread):
         *,
         unguaranteed: Collection[str] = (),
         fail: Callable[[BaseException], None],
+        now: Callable[[], datetime] = utc_now,
     ) -> None:
         """`floors` is what each view reflects at the start: one may be ahead of others until they have caught up.
+        `now` is the time that commits carry.
 
         Views in `unguaranteed` keep no step with the others: they are where their own action lists say.
         """
@@ -68,7 +74,7 @@ class Committer(threading.Thread):
         self._sink = sink
         self._commits = Commits(last, views, floors, unguaranteed)
         self._durable = last
-        self._fail = fail
+        self._fail, self._now = fail, now
         self._queue: deque[Waiting] = deque()
         self._moved: WarehouseTransaction | None = None
         self.visible: dict[str, Position] = {}
@@ -255,4 +261,4 @@ class Committer(threading.Thread):
             self._gather()
 
     def _numbered(self, transaction: WarehouseTransaction) -> Commit:
-        return self._commits.next(transaction, datetime.now(timezone.utc))
+        return self._commits.next(transaction, self._now())

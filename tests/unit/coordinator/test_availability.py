@@ -38,7 +38,7 @@ from strobe.events import Event
 from strobe.messages import CommitHeader
 from strobe.planning.source_set import SourceSet
 from strobe.planning.topology import Topology
-from strobe.retry import VERIFY, Policy
+from strobe.retry import PROBE, VERIFY, Policy
 from strobe.warehouse.layout import Layout
 from strobe.warehouse.records import Definition
 
@@ -108,8 +108,8 @@ class World:
             monitors={}, topology=replace(self.topology, views={}), committer=SimpleNamespace(last=self.last)
         )
         changed = availability.mind(pipeline)
-        if availability._looking is not None:
-            eventually(availability._looking.done)
+        if changed is None:
+            eventually(lambda: not availability.looking)
             changed = availability.mind(pipeline)
         return None if changed is None else set(changed)
 
@@ -127,7 +127,7 @@ class World:
                 raise error
             yield
 
-        monkeypatch.setattr(Cutover, "_change", change)
+        monkeypatch.setattr(Cutover, "carry_out", change)
         for name, source in self.topology.sources.items():
             monkeypatch.setattr(source, "renew", partial(renewed.append, name))
         cutover = Cutover(self.topology.project, None, self.hear)  # type: ignore[arg-type]
@@ -135,7 +135,7 @@ class World:
             topology=self.topology,
             committer=SimpleNamespace(last=self.last),
             vector={"billing": None},
-            resume=lambda: None,
+            barrier=SimpleNamespace(resume=lambda: None),
         )
         warehouse: Any = SimpleNamespace(definitions=self.definitions)
         for _ in range(3):
@@ -211,12 +211,13 @@ def test_what_cannot_be_read_of_a_position_stops_its_views_only(world: World) ->
 
 def test_a_source_that_was_lost_by_mistake_is_found_again(world: World) -> None:
     """The old one is back: its views are kept again, without a new start."""
+    now = [0.0]
     known, world.identity["billing"] = world.identity["billing"], "another"
-    availability = world.availability()
+    availability = world.availability(clock=lambda: now[0])
     assert world.begin(availability) == {"orders", "people"}
     assert world.mind(availability) is None
     world.identity["billing"] = known
-    availability._next_look = availability._next_verify = 0.0
+    now[0] += availability.verify_every
     assert availability.state("paid") is ViewState.STOPPED
     assert world.mind(availability) == set() and not availability.still
     assert availability.state("paid") is ViewState.MAINTAINED
@@ -309,8 +310,9 @@ def test_a_copy_that_stands_still_is_not_used(tmp_path: Path) -> None:
 
 def test_a_source_that_is_down_at_the_start_is_waited_for(world: World) -> None:
     """Its views are taken in when it is back; until then they cannot be rebuilt either. So too if all are down."""
+    now = [0.0]
     (world.folder / "billing.db").rename(world.folder / "away.db")
-    availability = world.availability()
+    availability = world.availability(clock=lambda: now[0])
     assert world.begin(availability, world.unasked) == {"orders", "people"}
     assert (availability.down, availability.problems, world.mind(availability)) == ({"billing"}, {}, None)
     (world.folder / "sales.db").rename(world.folder / "gone.db")
@@ -319,12 +321,10 @@ def test_a_source_that_is_down_at_the_start_is_waited_for(world: World) -> None:
     (world.folder / "gone.db").rename(world.folder / "sales.db")
     assert world.mind(without) == set() and world.begin(without, world.unasked) == {"orders", "people"}
     availability.stand_still(lost("sales", rebuild=True))
-    assert set(availability.to_rebuild) == {"orders", "people", "both"} and set(availability.ready) == {
-        "orders",
-        "people",
-    }
+    assert set(availability.to_rebuild) == {"orders", "people", "both"}
+    assert set(availability.ready) == {"orders", "people"}
     (world.folder / "away.db").rename(world.folder / "billing.db")
-    availability._next_look = 0.0
+    now[0] += PROBE.wait(1)
     assert world.mind(availability) == set()
     world.loaded_anew("orders", "people", "both")
     assert world.begin(availability, world.unasked) == set(world.definitions) and not availability.down
