@@ -341,6 +341,11 @@ class Availability:
                 )
         return None
 
+    @property
+    def looking(self) -> bool:
+        """Whether somebody is finding out, aside, what is back."""
+        return self._looking is not None and not self._looking.done()
+
     def _see_who_fails(self, pipeline: Pipeline, now: float) -> None:
         for name in pipeline.monitors:
             failing = isinstance(pipeline.problem(name), SourceUnavailable)
@@ -374,7 +379,7 @@ class Availability:
 
 
 def _asked(topology: Topology, used: set[str]) -> tuple[Topology, dict[str, UserError | SourceUnavailable]]:
-    """The assembly with what the sources offer that were not asked yet, each once; and which could not be asked."""
+    """The topology with what the sources offer that were not asked yet, each once; and which could not be asked."""
     known = {relation.source for relation in topology.schemas.values()}
     found, failed = dict(topology.schemas), dict[str, UserError | SourceUnavailable]()
     for name in sorted((used - known) & topology.sources.keys()):

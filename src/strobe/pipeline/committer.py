@@ -58,6 +58,10 @@ def unproven(_sources: Collection[str]) -> Collection[str]:
     return ()
 
 
+def utc_now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
 class Committer(threading.Thread):
     def __init__(
         self,
@@ -69,8 +73,10 @@ class Committer(threading.Thread):
         unguaranteed: Collection[str] = (),
         prove: Prove = unproven,
         fail: Callable[[BaseException], None],
+        now: Callable[[], datetime] = utc_now,
     ) -> None:
         """`floors` is what each view reflects at the start: one may be ahead of others until they have caught up.
+        `now` is the time that commits carry.
 
         Views in `unguaranteed` keep no step with the others: they are where their own action lists say.
         """
@@ -78,7 +84,7 @@ class Committer(threading.Thread):
         self._sink = sink
         self._commits = Commits(last, views, floors, unguaranteed)
         self._durable = last
-        self._fail = fail
+        self._fail, self._now = fail, now
         self._prove = prove
         self._sources = frozenset(source for view in views.values() for source in view.sources)
         self._queue = CommitQueue()
@@ -275,4 +281,4 @@ class Committer(threading.Thread):
         return durable
 
     def _numbered(self, transaction: WarehouseTransaction) -> Commit:
-        return self._commits.next(transaction, datetime.now(timezone.utc))
+        return self._commits.next(transaction, self._now())

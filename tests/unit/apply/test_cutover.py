@@ -34,9 +34,9 @@ class Applied:
         sources = SimpleNamespace(close=self._close, closed_on_error=lambda: _Nothing())
         self.fresh: Any = SimpleNamespace(sources=sources, views={}, project=project)
         committer = SimpleNamespace(last=LAST, end_with=self._end_with)
-        pipeline: Any = SimpleNamespace(committer=committer, resume=lambda: None)
+        pipeline: Any = SimpleNamespace(committer=committer, barrier=SimpleNamespace(resume=lambda: None))
         edit = ApplyPlan(drop=("gone",), keep=("kept",))
-        self.steps: Iterator[None] = self.cutover._change(
+        self.steps: Iterator[None] = self.cutover.carry_out(
             self.warehouse, pipeline, None, lambda: self.fresh, lambda *_: edit
         )
 

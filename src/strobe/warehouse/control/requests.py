@@ -113,6 +113,6 @@ def tell(store: ControlStore, number: str, text: str) -> None:
 
 
 def clear(store: ControlStore) -> None:
-    """A new coordinator starts with an empty mailbox: what was asked of another one is asked again."""
+    """A new coordinator starts with no requests: what was asked of another one is asked again."""
     for name in store.list(_FOLDER, ".json"):
         store.delete(name)
