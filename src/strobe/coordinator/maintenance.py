@@ -92,7 +92,7 @@ class Maintenance(threading.Thread):
 
     def _remember(self) -> None:
         """What has been proven of the views' relations since, so that the next start need not judge it again."""
-        proven = self._coordinator.prover.known
+        proven = self._pipeline.prover.known
         if proven != self._proven:
             self._warehouse.remember(proven, self._definitions)
             self._proven = proven

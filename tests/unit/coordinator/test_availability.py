@@ -295,7 +295,7 @@ def test_a_view_to_be_rebuilt_that_cannot_be(world: World) -> None:
 def test_a_source_that_was_down_and_is_no_longer_in_the_project(world: World) -> None:
     """With its views it left in an apply: nobody waits for it, or asks whether it is back."""
     (world.folder / "billing.db").rename(world.folder / "away.db")
-    absences = world.absences()
+    absences = world.availability()
     assert world.begin(absences) == {"orders", "people"} and absences.down == {"billing"}
     world.definitions = {name: world.definitions[name] for name in ("orders", "people")}
     world.topology = replace(world.topology, sources=SourceSet({"sales": world.topology.sources["sales"]}))
@@ -310,7 +310,7 @@ def test_log_is_kept_for_a_view_that_is_not_compiled(world: World, monkeypatch: 
         raise RelationLost("its newest version is gone", source="billing", relations=["payments"])
 
     monkeypatch.setattr(world.topology.sources["billing"], "schemas", schemas)
-    absences = world.absences()
+    absences = world.availability()
     assert world.begin(absences, world.unasked) == {"orders", "people"}
     assert {absences.stopped[n].log for n in ("paid", "both")} == {Log.KEPT}
 
