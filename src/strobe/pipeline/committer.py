@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
 
 from strobe.algebra.view import View
-from strobe.engine.commits import Commits, absorbed
+from strobe.engine.commits import Commits, Gathering
 from strobe.messages import Commit, CommitHeader, Position, WarehouseTransaction
 from strobe.pipeline.batching import Batching
 from strobe.pipeline.sink import Sink
@@ -45,14 +43,6 @@ def utc_now() -> datetime:
     return datetime.now(timezone.utc)
 
 
-@dataclass(frozen=True)
-class Waiting:
-    transaction: WarehouseTransaction
-    due: float
-    keep: bool
-    """Whether it is a commit of its own even if it changes nothing."""
-
-
 class Committer(threading.Thread):
     def __init__(
         self,
@@ -75,11 +65,9 @@ class Committer(threading.Thread):
         self._commits = Commits(last, views, floors, unguaranteed)
         self._durable = last
         self._fail, self._now = fail, now
-        self._queue: deque[Waiting] = deque()
-        self._moved: WarehouseTransaction | None = None
+        self._gathering = Gathering(QUIET)
         self.visible: dict[str, Position] = {}
         """The vector that readers see: of the last durable commit, or of what followed it without changing anything."""
-        self._moved_at = 0.0
         self.batching = Batching()
         self.appends = 0
         self.append_seconds = 0.0
@@ -101,12 +89,12 @@ class Committer(threading.Thread):
     def busy(self) -> bool:
         """Whether anything is waiting or on its way."""
         with self._changed:
-            return bool(self._queue) or self._state in WORKING or self._flush
+            return len(self._gathering) > 0 or self._state in WORKING or self._flush
 
     @property
     def waiting(self) -> int:
         with self._changed:
-            return len(self._queue)
+            return len(self._gathering)
 
     @property
     def last(self) -> CommitHeader:
@@ -116,16 +104,10 @@ class Committer(threading.Thread):
     def submit(self, transaction: WarehouseTransaction, *, wait: float, keep: bool) -> None:
         """Commit this, at the latest `wait` seconds from now."""
         with self._changed:
-            if keep or not all(action.empty for action in transaction.actions):
-                self._queue.append(Waiting(transaction, time.monotonic() + wait, keep))
+            if self._gathering.add(transaction, wait, keep, time.monotonic()):
                 self._told(CommitterEvent.SUBMITTED)
-            elif self._queue:
-                self._queue.append(Waiting(transaction, time.monotonic() + QUIET, False))
-            else:
-                self._moved_at = self._moved_at if self._moved else time.monotonic()
-                self._moved = absorbed(self._moved, transaction)
-                if self._state not in WORKING:
-                    self.visible = {**self.visible, **transaction.positions}
+            elif not len(self._gathering) and self._state not in WORKING:
+                self.visible = {**self.visible, **transaction.positions}
 
     def flush(self) -> None:
         """Make everything durable now, positions that moved without rows included."""
@@ -165,8 +147,7 @@ class Committer(threading.Thread):
         """Commit what is waiting (or, after a failure, only what is on its way), then end."""
         with self._changed:
             if not everything:
-                self._queue.clear()
-                self._moved = None
+                self._gathering.clear()
             self._flush = True
             self._told(CommitterEvent.STOP)
 
@@ -189,7 +170,7 @@ class Committer(threading.Thread):
                     return partial(self._cut_over, self._final, self._all_waiting())
                 if self._state in APPENDS and self._due(now):
                     self._told(CommitterEvent.DUE)
-                    return partial(self._commit, self._take())
+                    return partial(self._commit, self._gathering.take(self.batching.size, now))
                 if self._state in APPENDS:
                     self._flush = False
                 if self._state is Committing.DRAINING:
@@ -199,51 +180,26 @@ class Committer(threading.Thread):
             return None
 
     def _due(self, now: float) -> bool:
-        if self._flush:
-            return bool(self._queue) or self._moved is not None
-        if self._queue and (len(self._queue) >= self.batching.size or min(w.due for w in self._queue) <= now):
-            return True
-        return self._moved is not None and self._moved_at + QUIET <= now
+        return not self._gathering.empty if self._flush else self._gathering.due(now, self.batching.size)
 
     def _patience(self, now: float) -> float:
         """Seconds to wait, if nobody says anything before."""
         if self._state not in APPENDS:
             return 1.0
-        return max(0.001, min(1.0, min((w.due for w in self._queue), default=now + 1) - now))
+        return max(0.001, min(1.0, self._gathering.next_due(now + 1) - now))
 
     def _gather(self) -> None:
         """What has come meanwhile waits like anything else."""
-        if self._queue and self._state is Committing.IDLE:
+        if len(self._gathering) and self._state is Committing.IDLE:
             self._told(CommitterEvent.SUBMITTED)
 
     def _all_waiting(self) -> list[Commit]:
-        commits: list[Commit] = []
-        while self._queue or self._moved is not None:
-            commits += [self._numbered(transaction) for transaction in self._take()]
-        return commits
+        return [self._numbered(transaction) for transaction in self._gathering.take_all(time.monotonic())]
 
     def _cut_over(self, final: Final, commits: Sequence[Commit]) -> None:
         self._durable = final(self._commits.last, commits) or self._durable
         with self._changed:
             self._told(CommitterEvent.DURABLE)
-
-    def _take(self) -> list[WarehouseTransaction]:
-        """The next transactions that become commits; one that only moved positions is absorbed by its successor."""
-        batch: list[WarehouseTransaction] = []
-        moved, self._moved = self._moved, None
-        most = self.batching.size
-        while self._queue and len(batch) < most:
-            waiting = self._queue.popleft()
-            empty = all(action.empty for action in waiting.transaction.actions)
-            moved = absorbed(moved, waiting.transaction)
-            if not empty or waiting.keep:
-                batch.append(moved)
-                moved = None
-        if moved is not None and not batch:
-            batch.append(moved)
-        elif moved is not None:
-            self._moved, self._moved_at = moved, time.monotonic()
-        return batch
 
     def _commit(self, batch: list[WarehouseTransaction]) -> None:
         commits = [self._numbered(transaction) for transaction in batch]
@@ -255,7 +211,7 @@ class Committer(threading.Thread):
         self.append_seconds += seconds
         self._durable = durable
         with self._changed:
-            for transaction in (*batch, *([self._moved] if self._moved else [])):
+            for transaction in (*batch, *([self._gathering.moved] if self._gathering.moved else [])):
                 self.visible = {**self.visible, **transaction.positions}
             self._told(CommitterEvent.DURABLE)
             self._gather()
