@@ -248,9 +248,9 @@ class Cutover:
             change, self.change = self.change, None
             if change is not None:
                 change.close()
+                change.topology.sources.close()
                 if change.beside is not None:
                     warehouse.take_back()
-                change.topology.sources.close()
 
     def _join(
         self, warehouse: Warehouse, change: Change, arrivals: Arrivals, last: CommitHeader, before: Sequence[Commit]
@@ -283,8 +283,8 @@ class Cutover:
         if change.loaded.items() <= there.items() and not set(change.edit.drop) & there.keys():
             topology.sources.close()
             return change.topology
-        warehouse.take_back()
         change.topology.sources.close()
+        warehouse.take_back()
         return topology
 
     def interrupted(self) -> Project | None:
