@@ -22,6 +22,7 @@ from memory_live import contents
 from patience import PATIENCE, Writing, eventually
 
 import strobe.pipeline.committer as committer_module
+from strobe.coordinator.status import MaintainedView, observe
 from strobe.errors import AccessRefused, SourceUnavailable
 from strobe.pipeline.backpressure import Limits
 from strobe.simulator.world import Contents
@@ -207,6 +208,9 @@ def test_a_password_that_is_changed(world: World) -> None:
                 problem = str(pipeline.problem(name))
                 assert f"source {name}" in problem and "right user and password" in problem
                 assert "least-privilege" not in problem and "s3cret" not in problem
+            said = observe(pipeline).views.values()
+            assert all(isinstance(view, MaintainedView) for view in said)
+            assert all("right user and password" in (view.problem or "") for view in said)
 
     world.keep(pipeline, 1, fault)
     world.judge()

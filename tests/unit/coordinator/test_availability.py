@@ -311,6 +311,7 @@ def test_a_source_that_is_down_at_the_start_is_waited_for(world: World) -> None:
     absences = world.absences()
     assert world.begin(absences, world.unasked) == {"orders", "people"}
     assert (absences.down, absences.problems, world.mind(absences)) == ({"billing"}, {}, None)
+    assert "billing.db" in str(absences.outages["billing"])
     (world.folder / "sales.db").rename(world.folder / "gone.db")
     without = world.absences()
     assert world.begin(without, world.unasked) == set() and without.down == {"sales", "billing"}
@@ -356,6 +357,7 @@ def test_how_long_a_source_may_be_down(world: World, error: SourceUnavailable) -
     absences.regroup({"billing"})
     assert absences.state("paid") is ViewState.MAINTAINED, "until the run has ended"
     assert absences.down == {"billing"} and world.begin(absences) == {"orders", "people"}
+    assert absences.outages == {"billing": error}
     assert {n for n in world.definitions if absences.state(n) is ViewState.DETACHED} == {"paid", "both"}
     absences.stand_still(RelationLost("gone", source="billing", relations=["payments"]))
     assert absences.state("paid") is ViewState.STOPPED and world.begin(absences) == {"orders", "people"}
@@ -378,6 +380,22 @@ def test_a_source_that_does_not_say_what_it_offers(world: World, monkeypatch: py
     assert world.begin(absences, world.unasked) == {"orders", "people"} and absences.down == {"billing"}
     assert len(asked) == 1
     assert world.mind(absences) is None
+
+
+def test_what_is_wrong_with_a_source_may_change_while_it_is_down(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An outage that ends with a refused password is reported as that: what the last probe found counts."""
+    errors = [SourceUnavailable("it is down"), AccessRefused("wrong password")]
+
+    def schemas() -> None:
+        raise errors[0]
+
+    monkeypatch.setattr(world.topology.sources["billing"], "schemas", schemas)
+    absences = world.absences(timing=Timing(probe=Policy((0.0,))))
+    world.begin(absences, world.unasked)
+    assert absences.outages == {"billing": errors[0]}
+    before = errors.pop(0)
+    assert world.mind(absences) is None
+    assert absences.outages == {"billing": errors[0]} != {"billing": before}
 
 
 def test_rebuilding_unasked(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
