@@ -20,7 +20,9 @@ _BASICS = {"errors", "algebra", "messages"}
 _SMALL = {"retry", "failpoints", "events"}
 _RUN = {"pipeline", "planning", "warehouse", "spark", "data", "sources.base", "auditor", "config"}
 _KINDS = {f"sources.{kind}" for kind in ("postgres", "mariadb", "sqlite", "files", "delta")}
-_OF_A_KIND = _BASICS | _SMALL | {"data", "sources.base", "sources.net_changes", "sources.global_transactions"}
+_OF_A_KIND = (
+    _BASICS | _SMALL | {"data", "sources.base", "sources.keyed", "sources.net_changes", "sources.global_transactions"}
+)
 
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
@@ -38,6 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sources.base": _BASICS | {"data"},
     "spark": _BASICS | {"data", "sources.base"},
     "sources.lookups": _BASICS | {"sources.base"},
+    "sources.keyed": _BASICS | {"data"},
     "sources.net_changes": _BASICS | {"data", "sources.base"},
     "sources.global_transactions": _BASICS,
     "sources.postgres": _OF_A_KIND,

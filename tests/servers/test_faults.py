@@ -21,6 +21,7 @@ from faults import Crash, Past, World, end_connections, end_server, other_passwo
 from memory_live import contents
 from patience import PATIENCE, Writing, eventually
 
+from strobe.coordinator.status import MaintainedView, observe
 from strobe.errors import AccessRefused, SourceUnavailable
 from strobe.pipeline.backpressure import Limits
 from strobe.simulator.world import Contents
@@ -206,6 +207,9 @@ def test_a_password_that_is_changed(world: World) -> None:
                 problem = str(pipeline.problem(name))
                 assert f"source {name}" in problem and "right user and password" in problem
                 assert "least-privilege" not in problem and "s3cret" not in problem
+            said = observe(pipeline).views.values()
+            assert all(isinstance(view, MaintainedView) for view in said)
+            assert all("right user and password" in (view.problem or "") for view in said)
 
     world.keep(pipeline, 1, fault)
     world.judge()

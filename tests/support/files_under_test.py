@@ -54,6 +54,12 @@ class FilesUnderTest(SourceUnderTest):
         self.rows = Bag(tuple(self.types))
         self._drop()
 
+    def holds(self, declared: str, value: Any) -> bool:
+        return value in self.values[declared]
+
+    def indexable(self, declared: str) -> bool:
+        return False
+
     def open(self) -> Source:
         from strobe.config.model import FilesSource as Config
         from strobe.sources.files.limits import Timing

@@ -82,7 +82,9 @@ class Availability:
         self.together: set[frozenset[str]] = set()
         """Sources that have taken part in one global transaction."""
         self._failing_since: dict[str, float] = {}
-        self._looking: Future[tuple[set[str], set[str]]] | None = None
+        self._failures: dict[str, SourceUnavailable] = {}
+        """Of each source the last one."""
+        self._looking: Future[tuple[dict[str, SourceUnavailable | None], set[str]]] | None = None
         self._next_look = self._next_verify = 0.0
         self._mended = 0
         """How often a source that was lost seemed to be the old one again."""
@@ -107,6 +109,11 @@ class Availability:
     def down(self) -> set[str]:
         """Sources that are down, whose views stand still."""
         return self.detached | self._unreached
+
+    @property
+    def outages(self) -> dict[str, SourceUnavailable]:
+        """By source that is down, what was wrong when it was last tried."""
+        return {name: self._failures[name] for name in sorted(self.down)}
 
     @property
     def detached(self) -> set[str]:
@@ -155,6 +162,7 @@ class Availability:
         topology, failed = _asked(topology, {s for sql in applied.values() for s in source_names(sql)})
         for name, error in failed.items():
             if isinstance(error, SourceUnavailable):
+                self._failures[name] = error
                 self._told(name, SourceEvent.NOT_DESCRIBED)
         absent = {n: failed[s] for n, sql in applied.items() for s in sorted(source_names(sql)) if s in failed}
         rest = {name: sql for name, sql in applied.items() if name not in absent}
@@ -232,6 +240,7 @@ class Availability:
                 self.put_still(verify_source(topology.sources[name], last, users))
             except SourceUnavailable as error:
                 self._tell(SourceUnreachable(str(error)))
+                self._failures[name] = error
                 unreachable.add(name)
         return unreachable
 
@@ -322,7 +331,9 @@ class Availability:
         if any(not lost & set(planned.view.sources) for planned in pipeline.topology.views.values()) and lost:
             return frozenset(self.detached | lost)
         if self._looking is not None and self._looking.done():
-            back, mended = self._looking.result()
+            asked, mended = self._looking.result()
+            self._failures |= {name: failure for name, failure in asked.items() if failure}
+            back = {name for name, failure in asked.items() if failure is None}
             self._looking, self._next_look = None, now + self._timing.probe.wait(1)
             self._mended += bool(mended)
             if back or mended:
@@ -336,9 +347,7 @@ class Availability:
                 doubted, self._next_verify = self._doubted(), now + self.verify_every
             if self.down or doubted:
                 sources, last = pipeline.topology.sources, pipeline.committer.last
-                self._looking = begin(
-                    partial(_look, sources, last, set(self.detached), set(self._unreached), doubted), "look"
-                )
+                self._looking = begin(partial(_look, sources, last, self.detached, self._unreached, doubted), "look")
         return None
 
     @property
@@ -348,7 +357,10 @@ class Availability:
 
     def _see_who_fails(self, pipeline: Pipeline, now: float) -> None:
         for name in pipeline.monitors:
-            failing = isinstance(pipeline.problem(name), SourceUnavailable)
+            problem = pipeline.problem(name)
+            failing = isinstance(problem, SourceUnavailable)
+            if isinstance(problem, SourceUnavailable):
+                self._failures[name] = problem
             if failing and self._sources[name] is SourceState.STREAMING:
                 self._told(name, SourceEvent.FAIL)
                 self._failing_since[name] = now
@@ -410,25 +422,25 @@ def _look(
     detached: set[str],
     unreached: set[str],
     doubted: Mapping[str, list[str]],
-) -> tuple[set[str], set[str]]:
-    """Which sources are back, and which views can be kept again."""
-    back = {name for name in detached if _answers(sources[name].now)}
-    back |= {name for name in unreached if _answers(sources[name].schemas)}
+) -> tuple[dict[str, SourceUnavailable | None], set[str]]:
+    """Why sources are still down, or None for those that are back; and which views can be kept again."""
+    asked = {name: _failure(sources[name].now) for name in detached}
+    asked |= {name: _failure(sources[name].schemas) for name in unreached}
     mended: set[str] = set()
     for name, views in doubted.items():
         try:
             mended |= set(views) - verify_source(sources[name], last, views).keys()
         except StrobeError:
             continue
-    return back, mended
+    return asked, mended
 
 
-def _answers(ask: Callable[[], object]) -> bool:
-    """Whatever is wrong otherwise is found out when it is verified."""
+def _failure(ask: Callable[[], object]) -> SourceUnavailable | None:
+    """Why a source does not answer. Whatever is wrong otherwise is found out when it is verified."""
     try:
         ask()
-    except SourceUnavailable:
-        return False
+    except SourceUnavailable as error:
+        return error
     except StrobeError:
         pass
-    return True
+    return None

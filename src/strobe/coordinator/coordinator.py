@@ -355,7 +355,7 @@ class Coordinator:
         return maintenance
 
     def _note_status(self, pipeline: Pipeline) -> None:
-        self._status = observe(pipeline, self._availability.down, self._availability.problems)
+        self._status = observe(pipeline, self._availability.outages, self._availability.problems)
 
     def _beat(self) -> None:
         """Twice a second, in a thread of its own: say what the loop last said of itself, and see who else is there."""

@@ -295,12 +295,12 @@ def test_a_view_to_be_rebuilt_that_cannot_be(world: World) -> None:
 def test_a_source_that_was_down_and_is_no_longer_in_the_project(world: World) -> None:
     """With its views it left in an apply: nobody waits for it, or asks whether it is back."""
     (world.folder / "billing.db").rename(world.folder / "away.db")
-    absences = world.availability()
-    assert world.begin(absences) == {"orders", "people"} and absences.down == {"billing"}
+    availability = world.availability()
+    assert world.begin(availability) == {"orders", "people"} and availability.down == {"billing"}
     world.definitions = {name: world.definitions[name] for name in ("orders", "people")}
     world.topology = replace(world.topology, sources=SourceSet({"sales": world.topology.sources["sales"]}))
-    assert world.begin(absences) == {"orders", "people"} and not absences.down
-    assert world.mind(absences) is None
+    assert world.begin(availability) == {"orders", "people"} and not availability.down
+    assert world.mind(availability) is None
 
 
 def test_log_is_kept_for_a_view_that_is_not_compiled(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,9 +310,9 @@ def test_log_is_kept_for_a_view_that_is_not_compiled(world: World, monkeypatch: 
         raise RelationLost("its newest version is gone", source="billing", relations=["payments"])
 
     monkeypatch.setattr(world.topology.sources["billing"], "schemas", schemas)
-    absences = world.availability()
-    assert world.begin(absences, world.unasked) == {"orders", "people"}
-    assert {absences.stopped[n].log for n in ("paid", "both")} == {Log.KEPT}
+    availability = world.availability()
+    assert world.begin(availability, world.unasked) == {"orders", "people"}
+    assert {availability.stopped[n].log for n in ("paid", "both")} == {Log.KEPT}
 
 
 def test_a_copy_that_stands_still_is_not_used(tmp_path: Path) -> None:
@@ -338,6 +338,7 @@ def test_a_source_that_is_down_at_the_start_is_waited_for(world: World) -> None:
     availability = world.availability(clock=lambda: now[0])
     assert world.begin(availability, world.unasked) == {"orders", "people"}
     assert (availability.down, availability.problems, world.mind(availability)) == ({"billing"}, {}, None)
+    assert "billing.db" in str(availability.outages["billing"])
     (world.folder / "sales.db").rename(world.folder / "gone.db")
     without = world.availability()
     assert world.begin(without, world.unasked) == set() and without.down == {"sales", "billing"}
@@ -384,6 +385,7 @@ def test_how_long_a_source_may_be_down(world: World, error: SourceUnavailable) -
     availability.regroup({"billing"})
     assert availability.state("paid") is ViewState.MAINTAINED, "until the run has ended"
     assert availability.down == {"billing"} and world.begin(availability) == {"orders", "people"}
+    assert availability.outages == {"billing": error}
     assert {n for n in world.definitions if availability.state(n) is ViewState.DETACHED} == {"paid", "both"}
     availability.stand_still(RelationLost("gone", source="billing", relations=["payments"]))
     assert availability.state("paid") is ViewState.STOPPED and world.begin(availability) == {"orders", "people"}
@@ -406,6 +408,22 @@ def test_a_source_that_does_not_say_what_it_offers(world: World, monkeypatch: py
     assert world.begin(availability, world.unasked) == {"orders", "people"} and availability.down == {"billing"}
     assert len(asked) == 1
     assert world.mind(availability) is None
+
+
+def test_what_is_wrong_with_a_source_may_change_while_it_is_down(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An outage that ends with a refused password is reported as that: what the last probe found counts."""
+    errors = [SourceUnavailable("it is down"), AccessRefused("wrong password")]
+
+    def schemas() -> None:
+        raise errors[0]
+
+    monkeypatch.setattr(world.topology.sources["billing"], "schemas", schemas)
+    availability = world.availability(timing=Timing(probe=Policy((0.0,))))
+    world.begin(availability, world.unasked)
+    assert availability.outages == {"billing": errors[0]}
+    before = errors.pop(0)
+    assert world.mind(availability) is None
+    assert availability.outages == {"billing": errors[0]} != {"billing": before}
 
 
 def test_rebuilding_unasked(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from pyarrow.fs import LocalFileSystem
 
 from strobe.algebra.bag import Row
-from strobe.data.arrow import arrow_schema, arrow_type, fitting, from_arrow
+from strobe.data.arrow import arrow_schema, arrow_type, from_arrow
 from strobe.sources.delta.log import DataFile
 
 CHANGE = "_change_type"
@@ -84,20 +84,6 @@ def changes_in(
         for batch in dataset.to_batches(columns=[*names, CHANGE], batch_readahead=2, fragment_readahead=1):
             signs = [SIGNS[kind] for kind in batch[CHANGE].to_pylist()] if sign == 0 else [sign] * len(batch)
             yield from zip(from_arrow(batch.select(names)), signs, strict=True)
-
-
-def matching(schema: pa.Schema, on: Sequence[str], keys: Iterable[Row]) -> ds.Expression | None:
-    """What the rows with one of these keys have in common, as far as Arrow can tell; None if it cannot at all."""
-    tests = [_is_in(schema.field(name), set(values)) for name, values in zip(on, zip(*keys, strict=True), strict=True)]
-    useful = [test for test in tests if test is not None]
-    return reduce(lambda a, b: a & b, useful) if useful else None
-
-
-def _is_in(column: pa.Field, values: Iterable[Any]) -> ds.Expression | None:
-    """Whether a column has one of these values; None where only Spark can tell (NaN and -0.0) and for arrays."""
-    if pa.types.is_floating(column.type) or pa.types.is_list(column.type):
-        return None
-    return ds.field(column.name).isin(pa.array(fitting(values, column.type), column.type))
 
 
 def searchable(ddl: str) -> bool:

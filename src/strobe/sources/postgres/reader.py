@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
 from typing import Any, cast
 
 import psycopg
@@ -25,6 +24,7 @@ from strobe.errors import SourceUnavailable, Unfit, UserError
 from strobe.messages import Lookup, Position, Seen
 from strobe.retry import PG_EXACT_SNAPSHOT, Retry
 from strobe.sources.base import Reader, Shared
+from strobe.sources.keyed import look_up
 from strobe.sources.postgres import pgoutput
 from strobe.sources.postgres.catalog import PgTable, read_tables
 from strobe.sources.postgres.connection import STARTED, Connection, ConnectionSettings, Pool, rows
@@ -152,10 +152,13 @@ class PostgresReader(Reader):
         if keys is None or not search.columns:
             yield from self.scan(lookup.relation, lookup.columns)
             return
-        found = RowDecoder(self._settings, table, lookup.columns)
-        wanted = filter(None, map(search.encode, keys))
-        while batch := list(islice(wanted, self._settings.limits.keys)):
-            yield from self._read(table, found, search.statement(found.selected, batch))
+
+        def read(columns: Sequence[str], batch: list[tuple[Any, ...]]) -> Iterator[Row]:
+            found = RowDecoder(self._settings, table, columns)
+            return self._read(table, found, search.statement(found.selected, batch))
+
+        types = {c.name: c.type.spark or "" for c in table.offered}
+        yield from look_up(lookup, keys, types, self._settings.limits.keys, search.encode, read)
 
     def scan(self, relation: str, columns: Sequence[str]) -> Iterator[Row]:
         table = self._table(relation)

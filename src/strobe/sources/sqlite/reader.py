@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from typing import Any
 
 from strobe.algebra.bag import Row
 from strobe.errors import SourceUnavailable, Unfit, UserError
 from strobe.messages import Lookup, Seen
 from strobe.sources.base import Reader
+from strobe.sources.keyed import look_up
 from strobe.sources.sqlite.catalog import SqliteTable, quote, read_table
 from strobe.sources.sqlite.connection import ConnectionSettings
 from strobe.sources.sqlite.gate import Gate
@@ -109,11 +109,14 @@ class SqliteReader(Reader):
         if keys is None or not search.columns:
             yield from self.scan(lookup.relation, lookup.columns)
             return
-        rows = RowDecoder.of(self._settings, table, lookup.columns)
-        wanted = filter(None, map(search.encode, keys))
-        while batch := list(islice(wanted, self._settings.limits.parameters // len(search.columns))):
-            sql = search.sql(lookup.columns, len(batch))
-            yield from self._read(rows, sql, [value for key in batch for value in key])
+
+        def read(columns: Sequence[str], batch: list[tuple[Any, ...]]) -> Iterator[Row]:
+            rows = RowDecoder.of(self._settings, table, columns)
+            return self._read(rows, search.sql(columns, len(batch)), [value for key in batch for value in key])
+
+        types = {c.name: c.type for c in table.columns if c.type}
+        most = self._settings.limits.parameters // len(search.columns)
+        yield from look_up(lookup, keys, types, most, search.encode, read)
 
     def scan(self, relation: str, columns: Sequence[str]) -> Iterator[Row]:
         table = self._table(relation)
