@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote as quote_url
 
-from strobe.errors import SourceLost, SourceUnavailable, UserError
+from strobe.errors import RelationLost, SourceLost, SourceUnavailable, UserError
 from strobe.sources.sqlite.limits import Limits, Timing
+from strobe.sources.sqlite.values import text
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,9 @@ class ConnectionSettings:
             raise SourceUnavailable(f"there is no file {self.path}", where=self.where)
         uri = f"file:{quote_url(str(self.path.absolute()))}?mode={mode}"
         timeout = self.timing.busy if timeout is None else timeout
-        return sqlite3.connect(uri, uri=True, timeout=timeout, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(uri, uri=True, timeout=timeout, isolation_level=None, check_same_thread=False)
+        connection.text_factory = text
+        return connection
 
     @contextmanager
     def session(self, mode: str = "ro") -> Iterator[sqlite3.Connection]:
@@ -45,13 +48,11 @@ class ConnectionSettings:
         try:
             yield
         except sqlite3.OperationalError as error:
-            text = str(error)
-            if "decode to UTF-8" in text:
-                raise UserError(f"text is not UTF-8: {text}", where=where, fix="Mend the value.") from error
-            if text.startswith(("no such table", "no such column", "no such collation")):
+            reason = str(error)
+            if reason.startswith(("no such table", "no such column", "no such collation")):
                 fix = f"See `strobe check`, then `strobe prepare {self.source}`."
-                raise UserError(text, where=where, fix=fix) from error
-            raise SourceUnavailable(text, where=where) from error
+                raise UserError(reason, where=where, fix=fix) from error
+            raise SourceUnavailable(reason, where=where) from error
         except sqlite3.DatabaseError as error:
             fix = "Check that this is a sound SQLite database."
             raise UserError(f"{self.path}: {error}", where=where, fix=fix) from error
@@ -62,3 +63,9 @@ class ConnectionSettings:
     def lost(self, message: str) -> SourceLost:
         fix = "Rebuild the views that use this source: `strobe rebuild VIEW`."
         return SourceLost(message, source=self.source, where=self.where, fix=fix)
+
+    def table_lost(self, relation: str, message: str) -> RelationLost:
+        """Views that use this table can no longer be kept."""
+        fix = f"Run `strobe prepare {self.source}`; then rebuild the views that use the table: `strobe rebuild VIEW`."
+        where = f"{self.where}, table {relation}"
+        return RelationLost(message, source=self.source, relations=[relation], where=where, fix=fix)

@@ -19,14 +19,15 @@ from strobe.messages import Position, Seen, Transaction
 from strobe.sources.base import Finding, Reader, Source, SourceContext
 from strobe.sources.sqlite.catalog import read_table, table_names
 from strobe.sources.sqlite.connection import ConnectionSettings
+from strobe.sources.sqlite.fingerprint import changed, fingerprints
 from strobe.sources.sqlite.gate import Gate
+from strobe.sources.sqlite.inspection import Inspection
 from strobe.sources.sqlite.limits import Limits, Timing
 from strobe.sources.sqlite.position import end_of_log, position_at, require_passed
 from strobe.sources.sqlite.preflight import check
 from strobe.sources.sqlite.preparation import (
     prepare_statements,
     prepared,
-    require_intact,
     require_prepared,
     undo_statements,
 )
@@ -42,6 +43,7 @@ class SqliteSource(Source):
         self.name = name
         self.settings = ConnectionSettings(name, Path(path), timing or Timing(), limits or Limits())
         self._gate = Gate()
+        self._inspection = Inspection(self.settings)
         self._focus: Mapping[str, Collection[str]] | None = None
 
     @classmethod
@@ -126,16 +128,24 @@ class SqliteSource(Source):
                     raise self.settings.lost(
                         f"table {watched.relation} was changed and prepared anew after position {position.text}"
                     )
-            require_intact(connection, self.settings, state)
+
+    def fingerprints(self, relations: Collection[str]) -> Mapping[str, str]:
+        with self.settings.session() as connection:
+            connection.execute("BEGIN")
+            return fingerprints(connection, self._inspection, relations)
+
+    def changed(self, relation: str, columns: Collection[str], before: str, after: str) -> str:
+        return changed(columns, before, after)
 
     def transactions(
         self, after: Position, stops: Sequence[Position], stopped: Callable[[], bool]
     ) -> Iterator[Transaction]:
         """Everything committed between two looks is one transaction; see `stream`."""
-        return Stream(self.settings, self._gate, stops, stopped, self._focus, self.spill).transactions(after)
+        stream = Stream(self.settings, self._gate, self._inspection, stops, stopped, self._focus, self.spill)
+        return stream.transactions(after)
 
     def reader(self, *, at_a_position: bool = False) -> Reader:
-        return SqliteReader(self.settings, self._gate)
+        return SqliteReader(self.settings, self._gate, self._inspection)
 
     @contextmanager
     def elsewhere(self) -> Iterator[Callable[[Seen], None]]:
