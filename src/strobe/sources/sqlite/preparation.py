@@ -23,10 +23,11 @@ from strobe.sources.sqlite.triggers import (
     FORMAT,
     LOG,
     META,
-    SEAL,
+    SEALING,
     WATCHED,
     Watch,
     create_log,
+    index_name,
     note_name,
     seal,
     trigger_name,
@@ -110,14 +111,15 @@ def find_fault(connection: sqlite3.Connection, watched: Watched) -> str:
         if types[column] != type_:
             return f"column {column} has another type"
     found = connection.execute(
-        "SELECT name, sql, rowid FROM sqlite_master WHERE type = 'trigger' AND tbl_name = ? COLLATE NOCASE"
-        " ORDER BY rowid",
+        "SELECT name, sql, rowid FROM sqlite_master WHERE type IN ('index', 'trigger') AND tbl_name = ? COLLATE NOCASE"
+        " ORDER BY type, rowid",
         (watched.relation,),
     ).fetchall()
     ours = {name: sql for name, sql, _ in found if name.startswith(PREFIX)}
-    if table.refusal or ours != Watch(table, watched.columns, watched.id).triggers():
+    watch = Watch(table, watched.columns, watched.id)
+    if table.refusal or ours != watch.triggers() | watch.hold_columns():
         return "Strobe's triggers are missing, or no longer fit the table's keys"
-    sealed = connection.execute("SELECT rowid FROM sqlite_master WHERE name = ?", (SEAL,)).fetchone()
+    sealed = connection.execute("SELECT rowid FROM sqlite_master WHERE sql = ?", (SEALING,)).fetchone()
     youngest, _, place = found[-1]
     if youngest not in ours:
         return "a trigger was created after Strobe's, which must be the youngest"
@@ -188,10 +190,10 @@ def _retire(connection: sqlite3.Connection, watched: Watched, how: int) -> list[
 
 
 def _drop_triggers(connection: sqlite3.Connection, watched: Watched) -> list[str]:
-    """By name: the triggers of a table that was renamed went with it."""
-    names = {trigger_name(watched.relation, event) for event in EVENTS}
-    found = connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'")
-    return [f"DROP TRIGGER {quote(name)}" for (name,) in found if name in names]
+    """By name: the triggers and indexes of a table that was renamed went with it."""
+    names = {trigger_name(watched.relation, event) for event in EVENTS} | {index_name(watched.id)}
+    found = connection.execute("SELECT type, name FROM sqlite_master WHERE type IN ('trigger', 'index')")
+    return [f"DROP {kind.upper()} {quote(name)}" for kind, name in found if name in names]
 
 
 def _watch(watch: Watch, renewed: bool, gap: bool) -> list[str]:
@@ -203,13 +205,16 @@ def _watch(watch: Watch, renewed: bool, gap: bool) -> list[str]:
         *mark_gap,
         f"INSERT INTO {WATCHED} VALUES ({watch.id}, '{literal[0]}', '{literal[1]}', {since}, {CURRENT})",
         *watch.create_notes(),
+        *watch.hold_columns().values(),
         *watch.triggers().values(),
     ]
 
 
 def undo_statements(connection: sqlite3.Connection) -> list[tuple[str, str]]:
-    """(what it is, the statement that takes it out) for every trace."""
-    found = connection.execute(
-        "SELECT type, name FROM sqlite_master WHERE type IN ('trigger', 'table', 'view') ORDER BY type DESC, name"
-    )
-    return [(f"{kind} {name}", f"DROP {kind.upper()} {quote(name)}") for kind, name in found if name.startswith(PREFIX)]
+    """(what it is, the statement that takes it out) for every trace. Indexes of Strobe's own tables go with them."""
+    found = connection.execute("SELECT type, name, tbl_name FROM sqlite_master ORDER BY type DESC, name")
+    return [
+        (f"{kind} {name}", f"DROP {kind.upper()} {quote(name)}")
+        for kind, name, table in found
+        if name.startswith(PREFIX) and not (kind == "index" and table.startswith(PREFIX))
+    ]

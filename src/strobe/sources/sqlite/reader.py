@@ -100,7 +100,7 @@ class SqliteReader(Reader):
             try:
                 with self._gate.snapshot() as taken:
                     connection.execute("BEGIN")
-                    end = end_of_log(connection)
+                    end = end_of_log(connection, self._settings)
                     taken(end)
             except BaseException as error:
                 connection.close()

@@ -116,7 +116,7 @@ class SqliteSource(Source):
     def now(self) -> Position:
         with self.settings.session() as connection:
             require_prepared(connection, self.settings)
-            return end_of_log(connection)
+            return end_of_log(connection, self.settings)
 
     def verify(self, position: Position) -> None:
         with self.settings.session() as connection:

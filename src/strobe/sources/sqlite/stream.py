@@ -80,7 +80,7 @@ class Stream:
         """What the log holds after a position, in one read transaction, if the tables are watched as they should be."""
         with self._gate.look(after, self._stopped) as snapshots:
             connection.execute("BEGIN")
-            end = end_of_log(connection).order[0]
+            end = end_of_log(connection, self._settings).order[0]
         try:
             require_passed(connection, self._settings, after)
             state = require_prepared(connection, self._settings)
@@ -156,13 +156,15 @@ class TransactionBuilder:
 
     def add(self, watch: int, sign: int, values: Sequence[Any]) -> None:
         watched = self._watched[watch]
-        if not sign and (self._focus is None or watched.relation in self._focus):
+        if self._focus is not None and watched.relation not in self._focus:
+            return
+        if not sign:
             what = "it had another trigger or unique index for some time, or Strobe's triggers were missing or altered"
             raise self._settings.table_lost(watched.relation, what)
         if watch not in self._decoders:
             self._decoders[watch] = self._decoder(watched)
         places, types, rows = self._decoders[watch]
-        if sign and places:
+        if places:
             row = rows.decode([values[i] for i in places])
             net = self._net.of(watched.relation, types)
             net.change(*((None, row) if sign > 0 else (row, None)))

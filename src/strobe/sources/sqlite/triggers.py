@@ -73,13 +73,20 @@ def widen_log(present: int, wanted: int) -> list[str]:
     return [f"ALTER TABLE {LOG} ADD COLUMN v{i}" for i in range(present, wanted)]
 
 
+SEALING = f"CREATE VIEW {SEAL} AS SELECT 'triggers younger than this are not known'"
+
+
 def seal() -> list[str]:
     """Make the seal the youngest of all triggers and views."""
-    return [f"DROP VIEW IF EXISTS {SEAL}", f"CREATE VIEW {SEAL} AS SELECT 'triggers younger than this are not known'"]
+    return [f"DROP VIEW IF EXISTS {SEAL}", SEALING]
 
 
 def note_name(watch: int) -> str:
     return f"{PREFIX}note_{watch}"
+
+
+def index_name(watch: int) -> str:
+    return f"{PREFIX}columns_{watch}"
 
 
 def trigger_name(relation: str, event: str) -> str:
@@ -120,6 +127,16 @@ class Watch:
             + ")"
             for n, key in enumerate(self.table.other_keys)
         ]
+
+    def hold_columns(self) -> dict[str, str]:
+        """An index without entries, by its name. SQLite drops no column that is part of one, whereas it does drop what
+        only triggers name if the connection has `legacy_alter_table` on. A column that is dropped and added again would
+        leave no trace in the schema."""
+        name = index_name(self.id)
+        columns = ", ".join(f'{quote(c)} COLLATE "BINARY"' for c in self.columns)
+        first = quote(self.columns[0])
+        never = f"{first} IS NULL AND {first} IS NOT NULL"
+        return {name: f"CREATE INDEX {name} ON {quote(self.table.name)} ({columns}) WHERE {never}"}
 
     def triggers(self) -> dict[str, str]:
         """The text of every trigger by its name, as `sqlite_master` keeps it."""
