@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -42,6 +43,14 @@ class ConnectionSettings:
         with self.errors(), closing(self.connect(mode)) as connection:
             yield connection
 
+    def file(self) -> tuple[int, int]:
+        """The file under the path: a database that was put in another's place is another file."""
+        try:
+            found = self.path.stat()
+        except OSError as error:
+            raise SourceUnavailable(str(error), where=self.where) from error
+        return found.st_dev, found.st_ino
+
     @contextmanager
     def errors(self) -> Iterator[None]:
         where = self.where
@@ -69,3 +78,38 @@ class ConnectionSettings:
         fix = f"Run `strobe prepare {self.source}`; then rebuild the views that use the table: `strobe rebuild VIEW`."
         where = f"{self.where}, table {relation}"
         return RelationLost(message, source=self.source, relations=[relation], where=where, fix=fix)
+
+
+class KeptConnection:
+    """A connection that stays open between short tasks: opening one means reading the whole schema again."""
+
+    def __init__(self, settings: ConnectionSettings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._kept: tuple[tuple[int, int], sqlite3.Connection] | None = None
+
+    @contextmanager
+    def snapshot(self) -> Iterator[sqlite3.Connection]:
+        """A read transaction of one task, whose errors are Strobe's."""
+        with self._lock, self._settings.errors():
+            file = self._settings.file()
+            if self._kept is None or self._kept[0] != file:
+                self._close()
+                self._kept = file, self._settings.connect()
+            connection = self._kept[1]
+            try:
+                connection.execute("BEGIN")
+                yield connection
+                connection.execute("ROLLBACK")
+            except BaseException:
+                self._close()
+                raise
+
+    def close(self) -> None:
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
+        if self._kept is not None:
+            self._kept[1].close()
+            self._kept = None

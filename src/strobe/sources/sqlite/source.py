@@ -18,7 +18,7 @@ from strobe.errors import SourceUnavailable, UserError
 from strobe.messages import Position, Seen, Transaction
 from strobe.sources.base import Finding, Reader, Source, SourceContext
 from strobe.sources.sqlite.catalog import read_table, table_names
-from strobe.sources.sqlite.connection import ConnectionSettings
+from strobe.sources.sqlite.connection import ConnectionSettings, KeptConnection
 from strobe.sources.sqlite.fingerprint import changed, fingerprints
 from strobe.sources.sqlite.gate import Gate
 from strobe.sources.sqlite.inspection import Inspection
@@ -44,6 +44,7 @@ class SqliteSource(Source):
         self.settings = ConnectionSettings(name, Path(path), timing or Timing(), limits or Limits())
         self._gate = Gate()
         self._inspection = Inspection(self.settings)
+        self._kept = KeptConnection(self.settings)
         self._focus: Mapping[str, Collection[str]] | None = None
 
     @classmethod
@@ -89,6 +90,7 @@ class SqliteSource(Source):
 
     def undo(self) -> list[str]:
         """The journal mode first, because it cannot change while others use the database: then nothing is changed."""
+        self._kept.close()
         with self.settings.session("rw") as connection:
             state = prepared(connection)
             taken = []
@@ -130,8 +132,7 @@ class SqliteSource(Source):
                     )
 
     def fingerprints(self, relations: Collection[str]) -> Mapping[str, str]:
-        with self.settings.session() as connection:
-            connection.execute("BEGIN")
+        with self._kept.snapshot() as connection:
             return fingerprints(connection, self._inspection, relations)
 
     def changed(self, relation: str, columns: Collection[str], before: str, after: str) -> str:
@@ -170,3 +171,6 @@ class SqliteSource(Source):
                         time.sleep(timing.discard_pause)
         except (sqlite3.Error, SourceUnavailable):
             return  # another time
+
+    def close(self) -> None:
+        self._kept.close()

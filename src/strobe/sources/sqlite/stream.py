@@ -15,7 +15,6 @@ from typing import Any
 
 from strobe.algebra.relation import Relation
 from strobe.data.spilled import release
-from strobe.errors import SourceUnavailable
 from strobe.messages import Position, Transaction
 from strobe.sources.base import Spill
 from strobe.sources.net_changes import NetChanges
@@ -50,9 +49,9 @@ class Stream:
     def transactions(self, after: Position) -> Iterator[Transaction]:
         while not self._stopped():
             with self._settings.session() as connection:
-                file = self._file()
+                file = self._settings.file()
                 version = None
-                while not self._stopped() and self._file() == file:
+                while not self._stopped() and self._settings.file() == file:
                     (current,) = connection.execute("PRAGMA data_version").fetchone()
                     if current == version:
                         time.sleep(self._settings.timing.poll)
@@ -67,14 +66,6 @@ class Stream:
                     finally:
                         for transaction in groups:  # nobody took it: it will be read again
                             release(transaction)
-
-    def _file(self) -> tuple[int, int]:
-        """The file under the path: a database that was put in another's place is another file."""
-        try:
-            found = self._settings.path.stat()
-        except OSError as error:
-            raise SourceUnavailable(str(error), where=self._settings.where) from error
-        return found.st_dev, found.st_ino
 
     def _look(self, connection: sqlite3.Connection, after: Position) -> list[Transaction]:
         """What the log holds after a position, in one read transaction, if the tables are watched as they should be."""
