@@ -172,7 +172,10 @@ def published(layout: Layout) -> list[Published]:
 def definitions(layout: Layout) -> list[Definition]:
     """Every definition that a view has or had, oldest first."""
     table = open_table(layout.definitions).to_pyarrow_table()
-    rows = [Definition(**{**row, "key": tuple(row["key"])}) for row in _rows(table)]
+    rows = [
+        Definition(**{**row, "key": tuple(row["key"]), "fingerprints": dict(row.get("fingerprints") or ())})
+        for row in _rows(table)
+    ]
     return sorted(rows, key=lambda row: (row.view, row.generation))
 
 

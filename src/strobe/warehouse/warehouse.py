@@ -137,8 +137,9 @@ class Warehouse:
 
     # -- bringing views in --------------------------------------------------------------------------------------------
 
-    def load(self, view: View, frame: DataFrame) -> Generation:
-        """Write a view's table from freshly computed rows; nobody sees them before `cut_over`."""
+    def load(self, view: View, frame: DataFrame, fingerprints: Mapping[str, str] | None = None) -> Generation:
+        """Write a view's table from freshly computed rows; nobody sees them before `cut_over`. `fingerprints` are those
+        of the relations that the rows were computed from."""
         view_table.check_names(view)
         types = evaluation.output_types(self._spark, view)
         view_table.check_types(view, types)
@@ -152,7 +153,7 @@ class Warehouse:
             version = self._load(view, frame, generation, properties)
             self._at("load.table")
         schema = ", ".join(f"{quoted(name)} {type_}" for name, type_ in types.items())
-        return Generation(view, generation, schema, version)
+        return Generation(view, generation, schema, version, fingerprints or {})
 
     def _load(self, view: View, frame: DataFrame, generation: int, properties: dict[str, str]) -> int:
         try:
@@ -160,6 +161,17 @@ class Warehouse:
         except FAILURES as error:
             wrong = evaluation.data_error(view.name, error)
             raise wrong or unknown(self.layout, f"view {view.name} could not be loaded", error) from error
+
+    def remember(self, proven: Mapping[str, Mapping[str, str]], of: Mapping[str, Definition]) -> None:
+        """Views rest on other fingerprints now, which have been proven to be as good; those that were loaded anew since
+        do not."""
+        with self._upkeep.alone:
+            same = {n for n, d in self.definitions.items() if n in of and of[n].generation == d.generation}
+            after = self._generations.proven({n: found for n, found in proven.items() if n in same})
+            if after.definitions != self._generations.definitions:
+                self._claim.ensure()
+                tables.write_definitions(self.layout, after.definitions)
+                self._generations = after
 
     def prepare_log(self, loaded: Sequence[Generation]) -> None:
         """Make room in the log for views that will come in: then their cutover takes less time."""
@@ -223,10 +235,9 @@ class Warehouse:
         found: dict[str, list[Part]] = defaultdict(list)
         for name in inspect.changes(own, after, last):
             rows, size = view_table.logged(spark, own, self.definitions[name], after, last)
-            found[name].append((rows, size <= evaluation.TOGETHER))
-        waiting = evaluation.changed_rows(
-            spark, self._generations.members, commits, partial(self._appender.stored, spark=spark)
-        )
+            found[name].append((rows, size <= self.layout.sizes.together))
+        stored, together = partial(self._appender.stored, spark=spark), self.layout.sizes.together
+        waiting = evaluation.changed_rows(spark, self._generations.members, commits, stored, together)
         for name, (rows, small) in waiting.items():
             found[name].append((rows.drop(COMMIT), small))
         return {name: _summed(parts) for name, parts in found.items()}

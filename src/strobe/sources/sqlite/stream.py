@@ -114,11 +114,11 @@ class Stream:
                     if seq != start:
                         raise self._settings.lost(f"the log has no row {start} any more")
                     group.add(watch, sign, values)
+            if seq != through or mark is None or at is None:
+                raise self._settings.lost(f"the log has no row {through} any more")
         except BaseException:
             group.forget()
             raise
-        if seq != through or mark is None or at is None:
-            raise self._settings.lost(f"the log has no row {through} any more")
         return Transaction(
             self._settings.source,
             position_at(through, mark),
