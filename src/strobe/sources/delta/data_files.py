@@ -48,19 +48,19 @@ def _fragment(path: str, partition: tuple[tuple[str, pa.Scalar], ...]) -> ds.Fra
     return _FORMAT.make_fragment(path, filesystem=_HERE, partition_expression=expression)
 
 
-def fragment_of(file: DataFile, columns: Mapping[str, str], partitioned: Sequence[str]) -> ds.Fragment:
-    """A file that a commit names, for a dataset that has these columns."""
-    known = ((name, arrow_type(columns[name])) for name in partitioned if name in columns)
-    return _fragment(file.path, tuple((name, _value((file.partition or {}).get(name), type_)) for name, type_ in known))
+def fragment_of(file: DataFile, columns: Mapping[str, str]) -> ds.Fragment:
+    """A file that a commit names, with its whole partition, for a dataset that has these columns."""
+    known = [(name, text) for name, text in (file.partition or {}).items() if name in columns]
+    return _fragment(file.path, tuple((name, _value(text, arrow_type(columns[name]))) for name, text in known))
 
 
 def dataset_over(fragments: Iterable[ds.Fragment], schema: pa.Schema) -> ds.Dataset:
     return ds.FileSystemDataset(list(fragments), schema, _FORMAT, _HERE)
 
 
-def dataset_of_files(files: Iterable[DataFile], columns: Mapping[str, str], partitioned: Sequence[str]) -> ds.Dataset:
+def dataset_of_files(files: Iterable[DataFile], columns: Mapping[str, str]) -> ds.Dataset:
     """The rows of some files, over the columns given with their types, and what each row is about."""
-    fragments = (fragment_of(file, columns, partitioned) for file in files)
+    fragments = (fragment_of(file, columns) for file in files)
     return dataset_over(fragments, schema_of(columns).append(pa.field(CHANGE, pa.string())))
 
 
@@ -74,13 +74,11 @@ def _value(text: str | None, type_: pa.DataType) -> pa.Scalar:
     return pa.scalar(text).cast(type_)
 
 
-def changes_in(
-    files: Sequence[DataFile], columns: Mapping[str, str], partitioned: Sequence[str]
-) -> Iterator[tuple[Row, int]]:
+def changes_in(files: Sequence[DataFile], columns: Mapping[str, str]) -> Iterator[tuple[Row, int]]:
     """The rows that files say come (+1) or go (-1)."""
     names = list(columns)
     for sign in (-1, 0, 1):
-        dataset = dataset_of_files((f for f in files if f.sign == sign), columns, partitioned)
+        dataset = dataset_of_files((f for f in files if f.sign == sign), columns)
         for batch in dataset.to_batches(columns=[*names, CHANGE], batch_readahead=2, fragment_readahead=1):
             signs = [SIGNS[kind] for kind in batch[CHANGE].to_pylist()] if sign == 0 else [sign] * len(batch)
             yield from zip(from_arrow(batch.select(names)), signs, strict=True)

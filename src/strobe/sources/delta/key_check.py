@@ -45,7 +45,7 @@ class KeyWatch:
         for file in (file for file in commit.moved if file.sign < 0):
             self._fragments.pop(file.path, None)
         for file in (file for file in commit.moved if file.sign > 0):
-            self._fragments[file.path] = fragment_of(file, types, shape.partitioned)
+            self._fragments[file.path] = fragment_of(file.partitioned_by(shape.partitioned), types)
         if change is None or change.known_empty:
             return
         suspects = {row for row, n in change.project(self._key).items() if n > 0} if isinstance(change, Bag) else None

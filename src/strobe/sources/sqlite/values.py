@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
@@ -111,9 +112,29 @@ def _double(value: Any) -> float:
     raise Unfit("it is not a floating-point number")
 
 
+@dataclass(frozen=True)
+class NotUtf8:
+    """Text that is stored in another encoding than the database's."""
+
+    stored: bytes
+
+    def __repr__(self) -> str:
+        return repr(self.stored)
+
+
+def text(stored: bytes) -> str | NotUtf8:
+    """Text as SQLite stores it: it does not check that it is UTF-8."""
+    try:
+        return stored.decode()
+    except UnicodeDecodeError:
+        return NotUtf8(stored)
+
+
 def _string(value: Any) -> str:
     if isinstance(value, str):
         return value
+    if isinstance(value, NotUtf8):
+        raise Unfit("it is not UTF-8")
     raise Unfit("it is not text")
 
 
