@@ -16,9 +16,10 @@ from strobe.sources.keyed import look_up
 from strobe.sources.mariadb import snapshot
 from strobe.sources.mariadb.binlog import protocol as binlog
 from strobe.sources.mariadb.catalog import MariadbTable, charsets
-from strobe.sources.mariadb.connection import ConnectionSettings, is_mysql, quote, rows, streamed
+from strobe.sources.mariadb.connection import ConnectionSettings, quote, rows, streamed
 from strobe.sources.mariadb.position import Log
 from strobe.sources.mariadb.server import Server
+from strobe.sources.mariadb.session import is_mysql
 from strobe.sources.mariadb.stream import Stream
 from strobe.sources.mariadb.values import decoder, encoder, selected
 
