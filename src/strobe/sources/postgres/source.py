@@ -24,7 +24,8 @@ from strobe.messages import Position, Transaction
 from strobe.sources.base import Finding, Kept, Reader, Source, SourceContext
 from strobe.sources.postgres.catalog import PgTable, read_tables, read_types, usable_table
 from strobe.sources.postgres.connection import STARTED, Connection, ConnectionSettings, Pool, object_name, rows
-from strobe.sources.postgres.definition_watch import DefinitionWatch, unpublished
+from strobe.sources.postgres.definition import changed
+from strobe.sources.postgres.fingerprint import read_fingerprints
 from strobe.sources.postgres.limits import SlotLimits, Timing
 from strobe.sources.postgres.pgoutput import lsn_text, parse_lsn
 from strobe.sources.postgres.position import parse, passes, position_at
@@ -176,6 +177,15 @@ class PostgresSource(Source):
             if not passes(looking, settings, *copy_slot(looking, settings), position):
                 raise settings.lost(f"the log has other transactions before position {position.text}: it was restored")
 
+    # Definitions.
+
+    def fingerprints(self, relations: Collection[str]) -> Mapping[str, str]:
+        with self._pool.session() as connection:
+            return read_fingerprints(connection, self.settings, relations)
+
+    def changed(self, relation: str, columns: Collection[str], before: str, after: str) -> str:
+        return changed(columns, before, after)
+
     # The stream.
 
     def transactions(
@@ -184,7 +194,6 @@ class PostgresSource(Source):
         with self._pool.session() as connection:
             watched = self._watched(connection)
         visible = Visible(self._pool)
-        definitions = DefinitionWatch(self._pool, watched)
 
         def check(slot: str, started: str) -> None:
             self._check_stream(after, slot, started)
@@ -199,9 +208,7 @@ class PostgresSource(Source):
             check=check,
             guard=self.guard,
         ) as stream:
-            reported = after.order[0]
             while not stopped():
-                definitions.look(reported)
                 transaction = stream.take(self.settings.timing.stopping)
                 if transaction is None:
                     continue
@@ -209,7 +216,6 @@ class PostgresSource(Source):
                     release(transaction)
                     return
                 yield transaction
-                reported = transaction.position.order[0]
 
     def _check_stream(self, after: Position, slot: str, started: str) -> None:
         """A stream has begun, from a server that was started then: it is the one that was read up to this position."""
@@ -231,7 +237,9 @@ class PostgresSource(Source):
         published = read_prepared(connection, self.settings).publication or frozenset()
         missing = set(self._focus or ()) - published
         if missing:
-            raise unpublished(self.settings, *sorted(missing))
+            listed = ", ".join(sorted(missing))
+            what = f"table {listed} is not in the publication: its changes are missing"
+            raise self.settings.table_lost(what, *sorted(missing))
         found = {}
         for name in self._focus if self._focus is not None else published:
             table = usable_table(self.settings, self._tables, name)
