@@ -105,6 +105,8 @@ class Definition:
     publication: Publication | None
     entries: dict[int, Entry]
     schemas: list[Any]
+    gone: frozenset[int]
+    """Partitions through which rows came, and that are there no more."""
 
     @classmethod
     def of(cls, text: str) -> Definition:
@@ -131,6 +133,7 @@ class Definition:
             publications[0] if publications else None,
             {entry.table: entry for entry in entries},
             facts.get("schema", []),
+            frozenset(facts.get("gone", ())),
         )
 
     @property
@@ -252,6 +255,8 @@ def _compare_tree(old: Definition, new: Definition, _columns: Collection[str]) -
             return f"{what} {name} was attached, and may have had rows already"
         if before_link is not None and (before_link.row, before_link.detaching) != (link.row, link.detaching):
             return f"{what} {name} was detached" + ("" if link.detaching else " and attached again")
+    if new.gone - old.gone - set(old.tables):
+        return f"a {what} with rows came, and was dropped or detached again"
     return "" if set(old.links) <= set(new.links) else f"a {what} was detached"
 
 

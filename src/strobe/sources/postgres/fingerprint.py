@@ -18,7 +18,8 @@ catalog. In both cases the fingerprint is left out.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import json
+from collections.abc import Collection, Mapping
 
 from strobe.sources.postgres.connection import SHOWN, Connection, ConnectionSettings
 
@@ -141,10 +142,13 @@ NARROWED = 150000
 
 
 def read_fingerprints(
-    connection: Connection, settings: ConnectionSettings, relations: Collection[str]
+    connection: Connection,
+    settings: ConnectionSettings,
+    relations: Collection[str],
+    partitions: Mapping[str, Collection[int]],
 ) -> dict[str, str]:
     """What these relations are now; empty where there is none of that name. One of which a change is under way is left
-    out."""
+    out. `partitions` are those through which rows came: those that are gone by now are part of it."""
     if not relations:
         return {}
     newer = connection.info.server_version >= NARROWED
@@ -160,7 +164,16 @@ def read_fingerprints(
         unsettled = {relation for (relation,) in coming.fetchall()}
         known = {str(relation): (moving, str(text)) for relation, moving, text in found.fetchall()}
     prints = {relation: known.get(relation, (False, "")) for relation in relations}
-    return {r: text for r, (moving, text) in prints.items() if not moving and r not in unsettled}
+    settled = {r: text for r, (moving, text) in prints.items() if not moving and r not in unsettled}
+    return {r: _with_gone(text, partitions.get(r, ())) for r, text in settled.items()}
+
+
+def _with_gone(text: str, partitions: Collection[int]) -> str:
+    if not text or not partitions:
+        return text
+    facts = json.loads(text)
+    gone = set(partitions) - {table[0] for table in facts["table"]}
+    return json.dumps(facts | {"gone": sorted(gone)}) if gone else text
 
 
 def _places(schema: str, relation: str) -> list[tuple[str, str]]:
