@@ -32,7 +32,6 @@ LIMITED = PROJECT.replace('"${SALES_DSN}"', '"${SALES_DSN}", slot: {limit: 3MB, 
 def shop(
     postgres: PostgresServer, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[PgShop]:
-    use_timing(monkeypatch, Timing(definitions=0.2))
     made = PgShop(postgres, tmp_path, spark, monkeypatch)
     yield made
     postgres.drop(made.database)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from strobe.algebra.schema import Column, RelationSchema
 from strobe.errors import UserError
-from strobe.sources.postgres.connection import Connection, ConnectionSettings, identifier, rows
+from strobe.sources.postgres.connection import Connection, ConnectionSettings, Pool, identifier, rows
 from strobe.sources.postgres.values import PgType
 
 IDENTITIES = {"d": "DEFAULT", "n": "NOTHING", "f": "FULL", "i": "USING INDEX"}
@@ -22,6 +22,8 @@ class TableColumn:
     not_null: bool
     deterministic: bool
     """Whether its collation calls only equal what is the same text."""
+    number: int
+    """Of the catalog's row, which stays the same when columns are renamed."""
     toasted: bool
     """Whether long values are stored out of line, and left out of the log when an update leaves them alone."""
 
@@ -49,6 +51,10 @@ class PgTable:
     @property
     def sql(self) -> str:
         return identifier(self.schema, self.table)
+
+    @property
+    def partitioned(self) -> bool:
+        return self.kind == "p"
 
     @property
     def offered(self) -> tuple[TableColumn, ...]:
@@ -93,10 +99,14 @@ ORDER BY n.nspname, c.relname
 """
 _COLUMNS = """
 SELECT a.attrelid::int8, a.attname, a.atttypid::int8, a.atttypmod, a.attnotnull,
-       coalesce(l.collisdeterministic, true), a.attstorage <> 'p', format_type(a.atttypid, a.atttypmod)
+       coalesce(l.collisdeterministic, true), a.attnum, a.attstorage <> 'p', format_type(a.atttypid, a.atttypmod)
 FROM pg_attribute a LEFT JOIN pg_collation l ON l.oid = a.attcollation
 WHERE a.attrelid = ANY(%s::int8[]::oid[]) AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
 ORDER BY a.attrelid, a.attnum
+"""
+_NUMBERS = """
+SELECT attnum, CASE WHEN attisdropped THEN '' ELSE attname END FROM pg_attribute
+WHERE attrelid = %s::int8::oid AND attnum > 0 AND (attisdropped OR attgenerated = '') ORDER BY attnum
 """
 _INDEXES = """
 SELECT i.indrelid::int8, i.indisprimary, i.indisreplident,
@@ -121,9 +131,9 @@ def read_tables(connection: Connection, settings: ConnectionSettings) -> dict[st
     attributes = rows(connection, _COLUMNS, ids)
     types = read_types(connection, {(row[2], row[3]) for row in attributes})
     columns: dict[int, list[TableColumn]] = defaultdict(list)
-    for table, name, oid, modifier, not_null, deterministic, toasted, declared in attributes:
+    for table, name, oid, modifier, not_null, deterministic, number, toasted, declared in attributes:
         type_ = types[oid, modifier]
-        columns[table].append(TableColumn(name, type_, declared, not_null, deterministic, toasted))
+        columns[table].append(TableColumn(name, type_, declared, not_null, deterministic, number, toasted))
     indexes: dict[int, list[tuple[bool, bool, tuple[str, ...]]]] = defaultdict(list)
     for table, primary, identity, names in rows(connection, _INDEXES, ids):
         plain = names[: names.index(None)] if None in names else names
@@ -187,6 +197,22 @@ def _resolved(known: Mapping[int, TypeRow], oid: int, modifier: int) -> PgType:
             return PgType(type_.name, modifier, oid)
         return PgType(f"{type_.schema}.{type_.name}", modifier, oid)
     return PgType("?", modifier, oid)
+
+
+class LiveCatalog:
+    """The catalog as it is whenever it is asked."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    def types(self, wanted: set[tuple[int, int]]) -> Mapping[tuple[int, int], PgType]:
+        with self._pool.session() as connection:
+            return read_types(connection, wanted)
+
+    def numbers(self, table: int) -> Sequence[tuple[int, str]]:
+        """The numbers of a table's columns with their names, which are empty for columns that were dropped."""
+        with self._pool.session() as connection:
+            return [(number, name) for number, name in rows(connection, _NUMBERS, table)]
 
 
 def identity_fix(table: PgTable, keyed: bool) -> str:

@@ -47,12 +47,18 @@ SELECT pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text, pg_curren
        EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = {}), ({})
 """
 
+_WHOLE = """
+SELECT relkind = 'p' OR relfilenode = pg_relation_filenode(oid) FROM pg_class WHERE oid = {}
+"""
+"""Whether a table that is locked now is the one that the snapshot sees: TRUNCATE and ALTER TABLE make a new file, which
+an older snapshot finds empty. What happens to partitions is seen in the table's fingerprint."""
+
 
 class PostgresReader(Reader):
     """One snapshot, on one connection of the pool."""
 
     def __init__(self, pool: Pool, tables: dict[str, PgTable] | None = None, *, at_a_position: bool = False) -> None:
-        """`tables` are as they were last; what comes back is checked against them."""
+        """`tables` are as they were when views were made; what comes back is checked against them."""
         self._settings = pool.settings
         self._pool = pool
         self._at_a_position = at_a_position
@@ -183,29 +189,31 @@ class PostgresReader(Reader):
         name = sql.Identifier(f"strobe_{self._cursors}")
         most = self._settings.limits.fetched
         fetch = sql.SQL("FETCH {} FROM {}").format(sql.SQL(str(most)), name)
+        whole = sql.SQL(_WHOLE).format(sql.Literal(table.id))
         with self._settings.errors(table.name):
             cursor = connection.execute(
-                sql.SQL("DECLARE {} NO SCROLL CURSOR FOR {}; {}").format(name, statement, fetch)
+                sql.SQL("DECLARE {} NO SCROLL CURSOR FOR {}; {}; {}").format(name, statement, whole, fetch)
             )
             cursor.nextset()
+            self._expect_whole(table, cursor.fetchall())
+            cursor.nextset()
             while (result := cursor.pgresult) is not None and result.ntuples:
-                self._expect(found, result)
+                found.expect(result)
                 yield from found.decode(result)
                 if result.ntuples < most:
                     return
                 cursor = connection.execute(fetch)
 
-    def _expect(self, found: RowDecoder, result: psycopg.pq.abc.PGresult) -> None:
-        try:
-            found.expect(result)
-        except UserError:
-            self._tables.clear()
-            raise
+    def _expect_whole(self, table: PgTable, found: Sequence[tuple[object, ...]]) -> None:
+        if found != [(True,)]:
+            message = "the table was rewritten after the snapshot was taken, and is asked again"
+            raise SourceUnavailable(message, where=f"{self._settings.where}, table {table.name}")
 
     def _table(self, name: str) -> PgTable:
         if name not in self._tables:
             with self._settings.errors():
-                self._tables.update(read_tables(self._open_connection(), self._settings))
+                for found, table in read_tables(self._open_connection(), self._settings).items():
+                    self._tables.setdefault(found, table)
         if name not in self._tables:
             raise self._settings.table_lost(f"there is no table {name}", name)
         return self._tables[name]
@@ -277,11 +285,13 @@ class RowDecoder:
     def __init__(self, settings: ConnectionSettings, table: PgTable, columns: Sequence[str]) -> None:
         self._settings, self._table, self._columns = settings, table, tuple(columns)
         self._types: list[PgType] = []
+        self._numbers: list[int] = []
         for name in columns:
             column = table.column(name)
             if column is None or not column.type.spark:
                 raise UserError(f"there is no column {name} of a supported type", where=self._where)
             self._types.append(column.type)
+            self._numbers.append(column.number)
         self._decoders: list[Decode] = [decoder(t) for t in self._types]
 
     @property
@@ -292,11 +302,15 @@ class RowDecoder:
     def selected(self) -> sql.Composable:
         names = sql.SQL(", ").join(sql.Identifier("t", c) for c in self._columns)
         table = sql.Identifier(self._table.schema, self._table.table)
-        return sql.SQL("SELECT {} FROM {} AS t").format(names, table)
+        only = sql.SQL("" if self._table.partitioned else "ONLY ")
+        return sql.SQL("SELECT {} FROM {}{} AS t").format(names, only, table)
 
     def expect(self, result: psycopg.pq.abc.PGresult) -> None:
         """The columns are still what they were."""
-        for place, type_ in enumerate(self._types):
+        for place, (type_, number) in enumerate(zip(self._types, self._numbers, strict=True)):
+            if (result.ftable(place), result.ftablecol(place)) != (self._table.id, number):
+                what = f"its column {self._columns[place]} is another one now, or one of another table"
+                raise self._settings.table_lost(what, self._table.name)
             if (result.ftype(place), result.fmod(place)) != (type_.oid, type_.modifier):
                 column = self._columns[place]
                 raise self._settings.table_lost(f"its column {column} has another type now", self._table.name)

@@ -23,8 +23,21 @@ MOMENT = EPOCH + timedelta(microseconds=7)
 
 
 def watched(name: str, images: bool) -> Watched:
-    types, declared = {"id": INT, "note": TEXT}, {"id": "integer", "note": "text"}
-    return Watched(name, types, () if images else ("id",), images, name, ("public", name), declared)
+    types, numbers = {"id": INT, "note": TEXT}, {"id": 1, "note": 2}
+    return Watched(name, types, () if images else ("id",), images, name, ("public", name), numbers)
+
+
+class FixedCatalog:
+    """The catalog that all tables are described by."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = names or COLUMNS
+
+    def types(self, _wanted: set[tuple[int, int]]) -> dict[tuple[int, int], PgType]:
+        return TYPES
+
+    def numbers(self, _table: int) -> list[tuple[int, str]]:
+        return list(enumerate(self._names, 1))
 
 
 def described(number: int, name: str, identity: str) -> RelationInfo:
@@ -38,7 +51,7 @@ DESCRIBED = (described(WHOLE, "whole", "f"), described(KEYED, "keyed", "d"), des
 def builder() -> TransactionBuilder:
     settings = ConnectionSettings("shop", "", "public", "strobe_test_shop")
     tables = {WHOLE: watched("whole", True), KEYED: watched("keyed", False)}
-    return TransactionBuilder(settings, tables, lambda _: TYPES, lambda xid: xid + 2**32)
+    return TransactionBuilder(settings, tables, FixedCatalog(), lambda xid: xid + 2**32)
 
 
 def built(*messages: Message) -> Transaction:
