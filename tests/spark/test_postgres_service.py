@@ -94,8 +94,8 @@ def test_only_views_of_a_table_that_cannot_be_followed_stand_still(shop: PgShop)
 def test_a_dropped_partition_stops_its_views_before_a_row_is_wrong(
     postgres: PostgresServer, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The log does not say that its rows went. A partition that comes stops nothing; one that goes while nobody looks is
-    found at the next start; a rebuild follows the table as it is."""
+    """The log does not say that its rows went. A partition that comes stops nothing; one that goes while nobody looks
+    is found at the next start; a rebuild follows the table as it is."""
     shop = PgShop(postgres, tmp_path, spark, monkeypatch, tables=BY_MONTH)
     try:
         with shop.running() as coordinator:
