@@ -39,7 +39,7 @@ from strobe.sources.postgres.snapshot import (
     flushed,
     import_snapshot,
 )
-from strobe.sources.postgres.values import Decode, Encoding, PgType, decoder, encoding, unfit_error
+from strobe.sources.postgres.values import CODECS, Decode, Encoding, PgType, decoder, encoding, unfit_error
 
 _SNAPSHOT = """
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
@@ -154,7 +154,8 @@ class PostgresReader(Reader):
 
     def lookup(self, lookup: Lookup, keys: Iterable[Row] | None) -> Iterator[Row]:
         table = self._table(lookup.relation)
-        search = KeySearch(table, lookup.on)
+        stored = self._open_connection().info.parameter_status("server_encoding")
+        search = KeySearch(table, lookup.on, CODECS.get(stored or "", "utf-8"))
         if keys is None or not search.columns:
             yield from self.scan(lookup.relation, lookup.columns)
             return
@@ -340,12 +341,12 @@ class KeySearch:
     Columns whose equality differs from Spark's narrow nothing.
     """
 
-    def __init__(self, table: PgTable, on: Sequence[str]) -> None:
+    def __init__(self, table: PgTable, on: Sequence[str], codec: str) -> None:
         columns = {c.name: c for c in table.offered if c.searchable}
         self._places = [i for i, c in enumerate(on) if c in columns]
         self.columns = [on[i] for i in self._places]
         self._types = [columns[c].type for c in self.columns]
-        self._encodings: list[Encoding] = [encoding(t) for t in self._types]
+        self._encodings: list[Encoding] = [encoding(t, codec) for t in self._types]
 
     def encode(self, key: Row) -> tuple[Any, ...] | None:
         values = tuple(e.encode(key[i]) for i, e in zip(self._places, self._encodings, strict=True))

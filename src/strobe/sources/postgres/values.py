@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date, datetime, timezone
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 from strobe.algebra.bag import canonical
@@ -204,14 +205,32 @@ class Encoding:
     """A value of the column's type (never None) as text; None when the column cannot hold it."""
 
 
-def encoding(type_: PgType) -> Encoding:
+def encoding(type_: PgType, codec: str = "utf-8") -> Encoding:
+    """`codec` is Python's for what the database can store as text."""
     if type_.name in ("int2", "int4", "int8"):
         return Encoding("bigint[]", str)
-    return _ENCODINGS.get(type_.name) or Encoding("text[]", _encode_text)
+    if type_.name in _ENCODINGS:
+        return _ENCODINGS[type_.name]
+    return Encoding("bpchar[]" if type_.name == "bpchar" else "text[]", partial(_encode_text, codec))
 
 
-def _encode_text(key: Any) -> str | None:
-    return None if "\0" in key else str(key)  # PostgreSQL's text holds no such character
+def _encode_text(codec: str, key: str) -> str | None:
+    """None for what the database's text cannot hold, which the server refuses: NUL, and what its encoding lacks."""
+    try:
+        key.encode(codec)
+    except UnicodeEncodeError:
+        return None
+    return None if "\0" in key else key
+
+
+CODECS = {
+    **{f"LATIN{n}": f"iso8859-{part}" for n, part in enumerate((1, 2, 3, 4, 9, 10, 13, 14, 15, 16), 1)},
+    **{f"ISO_8859_{part}": f"iso8859-{part}" for part in range(5, 9)},
+    **{f"WIN{page}": f"cp{page}" for page in (866, 874, *range(1250, 1259))},
+    "KOI8R": "koi8-r",
+    "KOI8U": "koi8-u",
+}
+"""Encodings of one byte, in which a database can store few characters, with Python's names for them."""
 
 
 def _encode_uuid(key: Any) -> str | None:
@@ -223,7 +242,6 @@ _ENCODINGS = {
     "bool": Encoding("boolean[]", lambda key: "t" if key else "f"),
     "float4": Encoding("real[]", repr),
     "float8": Encoding("double precision[]", repr),
-    "bpchar": Encoding("bpchar[]", _encode_text),
     "uuid": Encoding("uuid[]", _encode_uuid),
     "bytea": Encoding("bytea[]", lambda key: "\\x" + key.hex()),
     "date": Encoding("date[]", date.isoformat),
