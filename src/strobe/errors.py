@@ -89,6 +89,14 @@ class DefinitionChanged(RelationLost):
         self.views = frozenset(views)
 
 
+class ViewWrong(SourceLost):
+    """The same for one view, whose rows contradict its changes, whatever the source is like."""
+
+    def __init__(self, message: str, *, view: str = "", where: str = "", fix: str = "") -> None:
+        super().__init__(message, where=where, fix=fix)
+        self.view = view
+
+
 class NotNow(StrobeError):
     """Not now: a wait that timed out, another coordinator alive."""
 

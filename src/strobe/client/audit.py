@@ -54,7 +54,9 @@ def _audited(
 ) -> dict[str, Any]:
     verdicts: dict[str, dict[str, Any]] = {}
     if applied := plan.applied(project.warehouse):
-        topology, verdicts = _as_applied(topology, {n: d.sql for n, d in applied.items() if n in (names or applied)})
+        asked = {n: d for n, d in applied.items() if n in (names or applied)}
+        topology, verdicts = _as_applied(topology, {n: d.sql for n, d in asked.items() if not d.wrong})
+        verdicts |= {n: _invalid(d.wrong) for n, d in asked.items() if d.wrong}
     unknown = [name for name in names if name not in {*topology.views, *verdicts}]
     if unknown:
         raise UserError(f"there is no view {unknown[0]!r}", fix=f"There are {', '.join(applied or topology.views)}.")
@@ -94,6 +96,10 @@ def _as_applied(topology: Topology, applied: Mapping[str, str]) -> tuple[Topolog
 
 def _unknown(because: str) -> dict[str, Any]:
     return {"verdict": "unknown", "level": "none", "because": because, "witness": None}
+
+
+def _invalid(because: str) -> dict[str, Any]:
+    return {"verdict": "invalid", "level": "none", "because": because, "witness": None}
 
 
 def _verdict(

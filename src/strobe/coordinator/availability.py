@@ -29,6 +29,7 @@ from strobe.errors import (
     SourceUnavailable,
     StrobeError,
     UserError,
+    ViewWrong,
 )
 from strobe.events import (
     Detached,
@@ -46,6 +47,7 @@ from strobe.pipeline.background import begin
 from strobe.pipeline.pipeline import Pipeline
 from strobe.planning.topology import Topology, as_applied, as_loaded, schemas_of, source_names
 from strobe.sources.base import Source
+from strobe.warehouse import contradictions
 from strobe.warehouse.control import todo
 from strobe.warehouse.layout import Layout
 from strobe.warehouse.records import Definition
@@ -158,6 +160,8 @@ class Availability:
         """The views as they were last loaded, without those that cannot be kept."""
         self._sources = {name: state for name, state in self._sources.items() if name in topology.sources}
         self._begin_with(definitions)
+        wrong = {n: contradictions.error(d) for n, d in definitions.items() if d.wrong and n not in self.still}
+        self.put_still(wrong)
         applied = {name: definition.sql for name, definition in definitions.items()}
         topology, failed = _asked(topology, {s for sql in applied.values() for s in source_names(sql)})
         for name, error in failed.items():
@@ -250,6 +254,8 @@ class Availability:
         """Let views go on without those, of all or of some, that use what cannot be followed any more."""
         if isinstance(error, DefinitionChanged):
             using = set(error.views)
+        elif isinstance(error, ViewWrong):
+            using = {error.view}
         elif isinstance(error, RelationLost):
             lost = {(error.source, name) for name in error.relations}
             using = {n for n, view in self._compiled.items() if lost & {(r.source, r.name) for r in view.relations}}

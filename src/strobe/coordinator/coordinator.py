@@ -320,7 +320,7 @@ class Coordinator:
                 self._reporter.tell(Stopping(pipeline.committer.last.number))
                 maintenance.finish()
             if not isinstance(end, run_end.Failure) or isinstance(end, run_end.SourceLost):
-                self._last = pipeline.committer.last
+                self._last = self._warehouse.last or self._last
             return end
         finally:
             maintenance.stop()

@@ -19,6 +19,7 @@ from strobe.events import Listener, MaintenancePutOff
 from strobe.messages import Position
 from strobe.pipeline.pipeline import Pipeline
 from strobe.sources.base import Source
+from strobe.warehouse import contradictions
 from strobe.warehouse.warehouse import Warehouse
 
 
@@ -48,6 +49,12 @@ class Maintenance(threading.Thread):
         self._folded -= 1
         self._folded_at -= self._timing.fold_every
 
+    def _stop_wrong_views(self) -> None:
+        """A fold may have found what no append has."""
+        for name, definition in self._warehouse.definitions.items():
+            if definition.wrong and name in self._pipeline.topology.views:
+                raise contradictions.error(definition)
+
     def run(self) -> None:
         while not self._ended.wait(0.5):
             now = time.monotonic()
@@ -59,10 +66,11 @@ class Maintenance(threading.Thread):
                     self.discard()
                 if self._fold_due(now):
                     self._fold()
+                self._stop_wrong_views()
                 if now - self._maintained_at >= self._timing.maintain_every and not self.logs_needed():
                     self._warehouse.maintain()
                     self._maintained_at = time.monotonic()
-            except LostGuarantee as error:  # more log is kept than may be
+            except LostGuarantee as error:  # more log is kept than may be, or a view is wrong
                 self._pipeline.fail(error)
                 return
             except (SourceUnavailable, UserError) as error:

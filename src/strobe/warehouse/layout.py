@@ -42,7 +42,7 @@ PUBLISHED_SCHEMA = "commit BIGINT, published_at TIMESTAMP, views MAP<STRING, BIG
 
 DEFINITIONS_SCHEMA = """
     view STRING, generation BIGINT, sql STRING, schema STRING, key ARRAY<STRING>, from_commit BIGINT, to_commit BIGINT,
-    version BIGINT, fingerprints MAP<STRING, STRING>
+    version BIGINT, fingerprints MAP<STRING, STRING>, wrong STRING, right_to BIGINT
 """
 
 

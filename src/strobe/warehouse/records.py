@@ -43,6 +43,10 @@ class Definition:
     version: int
     fingerprints: Mapping[str, str] = field(default_factory=dict)
     """Of its relations, as they were last proven; none in a warehouse that is older than these."""
+    wrong: str = ""
+    """How its changes contradicted its rows, if they did: it is kept no more."""
+    right_to: int = 0
+    """Then readers see it as it was at this commit."""
 
     @classmethod
     def of(cls, generation: Generation, from_commit: int) -> Definition:
@@ -50,6 +54,10 @@ class Definition:
         view, version = generation.view, generation.table_version
         schema, known = generation.schema, generation.fingerprints
         return cls(view.name, generation.number, view.sql, schema, view.key, from_commit, None, version, known)
+
+    def shown_at(self, commit: int) -> int:
+        """The commit as of which readers of another one see it."""
+        return min(commit, self.right_to) if self.wrong else commit
 
     @property
     def base(self) -> int:

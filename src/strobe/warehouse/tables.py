@@ -52,6 +52,8 @@ _DEFINITIONS = pa.schema(
         ("to_commit", pa.int64()),
         ("version", pa.int64()),
         ("fingerprints", pa.map_(pa.string(), pa.string())),
+        ("wrong", pa.string()),
+        ("right_to", pa.int64()),
     ]
 )
 

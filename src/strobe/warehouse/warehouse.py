@@ -23,6 +23,7 @@ from strobe.messages import Commit, CommitHeader, Lookup
 from strobe.spark.failures import FAILURES
 from strobe.spark.session import in_background
 from strobe.warehouse import (
+    contradictions,
     evaluation,
     inspect,
     log,
@@ -40,6 +41,7 @@ from strobe.warehouse.evaluation import Part
 from strobe.warehouse.folding import Hook
 from strobe.warehouse.generations import Generations
 from strobe.warehouse.layout import FILE_RETENTION, Layout, retention_properties
+from strobe.warehouse.ledger import Ledger
 from strobe.warehouse.records import Definition, Generation, Published
 from strobe.warehouse.removal_plan import COMMIT
 from strobe.warehouse.upkeep import Upkeep
@@ -64,7 +66,10 @@ class Warehouse:
         self._claim = Claim(layout, lock or CoordinatorLock(layout.control))
         self._appender = Appender(spark, layout, self._claim, at)
         self._generations = Generations()
-        self._upkeep = Upkeep(spark, layout, retention, self._claim, self._appender, lambda: self._generations, at)
+        self._ledger = Ledger(layout)
+        self._upkeep = Upkeep(
+            spark, layout, retention, self._claim, self._appender, lambda: self._generations, self._found_wrong, at
+        )
         self._spark = spark
         self._retention = retention
         self._at = at
@@ -131,9 +136,21 @@ class Warehouse:
         """Append commits, all or none, in one Spark job; returns the last header, as it is in the log.
 
         `UserError` if a view's expression fails on a row, and nothing was committed; `Fenced`; or `CommitUnknown`,
-        after which this warehouse must be fenced again before anything else.
+        after which this warehouse must be fenced again before anything else. `ViewWrong` if the commits were appended,
+        and contradict what a view held: readers see it as it was before.
         """
-        return self._appender.append([self._generations.batch(commits)])
+        last = self._appender.append([self._generations.batch(commits)])
+        self._check(commits)
+        return last
+
+    def _check(self, commits: Sequence[Commit]) -> None:
+        changed = {name for commit in commits for name in (*commit.changes, *commit.removals)}
+        guaranteed = changed - self._generations.unguaranteed
+        for name, commit, how in self._ledger.check([self.definitions[n] for n in sorted(guaranteed)], commits):
+            self._found_wrong(name, how, commit - 1)
+        for name in guaranteed:
+            if self.definitions[name].wrong:
+                raise contradictions.error(self.definitions[name])
 
     # -- bringing views in --------------------------------------------------------------------------------------------
 
@@ -172,6 +189,14 @@ class Warehouse:
                 self._claim.ensure()
                 tables.write_definitions(self.layout, after.definitions)
                 self._generations = after
+
+    def _found_wrong(self, view: str, wrong: str, right_to: int) -> None:
+        """From now on readers see this view as it was at an earlier commit, and it takes no part in folds."""
+        with self._upkeep.alone:
+            self._claim.ensure()
+            after = self._generations.found_wrong(view, wrong, right_to)
+            tables.write_definitions(self.layout, after.definitions)
+            self._generations = after
 
     def prepare_log(self, loaded: Sequence[Generation]) -> None:
         """Make room in the log for views that will come in: then their cutover takes less time."""

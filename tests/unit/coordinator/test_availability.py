@@ -33,12 +33,14 @@ from strobe.errors import (
     SourceUnavailable,
     StrobeError,
     UserError,
+    ViewWrong,
 )
 from strobe.events import Event
 from strobe.messages import CommitHeader
 from strobe.planning.source_set import SourceSet
 from strobe.planning.topology import Topology
 from strobe.retry import PROBE, VERIFY, Policy
+from strobe.warehouse import contradictions
 from strobe.warehouse.layout import Layout
 from strobe.warehouse.records import Definition
 
@@ -172,6 +174,25 @@ def test_views_of_a_lost_source_stand_still(world: World) -> None:
         availability.stand_still(lost("sales"))
     world.loaded_anew("both", "paid")
     assert world.begin(availability) == {"both", "paid"}
+
+
+def test_a_view_that_was_found_wrong_stands_still_alone(world: World) -> None:
+    """At once and at every later start, until it was loaded again; if it is the only one, that is the reason to end."""
+    wrong = replace(world.definitions["orders"], wrong="commit 7 took away a row", right_to=6)
+    availability = world.availability()
+    world.begin(availability)
+    availability.stand_still(contradictions.error(wrong))
+    assert world.begin(availability) == {"people", "paid", "both"}
+    assert (availability.stopped["orders"].log, availability.stopped["orders"].rebuilt) == (Log.RELEASED, False)
+    world.definitions["orders"] = wrong
+    later = world.availability()
+    assert world.begin(later) == {"people", "paid", "both"}
+    assert "commit 7 took away a row" in world.said[-1] and "`strobe rebuild orders`" in world.said[-1]
+    world.definitions = {"orders": wrong}
+    with pytest.raises(ViewWrong, match="commit 7"):
+        world.begin(world.availability())
+    world.definitions = {"orders": replace(wrong, generation=2, wrong="")}
+    assert world.begin(later) == {"orders"}
 
 
 def test_another_database_is_noticed_at_the_start(world: World) -> None:
