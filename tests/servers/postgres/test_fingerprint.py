@@ -174,8 +174,8 @@ HARMFUL = [
     ("orders", f"DROP PUBLICATION {PUBLICATION}; CREATE PUBLICATION {PUBLICATION} FOR TABLE orders, whole, lines"
      " WITH (publish_via_partition_root = true)", "dropped and created again"),
     ("orders", f"{PUBLISH} DROP TABLE orders; ALTER TABLE orders SET UNLOGGED", "UNLOGGED|taken out"),
-    ("orders", "CREATE TABLE child () INHERITS (orders)", "child child was attached"),
-    ("orders", "CREATE TABLE child (LIKE orders); ALTER TABLE child INHERIT orders", "child child was attached"),
+    ("orders", "CREATE TABLE child () INHERITS (orders)", "table child was made to inherit"),
+    ("orders", "CREATE TABLE child (LIKE orders); ALTER TABLE child INHERIT orders", "table child was made to inherit"),
     ("orders", "CREATE TABLE above (LIKE orders); ALTER TABLE orders INHERIT above", "a child of another"),
     ("orders",
      "CREATE TABLE above (LIKE orders) PARTITION BY LIST (id); ALTER TABLE above ATTACH PARTITION orders DEFAULT",

@@ -248,10 +248,12 @@ def _compare_tree(old: Definition, new: Definition, _columns: Collection[str]) -
     for number, after in new.tables.items():
         if old.tables.get(number) != after and (problem := _unfit(new, after)):
             return f"{what} {after.name} {problem}"
+        if number not in old.tables and not new.partitioned:
+            return f"table {after.name} was made to inherit from it"
     for place, link in new.links.items():
         before_link = old.links.get(place)
         name = new.tables[link.child].name
-        if before_link is None and not (new.partitioned and link.born and link.child not in old.tables):
+        if before_link is None and not (link.born and link.child not in old.tables):
             return f"{what} {name} was attached, and may have had rows already"
         if before_link is not None and (before_link.row, before_link.detaching) != (link.row, link.detaching):
             return f"{what} {name} was detached" + ("" if link.detaching else " and attached again")
