@@ -22,11 +22,24 @@ from functools import partial
 from strobe.algebra.relation import Relation
 from strobe.data.spilled import release
 from strobe.engine.engine import Effect, Engine, Promise, Submit, Tied, ToViews
+from strobe.engine.halves import Half
 from strobe.errors import BrokenInvariant, NotNow, StrobeError
 from strobe.failpoints import reach
 from strobe.managers.base import Outbound
 from strobe.managers.inbox import Inbox
-from strobe.messages import ActionList, Answer, CommitHeader, Cut, Message, Position, Query, Seen, Transaction, Update
+from strobe.messages import (
+    ActionList,
+    Answer,
+    CommitHeader,
+    Cut,
+    Message,
+    Parts,
+    Position,
+    Query,
+    Seen,
+    Transaction,
+    Update,
+)
 from strobe.pipeline import run_end
 from strobe.pipeline.answerer import Answerer, SparkAnswer
 from strobe.pipeline.backpressure import Backpressure, Limits
@@ -74,6 +87,8 @@ class Pipeline:
         record: Callable[[Message], None] = lambda _: None,
         together: Collection[frozenset[str]] = (),
         fingerprints: Mapping[str, Fingerprints] | None = None,
+        parts: Mapping[str, Parts] | None = None,
+        halves: Iterable[Half] = (),
         limits: Limits = Limits(),  # noqa: B008  # frozen
     ) -> None:
         """`last` is the last commit in the log, read after fencing; the assembly holds exactly the views in it.
@@ -83,6 +98,9 @@ class Pipeline:
         `together` are sources that have taken part in one global transaction: their views are in one group.
 
         `fingerprints` are those of the relations that each view was loaded from, or was last proven with.
+
+        `parts` are those of global transactions that the views have already, by source, if whoever begins knows them;
+        `halves` are parts that they were loaded without.
 
         `record` is given every message that integrator and managers get, in each view's order: enough to replay them.
         In which commits the views meet depends on when their action lists come, too."""
@@ -98,13 +116,13 @@ class Pipeline:
         is taken in, and the loop is to end and to begin anew with them in one."""
         self._together = tuple(together)
         self._limits = limits
-        self._build(last, fingerprints or {})
+        self._settled = {source: known.ids for source, known in (parts or {}).items()}
+        self._build(last, fingerprints or {}, halves)
 
-    def _build(self, last: CommitHeader, fingerprints: Mapping[str, Fingerprints]) -> None:
+    def _build(self, last: CommitHeader, fingerprints: Mapping[str, Fingerprints], halves: Iterable[Half]) -> None:
         """Everything that follows from the last header."""
         views = {name: planned.view for name, planned in self.topology.views.items()}
         positions = self._positions(last)
-        self._settled: dict[str, frozenset[str]] = {}
         self.engine = Engine(
             views,
             positions,
@@ -112,6 +130,7 @@ class Pipeline:
             order=self.topology.project.order,
             together=self._together,
             settled=self._parts,
+            halves=halves,
         )
         self.vector = self.engine.vector
         unguaranteed = [name for name, planned in self.topology.views.items() if planned.level == "none"]
@@ -173,10 +192,10 @@ class Pipeline:
         now: then views wait for a part that was loaded, until the next start. Nobody asks before the first one."""
         if source not in self._settled:
             try:
-                found = self.topology.sources[source].parts(self.vector[source]) if source in self.vector else ()
+                found = self.topology.sources[source].parts(self.vector[source]) if source in self.vector else Parts()
             except StrobeError:
-                found = ()
-            self._settled[source] = frozenset(found)
+                found = Parts()
+            self._settled[source] = found.ids
         return self._settled[source]
 
     def _from_copy(self, query: Query) -> tuple[tuple[Relation, ...], Seen]:
@@ -337,23 +356,49 @@ class Pipeline:
             raise BrokenInvariant("two errands at a time")
         self._operation = operation
 
-    def pause(self, seconds: float) -> Operation:
-        """Let nothing more in from any source."""
+    def pause(self, seconds: float, beyond: Mapping[str, Position] | None = None) -> Operation:
+        """Let nothing more in from any source, once it is at or beyond a position; and no sooner than all parts of
+        every global transaction have come of which one has."""
         deadline = time.monotonic() + seconds
         for monitor in self.monitors.values():
             monitor.pause()
-        while not all(monitor.at_rest for monitor in self.monitors.values()):
+        yield from self._at_rest(deadline)
+        for source, position in (beyond or {}).items():
+            if source in self.monitors and self.monitors[source].position < position:
+                self.monitors[source].hold_at(position)
+        yield from self._whole(deadline, self.monitors.keys())
+
+    def _at_rest(self, deadline: float) -> Operation:
+        """Wait until no source is being read, and what has been read has been taken in."""
+        while not (all(monitor.at_rest for monitor in self.monitors.values()) and self._events.empty()):
             if time.monotonic() > deadline:
+                for name, sources in sorted(self.engine.missing_parts().items()):
+                    raise missing_part(name, sources)
                 busy = [name for name, monitor in self.monitors.items() if not monitor.at_rest]
-                raise NotNow(f"{', '.join(busy)} could not be paused within {seconds:.0f} s", fix="Try again.")
+                raise NotNow(f"{', '.join(busy)} did not come to rest in time", fix="Try again.")
             yield
+        yield
+
+    def _whole(self, deadline: float, free: Collection[str]) -> Operation:
+        """Read on at the sources that are `free` to, up to the parts that are missing there, until none is."""
+        yield from self._at_rest(deadline)
+        while missing := self.engine.missing_parts():
+            wanted = {source: {n for n, sources in missing.items() if source in sources} for source in self.monitors}
+            for name, sources in sorted(missing.items()):
+                if not sources <= set(free):
+                    raise missing_part(name, sources)
+            for source, names in wanted.items():
+                if names:
+                    self.monitors[source].hold_behind(names)
+            yield from self._at_rest(deadline)
 
     def bring_to(self, positions: Mapping[str, Position], seconds: float, *, hold: bool = False) -> Operation:
         """Commit exactly this vector, or `hold` what brings the views there. The monitors have been paused before these
         positions were read.
 
-        The sources are read up to there and the block ends; then they go on, because answers may have to wait for what
-        came after, but the merge lets nothing of that through until `resume`.
+        It has to hold all parts of every global transaction of which it holds one; sources that it does not name are
+        read on up to theirs. The sources are read up to there and the block ends; then they go on, because answers may
+        have to wait for what came after, but the merge lets nothing of that through until `resume`.
         """
         deadline = time.monotonic() + seconds
         for source, position in positions.items():
@@ -361,9 +406,9 @@ class Pipeline:
             if monitor is None or position < monitor.position:
                 raise NotNow(f"source {source} is down, or past the position that was read", fix="Try again.")
             monitor.hold_at(position)
-        while not (all(self.monitors[source].holds for source in positions) and self._events.empty()):
-            yield from _until(deadline)
-        yield
+        yield from self._whole(deadline, self.monitors.keys() - positions.keys())
+        if not all(self.monitors[source].holds for source in positions):
+            raise _not_brought()
         if hold:
             self.committer.hold()
         self._carry_out(self.engine.stop_here(time.monotonic()))
@@ -436,8 +481,20 @@ class Pipeline:
 
 def _until(deadline: float) -> Operation:
     if time.monotonic() > deadline:
-        raise NotNow("the views could not be brought to the vector that was read in time", fix="Try again.")
+        raise _not_brought()
     yield
+
+
+def _not_brought() -> NotNow:
+    return NotNow("the views could not be brought to the vector that was read in time", fix="Try again.")
+
+
+def missing_part(name: str, sources: Iterable[str]) -> NotNow:
+    """Nothing can be shown at a place that cuts a global transaction in two."""
+    there = ", ".join(sorted(sources))
+    message = f"global transaction {name} has come in part: its part at {there} is missing"
+    never = f"If it is never to come there, commit a transaction at {there} that has this name and changes nothing."
+    return NotNow(message, fix=f"Try again. {never}")
 
 
 def _order(position: Position) -> tuple[int, ...]:
