@@ -81,8 +81,9 @@ class Change:
 class Cutover:
     """The edit that is being applied, if there is one."""
 
-    def __init__(self, project: Project, spark: Callable[[], SparkSession], tell: Listener) -> None:
-        self._project, self._spark, self._tell = project, spark, tell
+    def __init__(self, project: Project, spark: Callable[[], SparkSession], tell: Listener, within: float) -> None:
+        """`within` is how many seconds a global transaction may take."""
+        self._project, self._spark, self._tell, self._within = project, spark, tell, within
         self.change: Change | None = None
         self._giving_up = threading.Lock()
         self.lost_again = 0
@@ -190,7 +191,7 @@ class Cutover:
         self._report(change, Loading(change.edit.load))
         for name in change.topology.sources.keys() & pipeline.topology.sources.keys():
             change.topology.sources[name].beside(pipeline.topology.sources[name])
-        own = change.beside = CatchUp(warehouse, self._spark(), change.topology, change.edit.load)
+        own = change.beside = CatchUp(warehouse, self._spark(), change.topology, change.edit.load, self._within)
         told: dict[str, int] = {}
         while own.pipeline is None:
             own.check()
@@ -200,6 +201,7 @@ class Cutover:
         change.told(ViewEvent.LOADED)
         self._report(change, CatchingUp(change.edit.load))
         yield from self._catch_up(pipeline, own)
+        yield from own.complete()
         yield from own.settle()
         yield from own.meet(pipeline)
         yield from self._draw_near(warehouse, change)

@@ -6,7 +6,7 @@ The same recomputation serves the first load, a rebuild and an audit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, TypeVar
 from strobe.algebra.schema import RelationSchema
 from strobe.algebra.view import View
 from strobe.data.scratch import Scratch
-from strobe.errors import SourceUnavailable
-from strobe.messages import Commit, CommitHeader, Position
+from strobe.errors import NotNow, SourceUnavailable
+from strobe.messages import CommitHeader, Parts, Position
 from strobe.retry import LOAD_SOURCE, Retry
 from strobe.sources.base import Source
 from strobe.spark import staging
 from strobe.spark.failures import reading
 from strobe.spark.recompute import recompute
+from strobe.warehouse.records import Generation
 from strobe.warehouse.warehouse import Warehouse
 
 if TYPE_CHECKING:
@@ -48,6 +49,12 @@ class LoadSnapshot:
     @property
     def positions(self) -> dict[str, Position]:
         return {source: staged.seen.through for source, staged in self.staged.items()}
+
+    def parts(self, sources: Mapping[str, Source]) -> dict[str, Parts]:
+        """Of global transactions, what each source's log has up to where it was read; a single source needs none."""
+        if len(self.staged) < 2:
+            return {}
+        return {s: read_again(partial(sources[s].parts, p), Retry(LOAD_SOURCE)) for s, p in self.positions.items()}
 
     def compute(self, spark: SparkSession, view: View) -> DataFrame:
         """The view over this snapshot, by its own SQL."""
@@ -122,17 +129,35 @@ def first_header(sources: Mapping[str, Source], views: Iterable[View], taken: Lo
     return CommitHeader().cut_over(datetime.now(timezone.utc), found)
 
 
+@dataclass(frozen=True)
+class Loaded:
+    """Views in the tables that they will have, which no header names yet."""
+
+    generations: Sequence[Generation]
+    at: CommitHeader
+    """Where they stand."""
+    parts: Mapping[str, Parts]
+    """By source, those of global transactions that they have."""
+
+
 def load(
     spark: SparkSession,
     sources: Mapping[str, Source],
     warehouse: Warehouse,
-    views: list[View],
+    views: Sequence[View],
+    scratch: Scratch,
     progress: Progress = lambda _source, _rows: None,
-) -> CommitHeader:
-    """Load the first views from one snapshot of each source, and bring them in with one commit."""
-    with snapshot(spark, sources, views, Scratch(warehouse.layout.staging), progress) as taken:
-        first = Commit(first_header(sources, views, taken))
-        loaded = [warehouse.load(view, taken.compute(spark, view), taken.fingerprints_of(view)) for view in views]
-        header = warehouse.cut_over(loaded, first)
-        warehouse.fold()
-        return header
+    stopped: Callable[[], bool] = lambda: False,
+) -> Loaded:
+    """Load views from one snapshot of each source."""
+    with snapshot(spark, sources, views, scratch, progress) as taken:
+        generations = []
+        for view in views:
+            if stopped():
+                raise interrupted()
+            generations.append(warehouse.load(view, taken.compute(spark, view), taken.fingerprints_of(view)))
+        return Loaded(generations, first_header(sources, views, taken), taken.parts(sources))
+
+
+def interrupted() -> NotNow:
+    return NotNow("the load was interrupted", fix="Try again.")

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from strobe.apply import plan
 from strobe.apply.cutover import Cutover
-from strobe.apply.load import load
+from strobe.apply.first import load_first
 from strobe.config.model import Project
 from strobe.coordinator.availability import Availability
 from strobe.coordinator.maintenance import Maintenance
@@ -44,7 +44,6 @@ from strobe.events import (
     Loading,
     Maintaining,
     ProjectRefused,
-    RowsRead,
     SparkRestarting,
     SparkStarting,
     Stopping,
@@ -94,7 +93,7 @@ class Coordinator:
         self._spark = spark
         self._stop = threading.Event()
         self.pipeline: Pipeline | None = None
-        self._cutover = Cutover(project, self.spark, reporter.tell)
+        self._cutover = Cutover(project, self.spark, reporter.tell, timing.parts)
         self._ended = threading.Event()
         self._epoch = 0
         self._status: Status | None = None
@@ -237,8 +236,8 @@ class Coordinator:
     def _load_all(self) -> CommitHeader:
         topology = self._topology
         self._reporter.tell(Loading(tuple(topology.views)))
-        views = [planned.view for planned in topology.views.values()]
-        last = load(self.spark(), topology.sources, self._warehouse, views, self._rows_read)
+        within, stopped = self._timing.parts, self._stop.is_set
+        last = load_first(self._warehouse, self.spark(), topology, within, stopped, self._reporter.tell)
         self._reporter.tell(Loaded(tuple(topology.views), last.number))
         return last
 
@@ -258,9 +257,6 @@ class Coordinator:
         self._epoch = self._warehouse.epoch
         self._last = header if header is not None else self._last
         return Claimed()
-
-    def _rows_read(self, source: str, rows: int) -> None:
-        self._reporter.tell(RowsRead(source, rows))
 
     # Keeping.
 

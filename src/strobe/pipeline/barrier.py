@@ -7,7 +7,7 @@ read exactly up to there, and the block ends; then they go on.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from strobe.engine.engine import Effect, Engine
 from strobe.errors import NotNow
@@ -39,23 +39,49 @@ class Barrier:
         self._monitors, self._engine, self._committer = monitors, engine, committer
         self._carry_out, self._handled = carry_out, handled
 
-    def pause(self, seconds: float) -> Operation:
-        """Let nothing more in from any source."""
+    def pause(self, seconds: float, beyond: Mapping[str, Position] | None = None) -> Operation:
+        """Let nothing more in from any source, once it is at or beyond a position; and no sooner than all parts of
+        every global transaction have come of which one has."""
         deadline = time.monotonic() + seconds
         for monitor in self._monitors.values():
             monitor.pause()
-        while not all(monitor.at_rest for monitor in self._monitors.values()):
+        yield from self._at_rest(deadline)
+        for source, position in (beyond or {}).items():
+            if source in self._monitors and self._monitors[source].position < position:
+                self._monitors[source].hold_at(position)
+        yield from self._whole(deadline, self._monitors.keys())
+
+    def _at_rest(self, deadline: float) -> Operation:
+        """Wait until no source is being read, and what has been read has been taken in."""
+        while not (all(monitor.at_rest for monitor in self._monitors.values()) and self._handled()):
             if time.monotonic() > deadline:
+                for name, sources in sorted(self._engine.missing_parts().items()):
+                    raise missing_part(name, sources)
                 busy = [name for name, monitor in self._monitors.items() if not monitor.at_rest]
-                raise NotNow(f"{', '.join(busy)} could not be paused within {seconds:.0f} s", fix="Try again.")
+                raise NotNow(f"{', '.join(busy)} did not come to rest in time", fix="Try again.")
             yield
+        yield
+
+    def _whole(self, deadline: float, free: Collection[str]) -> Operation:
+        """Read on at the sources that are `free` to, up to the parts that are missing there, until none is."""
+        yield from self._at_rest(deadline)
+        while missing := self._engine.missing_parts():
+            wanted = {source: {n for n, sources in missing.items() if source in sources} for source in self._monitors}
+            for name, sources in sorted(missing.items()):
+                if not sources <= set(free):
+                    raise missing_part(name, sources)
+            for source, names in wanted.items():
+                if names:
+                    self._monitors[source].hold_behind(names)
+            yield from self._at_rest(deadline)
 
     def bring_to(self, positions: Mapping[str, Position], seconds: float, *, hold: bool = False) -> Operation:
         """Commit exactly this vector, or `hold` what brings the views there. The monitors have been paused before these
         positions were read.
 
-        The sources are read up to there and the block ends; then they go on, because answers may have to wait for what
-        came after, but the merge lets nothing of that through until `resume`.
+        It has to hold all parts of every global transaction of which it holds one; sources that it does not name are
+        read on up to theirs. The sources are read up to there and the block ends; then they go on, because answers may
+        have to wait for what came after, but the merge lets nothing of that through until `resume`.
         """
         deadline = time.monotonic() + seconds
         for source, position in positions.items():
@@ -63,9 +89,9 @@ class Barrier:
             if monitor is None or position < monitor.position:
                 raise NotNow(f"source {source} is down, or past the position that was read", fix="Try again.")
             monitor.hold_at(position)
-        while not (all(self._monitors[source].holds for source in positions) and self._handled()):
-            yield from _until(deadline)
-        yield
+        yield from self._whole(deadline, self._monitors.keys() - positions.keys())
+        if not all(self._monitors[source].holds for source in positions):
+            raise _not_brought()
         if hold:
             self._committer.hold()
         self._carry_out(self._engine.stop_here(time.monotonic()))
@@ -88,5 +114,17 @@ class Barrier:
 
 def _until(deadline: float) -> Operation:
     if time.monotonic() > deadline:
-        raise NotNow("the views could not be brought to the vector that was read in time", fix="Try again.")
+        raise _not_brought()
     yield
+
+
+def _not_brought() -> NotNow:
+    return NotNow("the views could not be brought to the vector that was read in time", fix="Try again.")
+
+
+def missing_part(name: str, sources: Iterable[str]) -> NotNow:
+    """Nothing can be shown at a place that cuts a global transaction in two."""
+    there = ", ".join(sorted(sources))
+    message = f"global transaction {name} has come in part: its part at {there} is missing"
+    never = f"If it is never to come there, commit a transaction at {there} that has this name and changes nothing."
+    return NotNow(message, fix=f"Try again. {never}")

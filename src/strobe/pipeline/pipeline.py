@@ -23,11 +23,24 @@ from functools import partial
 from strobe.algebra.relation import Relation
 from strobe.data.spilled import release
 from strobe.engine.engine import Effect, Engine, Promise, Submit, Tied, ToViews
+from strobe.engine.halves import Half
 from strobe.errors import BrokenInvariant, StrobeError
 from strobe.failpoints import reach
 from strobe.managers.base import Outbound
 from strobe.managers.inbox import Inbox
-from strobe.messages import ActionList, Answer, CommitHeader, Cut, Message, Position, Query, Seen, Transaction, Update
+from strobe.messages import (
+    ActionList,
+    Answer,
+    CommitHeader,
+    Cut,
+    Message,
+    Parts,
+    Position,
+    Query,
+    Seen,
+    Transaction,
+    Update,
+)
 from strobe.pipeline import run_end
 from strobe.pipeline.answerer import Answerer, SparkAnswer
 from strobe.pipeline.backpressure import Backpressure, Limits
@@ -69,6 +82,8 @@ class Pipeline:
         record: Callable[[Message], None] = lambda _: None,
         together: Collection[frozenset[str]] = (),
         fingerprints: Mapping[str, Fingerprints] | None = None,
+        parts: Mapping[str, Parts] | None = None,
+        halves: Iterable[Half] = (),
         limits: Limits = Limits(),  # noqa: B008  # frozen
         now: Callable[[], datetime] = utc_now,
     ) -> None:
@@ -79,6 +94,9 @@ class Pipeline:
         `together` are sources that have taken part in one global transaction: their views are in one group.
 
         `fingerprints` are those of the relations that each view was loaded from, or was last proven with.
+
+        `parts` are those of global transactions that the views have already, by source, if whoever begins knows them;
+        `halves` are parts that they were loaded without.
 
         `record` is given every message that integrator and managers get, in each view's order: enough to replay them.
         In which commits the views meet depends on when their action lists come, too.
@@ -96,13 +114,13 @@ class Pipeline:
         is taken in, and the loop is to end and to begin anew with them in one."""
         self._together = tuple(together)
         self._limits, self._now = limits, now
-        self._build(last, fingerprints or {})
+        self._settled = {source: known.ids for source, known in (parts or {}).items()}
+        self._build(last, fingerprints or {}, halves)
 
-    def _build(self, last: CommitHeader, fingerprints: Mapping[str, Fingerprints]) -> None:
+    def _build(self, last: CommitHeader, fingerprints: Mapping[str, Fingerprints], halves: Iterable[Half]) -> None:
         """Everything that follows from the last header."""
         views = {name: planned.view for name, planned in self.topology.views.items()}
         positions = self._positions(last)
-        self._settled: dict[str, frozenset[str]] = {}
         self.engine = Engine(
             views,
             positions,
@@ -110,6 +128,7 @@ class Pipeline:
             order=self.topology.project.order,
             together=self._together,
             settled=self._parts,
+            halves=halves,
         )
         self.vector = self.engine.vector
         unguaranteed = [name for name, planned in self.topology.views.items() if planned.level == "none"]
@@ -175,10 +194,10 @@ class Pipeline:
         now: then views wait for a part that was loaded, until the next start. Nobody asks before the first one."""
         if source not in self._settled:
             try:
-                found = self.topology.sources[source].parts(self.vector[source]) if source in self.vector else ()
+                found = self.topology.sources[source].parts(self.vector[source]) if source in self.vector else Parts()
             except StrobeError:
-                found = ()
-            self._settled[source] = frozenset(found)
+                found = Parts()
+            self._settled[source] = found.ids
         return self._settled[source]
 
     def _from_copy(self, query: Query) -> tuple[tuple[Relation, ...], Seen]:

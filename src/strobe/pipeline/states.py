@@ -152,15 +152,15 @@ class Reading(Enum):
     READING = "transactions come in as they are committed"
     PAUSING = "nothing more is to come in; what is being read may"
     PAUSED = "nothing comes in"
-    READING_TO = "transactions come in up to a position"
+    READING_TO = "transactions come in up to a position, or up to a part of a global transaction"
     AT = "it is there, and nothing comes in"
 
 
 class MonitorEvent(Enum):
     PAUSE = "pause"
     RESTED = "nothing is being read"
-    HOLD_AT = "go on, to a position"
-    REACHED = "the position is reached"
+    HOLD_AT = "go on, to a position or a part"
+    REACHED = "it is reached"
     RESUME = "resume"
 
 
@@ -175,6 +175,7 @@ MONITOR: Machine[Reading, MonitorEvent] = Machine(
         (Reading.PAUSED, MonitorEvent.RESUME): Reading.READING,
         (Reading.READING_TO, MonitorEvent.REACHED): Reading.AT,
         (Reading.READING_TO, MonitorEvent.RESUME): Reading.READING,
+        (Reading.AT, MonitorEvent.HOLD_AT): Reading.READING_TO,
         (Reading.AT, MonitorEvent.RESUME): Reading.READING,
         # Whoever pauses or resumes all sources does so however far it came.
         **_unmoved((Reading.PAUSING, Reading.PAUSED), MonitorEvent.PAUSE),

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import timedelta
 
 from strobe.engine.commits import Commits
 from strobe.engine.engine import Effect, Engine, Progress, Promise, Submit, ToViews
 from strobe.engine.gathering import Gathering
+from strobe.engine.halves import Half
 from strobe.errors import NotNow
 from strobe.managers.base import Outbound, ViewManager
 from strobe.managers.inbox import Inbox
@@ -62,8 +63,10 @@ class SimulatedRun:
         reachable: Callable[[str], bool],
         durable: Durable,
         tied: Callable[[frozenset[str]], None],
+        halves: Iterable[Half] = (),
     ) -> None:
-        """`durable` is given commits as they are in the log; `tied` the sources that must be in one group."""
+        """`durable` is given commits as they are in the log; `tied` the sources that must be in one group; `halves` are
+        parts that the views were loaded without."""
         self._clock, self._rng, self._sources = clock, rng, sources
         self._reachable, self._durable, self._tied = reachable, durable, tied
         views = {name: manager.view for name, manager in managers.items()}
@@ -72,7 +75,9 @@ class SimulatedRun:
         }
         unguaranteed = [name for name in views if promises[name].level == "none"]
         self.guaranteed = frozenset(views) - frozenset(unguaranteed)
-        self.engine = Engine(views, self.floors, promises, order=order, together=together, settled=self._settled)
+        self.engine = Engine(
+            views, self.floors, promises, order=order, together=together, settled=self._settled, halves=halves
+        )
         self.commits = Commits(header, views, self.floors, unguaranteed)
         self.read = {source: reached.order[0] for source, reached in self.engine.vector.items()}
         self._inboxes = {name: Inbox(manager, self.engine.vector) for name, manager in managers.items()}
@@ -98,8 +103,7 @@ class SimulatedRun:
 
     def _settled(self, source: str) -> frozenset[str]:
         reached = self.engine.vector.get(source)
-        log = self._sources[source].log[: reached.order[0]] if reached is not None else ()
-        return frozenset(part.id for transaction in log for part in transaction.part_of)
+        return self._sources[source].parts(reached.order[0]).ids if reached is not None else frozenset()
 
     # Monitors, views, answers: what threads do.
 
@@ -214,16 +218,29 @@ class SimulatedRun:
 
     # Standing at an exact vector.
 
-    def pause(self) -> None:
-        self._limits = dict(self.read)
+    def pause(self, deadline: float, beyond: Mapping[str, int] | None = None) -> Steps:
+        """Read no further than here, or these positions, and the parts that are missing there."""
+        ahead = {source: number for source, number in (beyond or {}).items() if number > self.read.get(source, number)}
+        self._limits = {**self.read, **ahead}
+        yield from self._whole(self._limits, self.read.keys(), deadline)
+
+    def _whole(self, limits: dict[str, int], free: Collection[str], deadline: float) -> Steps:
+        while True:
+            while self._events or any(self.read[source] < number for source, number in limits.items()):
+                yield from self._until(deadline)
+            missing = {source for sources in self.engine.missing_parts().values() for source in sources}
+            if not missing:
+                return
+            if not missing <= set(free):
+                raise NotNow("the vector that was read cuts a global transaction in two")
+            limits.update((source, limits[source] + 1) for source in missing)
 
     def bring_to(self, vector: Mapping[str, int], deadline: float, *, hold: bool = False) -> Steps:
         """Commit exactly this vector, or hold what brings the views there."""
         if any(self.read[source] > number for source, number in vector.items()):
             raise NotNow("a source is past the position that was read")
         self._limits = {**self.read, **vector}
-        while self._events or any(self.read[source] < number for source, number in vector.items()):
-            yield from self._until(deadline)
+        yield from self._whole(self._limits, self.read.keys() - vector.keys(), deadline)
         self._held = hold
         self._carry_out(self.engine.stop_here(self._clock.now))
         self._limits = None

@@ -29,6 +29,7 @@ from strobe.messages import (
     Cut,
     GlobalTransaction,
     Message,
+    Parts,
     Position,
     Query,
     Seen,
@@ -76,6 +77,11 @@ class MemorySource:
     @property
     def now(self) -> int:
         return len(self.log)
+
+    def parts(self, through: int) -> Parts:
+        """Those up to a position; the log goes back for ever."""
+        found = {part: THEN for transaction in self.log[:through] for part in transaction.part_of}
+        return Parts(found, datetime.min.replace(tzinfo=timezone.utc))
 
     def commit(self, changes: Mapping[str, Bag], part_of: tuple[GlobalTransaction, ...] = ()) -> None:
         state = dict(self.states[-1])

@@ -26,7 +26,7 @@ from typing import Any
 from strobe.algebra.bag import Row
 from strobe.algebra.schema import RelationSchema
 from strobe.data.scratch import Scratch
-from strobe.messages import Lookup, Position, Seen, Transaction
+from strobe.messages import Lookup, Parts, Position, Seen, Transaction
 
 
 @dataclass(frozen=True)
@@ -205,9 +205,9 @@ class Source(ABC):
         """The transactions after a position, for ever, as they come; blocks while there are none, and returns soon
         after `stopped()` turns true. No transaction spans a position in `stops`."""
 
-    def parts(self, through: Position) -> frozenset[str]:
+    def parts(self, through: Position) -> Parts:
         """The global transactions whose parts here are at or before a position, as far back as the log still goes."""
-        return frozenset()
+        return Parts()
 
     @abstractmethod
     def reader(self, *, at_a_position: bool = False) -> Reader:

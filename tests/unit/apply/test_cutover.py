@@ -30,7 +30,7 @@ class Applied:
         self.unpublished = False
         self.last: Callable[[CommitHeader, list[Any]], CommitHeader | None] | None = None
         project: Any = SimpleNamespace(directory=None)
-        self.cutover = Cutover(project, lambda: None, lambda event: self.said.append(str(event)))  # type: ignore[arg-type,return-value]
+        self.cutover = Cutover(project, lambda: None, lambda event: self.said.append(str(event)), 60.0)  # type: ignore[arg-type,return-value]
         self.old: Any = SimpleNamespace(sources=SimpleNamespace(close=lambda: None))
         sources = SimpleNamespace(close=self._close, closed_on_error=lambda: _Nothing())
         self.fresh: Any = SimpleNamespace(sources=sources, views={}, project=project)

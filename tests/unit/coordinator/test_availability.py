@@ -132,7 +132,7 @@ class World:
         monkeypatch.setattr(Cutover, "carry_out", change)
         for name, source in self.topology.sources.items():
             monkeypatch.setattr(source, "renew", partial(renewed.append, name))
-        cutover = Cutover(self.topology.project, None, self.hear)  # type: ignore[arg-type]
+        cutover = Cutover(self.topology.project, None, self.hear, 60.0)  # type: ignore[arg-type]
         pipeline: Any = SimpleNamespace(
             topology=self.topology,
             committer=SimpleNamespace(last=self.last),

@@ -20,7 +20,7 @@ from typing import Any
 from strobe.algebra.schema import RelationSchema
 from strobe.data.spilled import release
 from strobe.errors import SourceUnavailable, StrobeError, UserError
-from strobe.messages import Position, Transaction
+from strobe.messages import Parts, Position, Transaction
 from strobe.sources.base import Finding, Kept, Reader, Source, SourceContext
 from strobe.sources.postgres.catalog import LiveCatalog, PgTable, read_tables, usable_table
 from strobe.sources.postgres.connection import STARTED, Connection, ConnectionSettings, Pool, object_name, rows
@@ -284,10 +284,10 @@ class PostgresSource(Source):
         except StrobeError:
             return  # another time
 
-    def parts(self, through: Position) -> frozenset[str]:
+    def parts(self, through: Position) -> Parts:
         with self.settings.errors(), self.settings.connect(timeout=0) as looking:
             slot, _ = copy_slot(looking, self.settings)
-            return frozenset(parts_before(looking, self.settings, slot, through.order[0]))
+            return parts_before(looking, self.settings, slot, through.order[0])
 
     def reader(self, *, at_a_position: bool = False) -> Reader:
         return PostgresReader(self._pool, self._tables, at_a_position=at_a_position)

@@ -8,15 +8,16 @@ the log. The description of a partitioned table is followed by that of the parti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Protocol
 
 from strobe.algebra.bag import Row
 from strobe.data.arrow import canonical_ddl
 from strobe.errors import BrokenInvariant, LostGuarantee, RelationLost, Unfit
-from strobe.messages import GlobalTransaction, Transaction
+from strobe.messages import GlobalTransaction, Parts, Transaction
 from strobe.sources.base import Spill
 from strobe.sources.global_transactions import global_transaction
 from strobe.sources.net_changes import NetChange, NetChanges
@@ -292,14 +293,18 @@ def named_by(message: pgoutput.Emitted, settings: ConnectionSettings) -> GlobalT
     return global_transaction(message.content.decode(errors="replace"), settings.source)
 
 
-def parts_before(looking: Connection, settings: ConnectionSettings, slot: str, through: int) -> Iterator[str]:
+def parts_before(looking: Connection, settings: ConnectionSettings, slot: str, through: int) -> Parts:
     """The global transactions with a part in the log between the slot's position and another."""
-    named: list[str] = []
+    found: dict[GlobalTransaction, datetime] = {}
+    named: list[GlobalTransaction] = []
+    since = at = None
     for message in peek(looking, settings, slot, through, "BMC"):
         if isinstance(message, pgoutput.Begin):
-            named = []
+            named, at = [], message.committed_at
+            since = since or at
         elif isinstance(message, pgoutput.Emitted):
             with suppress(LostGuarantee):  # views that are past it have been rebuilt since
-                named += [part.id for part in [named_by(message, settings)] if part]
-        elif isinstance(message, pgoutput.Commit) and message.end_lsn <= through:
-            yield from named
+                named += [part for part in [named_by(message, settings)] if part]
+        elif isinstance(message, pgoutput.Commit) and at is not None and message.end_lsn <= through:
+            found |= dict.fromkeys(named, at)
+    return Parts(found, since)
