@@ -63,6 +63,7 @@ class CommitterEvent(Enum):
     SUBMITTED = "rows submitted"
     DUE = "due, enough, or flushed"
     DURABLE = "durable"
+    PUT_OFF = "nothing of it can be proven now"
     HOLD = "hold"
     RELEASE = "release"
     HAND_OVER = "hand over"
@@ -91,11 +92,13 @@ COMMITTER: Machine[Committing, CommitterEvent] = Machine(
         (Committing.GATHERING, CommitterEvent.END_WITH): Committing.ENDING,
         (Committing.GATHERING, CommitterEvent.STOP): Committing.DRAINING,
         (Committing.APPENDING, CommitterEvent.DURABLE): Committing.IDLE,
+        (Committing.APPENDING, CommitterEvent.PUT_OFF): Committing.GATHERING,
         (Committing.APPENDING, CommitterEvent.HOLD): Committing.HOLDING,
         (Committing.APPENDING, CommitterEvent.END_WITH): Committing.ENDING,
         (Committing.APPENDING, CommitterEvent.STOP): Committing.DRAINING,
         (Committing.APPENDING, CommitterEvent.FAIL): Committing.FAILED,
         (Committing.HOLDING, CommitterEvent.DURABLE): Committing.HELD,
+        (Committing.HOLDING, CommitterEvent.PUT_OFF): Committing.HELD,
         (Committing.HOLDING, CommitterEvent.RELEASE): Committing.APPENDING,
         (Committing.HOLDING, CommitterEvent.END_WITH): Committing.ENDING,
         (Committing.HOLDING, CommitterEvent.STOP): Committing.DRAINING,
@@ -112,14 +115,26 @@ COMMITTER: Machine[Committing, CommitterEvent] = Machine(
         (Committing.CUTTING_OVER, CommitterEvent.FAIL): Committing.FAILED,
         (Committing.DRAINING, CommitterEvent.DRAINED): Committing.ENDED,
         (Committing.DRAINING, CommitterEvent.FAIL): Committing.FAILED,
+        # A look at definitions, whatever else was asked for meanwhile.
+        **dict.fromkeys(
+            [
+                (state, CommitterEvent.FAIL)
+                for state in (Committing.IDLE, Committing.GATHERING, Committing.HELD, Committing.HANDED_OVER)
+            ],
+            Committing.FAILED,
+        ),
         # An append that was on its way when something else was asked for.
         **_unmoved((Committing.ENDING, Committing.DRAINING), CommitterEvent.DURABLE),
+        **_unmoved((Committing.ENDING, Committing.DRAINING), CommitterEvent.PUT_OFF),
         **_unmoved((Committing.DRAINING,), CommitterEvent.DUE),
         # Told by others, who cannot know that it makes no difference.
         **_unmoved(
             [s for s in Committing if s not in (Committing.IDLE, Committing.DRAINING)], CommitterEvent.SUBMITTED
         ),
-        **_unmoved((Committing.HOLDING, Committing.HELD, Committing.FAILED, Committing.ENDED), CommitterEvent.HOLD),
+        **_unmoved(
+            (Committing.HOLDING, Committing.HELD, Committing.DRAINING, Committing.FAILED, Committing.ENDED),
+            CommitterEvent.HOLD,
+        ),
         **_unmoved(
             (Committing.IDLE, Committing.GATHERING, Committing.APPENDING, Committing.FAILED), CommitterEvent.RELEASE
         ),

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
 from typing import Any, cast
 
 import psycopg
@@ -25,6 +24,7 @@ from strobe.errors import SourceUnavailable, Unfit, UserError
 from strobe.messages import Lookup, Position, Seen
 from strobe.retry import PG_EXACT_SNAPSHOT, Retry
 from strobe.sources.base import Reader, Shared
+from strobe.sources.keyed import look_up
 from strobe.sources.postgres import pgoutput
 from strobe.sources.postgres.catalog import PgTable, read_tables
 from strobe.sources.postgres.connection import STARTED, Connection, ConnectionSettings, Pool, rows
@@ -39,7 +39,7 @@ from strobe.sources.postgres.snapshot import (
     flushed,
     import_snapshot,
 )
-from strobe.sources.postgres.values import Decode, Encoding, PgType, decoder, encoding, unfit_error
+from strobe.sources.postgres.values import CODECS, Decode, Encoding, PgType, decoder, encoding, unfit_error
 
 _SNAPSHOT = """
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
@@ -154,14 +154,18 @@ class PostgresReader(Reader):
 
     def lookup(self, lookup: Lookup, keys: Iterable[Row] | None) -> Iterator[Row]:
         table = self._table(lookup.relation)
-        search = KeySearch(table, lookup.on)
+        stored = self._open_connection().info.parameter_status("server_encoding")
+        search = KeySearch(table, lookup.on, CODECS.get(stored or "", "utf-8"))
         if keys is None or not search.columns:
             yield from self.scan(lookup.relation, lookup.columns)
             return
-        found = RowDecoder(self._settings, table, lookup.columns)
-        wanted = filter(None, map(search.encode, keys))
-        while batch := list(islice(wanted, self._settings.limits.keys)):
-            yield from self._read(table, found, search.statement(found.selected, batch))
+
+        def read(columns: Sequence[str], batch: list[tuple[Any, ...]]) -> Iterator[Row]:
+            found = RowDecoder(self._settings, table, columns)
+            return self._read(table, found, search.statement(found.selected, batch))
+
+        types = {c.name: c.type.spark or "" for c in table.offered}
+        yield from look_up(lookup, keys, types, self._settings.limits.keys, search.encode, read)
 
     def scan(self, relation: str, columns: Sequence[str]) -> Iterator[Row]:
         table = self._table(relation)
@@ -337,12 +341,12 @@ class KeySearch:
     Columns whose equality differs from Spark's narrow nothing.
     """
 
-    def __init__(self, table: PgTable, on: Sequence[str]) -> None:
+    def __init__(self, table: PgTable, on: Sequence[str], codec: str) -> None:
         columns = {c.name: c for c in table.offered if c.searchable}
         self._places = [i for i, c in enumerate(on) if c in columns]
         self.columns = [on[i] for i in self._places]
         self._types = [columns[c].type for c in self.columns]
-        self._encodings: list[Encoding] = [encoding(t) for t in self._types]
+        self._encodings: list[Encoding] = [encoding(t, codec) for t in self._types]
 
     def encode(self, key: Row) -> tuple[Any, ...] | None:
         values = tuple(e.encode(key[i]) for i, e in zip(self._places, self._encodings, strict=True))

@@ -215,8 +215,13 @@ class PostgresSource(Source):
                 transaction = stream.take(self.settings.timing.stopping)
                 if transaction is None:
                     continue
-                if transaction.xid is not None and not visible.wait(transaction.xid, stopped):
-                    release(transaction)
+                shown = False
+                try:
+                    shown = transaction.xid is None or visible.wait(transaction.xid, stopped)
+                finally:
+                    if not shown:  # it will come again
+                        release(transaction)
+                if not shown:
                     return
                 self._partitions.reported(transaction.position.order[0])
                 yield transaction
