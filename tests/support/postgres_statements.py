@@ -4,6 +4,7 @@ back, in one transaction or rolled back. A statement may fail; then it has chang
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 PUBLICATION = "strobe_test_shop"
@@ -37,6 +38,14 @@ class Case:
     """Statements in order. `transactions` are run whole; in one that does not commit everything is rolled back."""
 
     transactions: tuple[tuple[tuple[str, ...], bool], ...]
+
+    def smaller(self) -> Iterator[Case]:
+        """The same with one statement less."""
+        for place, (statements, commits) in enumerate(self.transactions):
+            for left_out in range(len(statements)):
+                rest = statements[:left_out] + statements[left_out + 1 :]
+                kept = ((rest, commits),) if rest else ()
+                yield Case(self.transactions[:place] + kept + self.transactions[place + 1 :])
 
     def __str__(self) -> str:
         lines = [f"{'; '.join(each)}{'' if commits else '  -- rolled back'}" for each, commits in self.transactions]
@@ -89,6 +98,7 @@ class Grammar:
                 (f"{alter} ADD {word}more{pick.randint(1, 9)} {type_} {pick.choice(('', 'UNIQUE'))}", ""),
                 (f"{alter} ADD {word}more bigint DEFAULT {pick.choice(('7', 'random() * 9'))}", f"{alter} DROP more"),
                 (f"{alter} ALTER {word}{column} {pick.choice(('', 'SET DATA '))}TYPE {type_}{using}", ""),
+                (f"ALTER TABLE {table} ALTER price TYPE numeric(10,2) USING price + 1", ""),
                 (f"{alter} ALTER {word}{column} SET DEFAULT NULL", f"{alter} ALTER {word}{column} DROP DEFAULT"),
                 (f"{alter} ALTER {word}{column} SET NOT NULL", f"{alter} ALTER {word}{column} DROP NOT NULL"),
                 (f"{alter} ALTER {word}{column} SET STATISTICS {pick.randint(1, 99)}", ""),

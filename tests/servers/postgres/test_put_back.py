@@ -81,6 +81,23 @@ def test_columns_that_trade_names_for_a_while(db: Database) -> None:
     assert "column net was another one" in lost.message
 
 
+def test_names_that_were_traded_when_the_tables_were_first_looked_at(db: Database) -> None:
+    """The stream and the answers follow what was found then, so the view cannot go on when it is put back."""
+    source = db.make("CREATE TABLE orders (id bigint PRIMARY KEY, net int, gross int)", "orders")
+    swap = (
+        "ALTER TABLE orders RENAME net TO held",
+        "ALTER TABLE orders RENAME gross TO net",
+        "ALTER TABLE orders RENAME held TO gross",
+    )
+    before = source.fingerprints(["orders"])["orders"]
+    db.run(*swap)
+    source.schemas()
+    db.run(*swap)
+    after = source.fingerprints(["orders"])["orders"]
+    assert "column net was another one" in source.changed("orders", ["id", "net"], before, after)
+    assert source.changed("orders", ["id"], before, after) == ""
+
+
 def test_unused_columns_come_go_and_are_renamed(db: Database) -> None:
     """Also before the stream began that reads their rows: what the log had then fits the catalog of now."""
     table = "CREATE TABLE orders (id bigint PRIMARY KEY, one int, two int, net int, three int)"

@@ -107,6 +107,8 @@ class Definition:
     schemas: list[Any]
     gone: frozenset[int]
     """Partitions through which rows came, and that are there no more."""
+    mistaken: frozenset[str]
+    """Columns that are read as what they were when the tables were first looked at, and are no more."""
 
     @classmethod
     def of(cls, text: str) -> Definition:
@@ -134,6 +136,7 @@ class Definition:
             {entry.table: entry for entry in entries},
             facts.get("schema", []),
             frozenset(facts.get("gone", ())),
+            frozenset(facts.get("mistaken", ())),
         )
 
     @property
@@ -246,10 +249,10 @@ def _compare_tree(old: Definition, new: Definition, _columns: Collection[str]) -
         if number != new.root and (before.kind, before.method, before.file) != (after.kind, after.method, after.file):
             return f"{what} {after.name} was truncated or rewritten"
     for number, after in new.tables.items():
-        if old.tables.get(number) != after and (problem := _unfit(new, after)):
-            return f"{what} {after.name} {problem}"
         if number not in old.tables and not new.partitioned:
             return f"table {after.name} was made to inherit from it"
+        if old.tables.get(number) != after and (problem := _unfit(new, after)):
+            return f"{what} {after.name} {problem}"
     for place, link in new.links.items():
         before_link = old.links.get(place)
         name = new.tables[link.child].name
@@ -290,6 +293,8 @@ def _compare_columns(old: Definition, new: Definition, columns: Collection[str])
             return f"its column {name} has another type or collation"
         if rewritten and before.row != after.row:
             return f"its column {name} was rewritten"
+        if name in new.mistaken:
+            return f"its column {name} was another one when the table was first looked at"
     return ""
 
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 
+from strobe.sources.postgres.catalog import PgTable
 from strobe.sources.postgres.connection import SHOWN, Connection, ConnectionSettings
 
 _TREE = """
@@ -145,10 +146,12 @@ def read_fingerprints(
     connection: Connection,
     settings: ConnectionSettings,
     relations: Collection[str],
+    tables: Mapping[str, PgTable],
     partitions: Mapping[str, Collection[int]],
 ) -> dict[str, str]:
     """What these relations are now; empty where there is none of that name. One of which a change is under way is left
-    out. `partitions` are those through which rows came: those that are gone by now are part of it."""
+    out. It says too what is not so any more: of `tables` as they are read in this process, and of `partitions` through
+    which rows came."""
     if not relations:
         return {}
     newer = connection.info.server_version >= NARROWED
@@ -165,15 +168,18 @@ def read_fingerprints(
         known = {str(relation): (moving, str(text)) for relation, moving, text in found.fetchall()}
     prints = {relation: known.get(relation, (False, "")) for relation in relations}
     settled = {r: text for r, (moving, text) in prints.items() if not moving and r not in unsettled}
-    return {r: _with_gone(text, partitions.get(r, ())) for r, text in settled.items()}
+    return {r: _completed(text, tables.get(r), partitions.get(r, ())) if text else "" for r, text in settled.items()}
 
 
-def _with_gone(text: str, partitions: Collection[int]) -> str:
-    if not text or not partitions:
-        return text
+def _completed(text: str, table: PgTable | None, partitions: Collection[int]) -> str:
     facts = json.loads(text)
-    gone = set(partitions) - {table[0] for table in facts["table"]}
-    return json.dumps(facts | {"gone": sorted(gone)}) if gone else text
+    gone = set(partitions) - {row[0] for row in facts["table"]}
+    if gone:
+        facts["gone"] = sorted(gone)
+    numbers = {row[1]: row[0] for row in facts.get("column", ()) if facts["root"][0][0] == (table and table.id)}
+    if table and (mistaken := [c.name for c in table.columns if numbers.get(c.name) != c.number]):
+        facts["mistaken"] = mistaken
+    return json.dumps(facts, separators=(",", ":"))
 
 
 def _places(schema: str, relation: str) -> list[tuple[str, str]]:

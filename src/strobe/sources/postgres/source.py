@@ -181,7 +181,7 @@ class PostgresSource(Source):
 
     def fingerprints(self, relations: Collection[str]) -> Mapping[str, str]:
         with self._pool.session() as connection:
-            return read_fingerprints(connection, self.settings, relations, self._partitions.of(relations))
+            return read_fingerprints(connection, self.settings, relations, self._tables, self._partitions.of(relations))
 
     def changed(self, relation: str, columns: Collection[str], before: str, after: str) -> str:
         return changed(columns, before, after)

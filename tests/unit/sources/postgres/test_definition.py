@@ -61,6 +61,7 @@ def test_the_same_is_no_change() -> None:
         (FACTS, ("column", 3), [4, "more", False, 20, -1, 0, "", "900"]),
         (FACTS, ("label", 2), [62, 51, "sad", "900"]),
         (FACTS, ("schema",), [[90, "900"]]),
+        (FACTS, ("mistaken",), ["spare"]),
         (PARTITIONED, ("table", 1, 1), "renamed"),
         (PARTITIONED, ("table", 1, 7), "900"),
         (PARTITIONED, ("table", 1, 4), "f"),
@@ -106,6 +107,7 @@ def test_what_is_known_to_be_harmless(facts: dict[str, Any], path: tuple[Any, ..
         (PARTITIONED, ("link", 0, 3), "900", "p1 was detached and attached again"),
         (PARTITIONED, ("link", 0, 2), True, "p1 was detached"),
         (PARTITIONED, ("gone",), [7], "came, and was dropped"),
+        (FACTS, ("mistaken",), ["how"], "column how was another one when"),
     ],
 )
 def test_everything_else_is_named(facts: dict[str, Any], path: tuple[Any, ...], value: Any, said: str) -> None:
