@@ -13,7 +13,7 @@ from strobe.errors import UserError
 from strobe.sources.mariadb import snapshot
 from strobe.sources.mariadb.catalog import charsets, logs_actions
 from strobe.sources.mariadb.connection import ConnectionSettings, grantee, quote, rows, several
-from strobe.sources.mariadb.fingerprint import Fingerprint, without_counters
+from strobe.sources.mariadb.fingerprint import INNODB, Fingerprint, engine, without_counters
 from strobe.sources.mariadb.session import Session, is_mysql
 from strobe.sources.mariadb.snapshot import End
 
@@ -73,7 +73,8 @@ def look(connection: Any, settings: ConnectionSettings, relations: Collection[st
     for relation, definition in definitions.items():
         second, now = seconds[relation]
         own = _own(_file_name(settings.database, relation, facts), ids)
-        if second is not None and own and abs(int(now) - int(second)) >= SETTLED:
+        complete = bool(own) or engine(definition) != INNODB
+        if second is not None and complete and abs(int(now) - int(second)) >= SETTLED:
             definition = without_counters(definition)
             seen.found[relation] = Fingerprint(own, int(second), definition, facts.logs_actions)
     return seen

@@ -19,6 +19,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 
+INNODB = "innodb"
 ANY = "any"
 """As an ancestor: whatever the table was when this process began to read the log."""
 _TEXT = r"'(?:[^'\\]|\\.|'')*'"
@@ -68,7 +69,7 @@ class Fingerprint:
     @classmethod
     def parse(cls, text: str) -> Fingerprint:
         found = json.loads(text)
-        found["files"] = tuple(tuple(file) for file in found["files"])
+        found["files"] = tuple(tuple(file) for file in found.get("files", ()))
         found["ancestors"] = tuple((generation, touched) for generation, touched in found.get("ancestors", ()))
         return cls(**found)
 
@@ -108,7 +109,7 @@ def _unexplained(old: Fingerprint, new: Fingerprint) -> str:
 
 def _difference(used: Collection[str], old: Fingerprint, new: Fingerprint) -> str:
     """What differs in the definition."""
-    for what, find in (("engine", _engine), ("primary key", _key)):
+    for what, find in (("engine", engine), ("primary key", _key)):
         if find(old.definition) != find(new.definition):
             return f"its {what} was changed"
     if "SYSTEM VERSIONING" in _plain(new.definition) and "SYSTEM VERSIONING" not in _plain(old.definition):
@@ -167,7 +168,8 @@ def _plain(definition: str) -> str:
     return re.sub(_TEXT, "''", definition, flags=re.DOTALL)
 
 
-def _engine(definition: str) -> str:
+def engine(definition: str) -> str:
+    """In small letters; empty for what is no table."""
     found = re.search(r"^\) ENGINE=(\w+)", _plain(definition), re.MULTILINE)
     return found[1].lower() if found else ""
 

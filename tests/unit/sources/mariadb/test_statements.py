@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 
-from strobe.sources.mariadb.binlog.sql import Statement
-from strobe.sources.mariadb.binlog.statements import Effect, Scene, judge
+from strobe.sources.mariadb.binlog.events import statement
+from strobe.sources.mariadb.binlog.protocol import Event
+from strobe.sources.mariadb.binlog.sql import ANSI_QUOTES, NO_BACKSLASH_ESCAPES, Statement
+from strobe.sources.mariadb.binlog.statements import Effect, Scene, Verdict, judge
 
 WATCHED = {"orders": {"id", "state"}, "odd `name`": {"id"}}
 
@@ -92,3 +96,94 @@ def test_names_are_of_the_session_s_schema() -> None:
     """An unqualified name is in the schema in which the statement ran."""
     assert effect("TRUNCATE orders", "other") is None
     assert effect("TRUNCATE shop.orders", "other") is not None
+
+
+def said(sql: str, mode: int = 0, logs_actions: bool = False) -> Verdict:
+    return judge(Statement(sql, "shop", mode), Scene("shop", WATCHED, logs_actions=logs_actions))
+
+
+def test_a_statement_is_read_in_the_sql_mode_of_its_session() -> None:
+    """Quotation marks are of names or of texts, and a backslash ends a text or does not."""
+    quoted = 'ALTER TABLE "orders" COMMENT = "x", DROP COLUMN "state"'
+    assert said(quoted, ANSI_QUOTES).announced["orders"].keys() == {"state"}
+    assert not said(quoted).announced
+    ended = "ALTER TABLE orders COMMENT = 'a\\', DROP COLUMN state"
+    assert said(ended, NO_BACKSLASH_ESCAPES).announced["orders"].keys() == {"state"}
+    assert said(f"{ended}, '").announced == {"orders": {}}
+
+
+def test_what_only_some_servers_execute_is_read_both_ways() -> None:
+    """The worse reading counts; nested and unended comments are no way around it."""
+    assert said("ALTER TABLE orders FORCE /*!99999 , RENAME TO old */").harm is not None
+    assert said("ALTER TABLE orders /*!50000 DROP COLUMN state, */ FORCE").announced["orders"].keys() == {"state"}
+    assert said("/*!40000 ALTER TABLE orders DISABLE KEYS */").announced == {"orders": {}}
+    assert said("/*!50003 ALTER /* x */ TABLE orders FORCE */").announced == {"orders": {}}
+    assert said("ALTER TABLE orders FORCE /*M!100100 , ENGINE = MyISAM */").doubt is not None
+    for odd in ("/*!50000 a /*!50000 b */ */", "/*!50000 '*/' */", "DROP TABLE 'x", "/*! a */" * 4):
+        verdict = said(odd)
+        assert verdict.harm is not None and verdict.harm.table is None, odd
+
+
+def test_a_word_that_may_be_a_name_is_no_keyword() -> None:
+    """In backticks never, and elsewhere only where it is read as one."""
+    scene = Scene("shop", ["order", "for", "table"])
+    for sql in ("DROP TABLE `order`", "SET STATEMENT a = 1 FOR TRUNCATE `for`", "RENAME TABLE x TO shop . `table`"):
+        assert judge(Statement(sql, "shop"), scene).harm is not None, sql
+    assert said("ALTER TABLE orders DROP `index`, DROP comment, DROP system").announced["orders"].keys() == {
+        "index",
+        "comment",
+        "system",
+    }
+    assert said("ALTER TABLE orders ADD COLUMN `primary` INT, ADD `references` INT").announced == {"orders": {}}
+
+
+def test_what_is_not_known_announces_nothing() -> None:
+    """It is neither harmful nor an explanation of what the fingerprint shows; in one statement, harm goes first."""
+    for sql in (
+        "ALTER TABLE orders ENGINE = MyISAM",
+        "ALTER TABLE orders UNION = (a, b)",
+        "ALTER TABLE orders SPIN id",
+        "ALTER TABLE orders FORCE, SEQUENCE = 1",
+        "CREATE TABLE orders (id INT)",
+    ):
+        verdict = said(sql)
+        assert (verdict.harm, verdict.announced) == (None, {}) and verdict.doubt is not None, sql
+        assert verdict.concerns("orders") and not verdict.concerns("odd `name`")
+    harm = said("ALTER TABLE orders ENGINE = MyISAM, RENAME TO old").harm
+    assert harm is not None and harm.table == "orders"
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SET STATEMENT max_statement_time = 1 FOR DELETE FROM orders",
+        "ANALYZE FORMAT = JSON UPDATE orders SET id = 1",
+        "BEGIN NOT ATOMIC DELETE FROM orders; END",
+        "(SELECT f())",
+        "DO f()",
+        "WITH x AS (SELECT 1) DELETE FROM orders",
+    ],
+)
+def test_rows_that_were_logged_as_a_statement_stop_everything(sql: str) -> None:
+    """Whatever its first word does not show to be a definition may have changed any table."""
+    harm = said(sql).harm
+    assert harm is not None and harm.table is None
+
+
+def test_actions_of_foreign_keys_are_harmless_where_the_server_logs_them() -> None:
+    sql = "ALTER TABLE orders ADD FOREIGN KEY (id) REFERENCES p (id) ON DELETE SET NULL"
+    assert said(sql).harm is not None and said(sql, logs_actions=True).announced == {"orders": {}}
+
+
+def test_a_statement_carries_its_mode_and_its_character_set() -> None:
+    """In front of its text, between other variables; in gbk a byte that looks like a backslash may be half a sign."""
+    text = "ALTER TABLE orders COMMENT 'é縗'".encode("gbk", "replace")
+    mode = b"\x01" + ANSI_QUOTES.to_bytes(8, "little")
+    client = b"\x04" + (28).to_bytes(2, "little") + bytes(4)
+    variables = b"\x00" + bytes(4) + mode + b"\x06\x03std" + b"\x03" + bytes(4) + client + b"\x63"
+    body = struct.pack("<IIBHH", 1, 0, 4, 0, len(variables)) + variables + b"shop\0" + text
+    found = statement(Event(2, 0, 0, 0, 0, body), {28: "gbk"})
+    assert (found.mode, found.schema, found.problem) == (ANSI_QUOTES, "shop", "") and found.text.endswith("縗'")
+    unknown = statement(Event(2, 0, 0, 0, 0, body), {28: "swe7"})
+    harm = judge(unknown, Scene("shop", WATCHED)).harm
+    assert harm is not None and harm.table is None and "swe7" in harm.what

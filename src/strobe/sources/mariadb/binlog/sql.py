@@ -97,8 +97,8 @@ def _scan(statement: Statement) -> tuple[list[tuple[Token, int | None]], int]:
     comments, inside = 0, None
     for match in scanner.finditer(statement.text):
         kind, text = match.lastgroup or "", match[0]
-        if inside is not None and "*/" in text and kind != "end":
-            raise Unreadable("it has an executable comment with another comment or a text in it")
+        if inside is not None and "*/" in text and kind != "end" and not text.startswith("/*"):
+            raise Unreadable("it has an executable comment with a text in it that looks like its end")
         if kind == "begin":
             if inside is not None:
                 raise Unreadable("it has executable comments one in another")
