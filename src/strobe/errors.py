@@ -71,6 +71,32 @@ class RelationLost(SourceLost):
         self.relations = frozenset(relations)
 
 
+class DefinitionChanged(RelationLost):
+    """The same for views that rest on what a relation was before it was changed in a way that its log does not report;
+    views that were loaded since are kept."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        source: str = "",
+        relations: Collection[str] = (),
+        views: Collection[str] = (),
+        where: str = "",
+        fix: str = "",
+    ) -> None:
+        super().__init__(message, source=source, relations=relations, where=where, fix=fix)
+        self.views = frozenset(views)
+
+
+class ViewWrong(SourceLost):
+    """The same for one view, whose rows contradict its changes, whatever the source is like."""
+
+    def __init__(self, message: str, *, view: str = "", where: str = "", fix: str = "") -> None:
+        super().__init__(message, where=where, fix=fix)
+        self.view = view
+
+
 class NotNow(StrobeError):
     """Not now: a wait that timed out, another coordinator alive."""
 

@@ -55,6 +55,20 @@ class GlobalTransaction(Immutable):
 
 
 @dataclass(frozen=True)
+class Parts(Immutable):
+    """What a source's log has of global transactions up to some position: each with the time at which its part there
+    was committed."""
+
+    committed: Mapping[GlobalTransaction, datetime] = field(default_factory=dict)
+    since: datetime | None = None
+    """From when on none is missing here; None if that cannot be told."""
+
+    @property
+    def ids(self) -> frozenset[str]:
+        return frozenset(part.id for part in self.committed)
+
+
+@dataclass(frozen=True)
 class TransactionInfo(Immutable):
     """Which transaction of a source it is, without its rows."""
 

@@ -10,8 +10,11 @@ from mariadb_shop import Shop
 from mariadb_shop import read as read_mariadb
 from postgres_database import Database, read
 
+from strobe.data.scratch import SPILLED, Scratch
+from strobe.errors import SourceUnavailable
 from strobe.messages import Position, Transaction
-from strobe.sources.base import Source
+from strobe.sources.base import Source, Spill
+from strobe.sources.postgres.stream import Visible
 
 
 @pytest.mark.parametrize("identity", ["FULL", "DEFAULT"])
@@ -23,6 +26,26 @@ def test_postgres(db: Database, tmp_path: Path, identity: str) -> None:
         "orders",
     )
     check_source(db.open, read, db.run, tmp_path)
+
+
+def test_files_go_if_the_server_does_not_show_the_transaction(
+    db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was read, and the server that is to show it was restarted meanwhile: it will be read again."""
+    source = db.make("CREATE TABLE orders (id bigint PRIMARY KEY)", "orders")
+    source.spill = Spill(Scratch(tmp_path), rows=500)
+    start = source.now()
+    db.run("INSERT INTO orders SELECT generate_series(1, 3000)")
+    written: list[Path] = []
+
+    def gone(_: Visible, xid: int, stopped: object) -> bool:
+        written.extend((tmp_path / SPILLED).iterdir())
+        raise SourceUnavailable("the server was restarted")
+
+    monkeypatch.setattr(Visible, "wait", gone)
+    with pytest.raises(SourceUnavailable, match="restarted"):
+        list(source.transactions(start, [], lambda: False))
+    assert written and list((tmp_path / SPILLED).iterdir()) == []
 
 
 def test_mariadb(shop: Shop, tmp_path: Path) -> None:

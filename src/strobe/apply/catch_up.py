@@ -1,7 +1,7 @@
 """Views that are about to join: loaded and kept beside the others, until they are where these are.
 
 Their rows go at once into the tables that they will have, where nobody sees them, because no header names them. What
-changes from then on goes into a small log of their own, under `staging`, from a coordinator of their own with its own
+changes from then on goes into a small log of their own, under `staging`, from a pipeline of their own with its own
 streams of the sources: they catch up with the very machinery that keeps all views, and those that are there already go
 on meanwhile. Most of that log is merged into the tables before anybody has to wait. When both stand at one vector, one
 commit brings the views in, and carries the rest.
@@ -15,15 +15,17 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from strobe.algebra.view import View
-from strobe.apply.load import Snapshot, first_header, snapshot
+from strobe.apply.load import Loaded, load
 from strobe.data.scratch import JOINING, Scratch
+from strobe.engine.halves import halves
 from strobe.errors import BrokenInvariant, NotNow, SourceUnavailable, UserError
 from strobe.failpoints import reach
 from strobe.messages import Commit, CommitHeader, Position
-from strobe.pipeline.pipeline import Operation, Pipeline
+from strobe.pipeline.barrier import BRING, PAUSE, Operation, missing_part
+from strobe.pipeline.pipeline import Pipeline
 from strobe.pipeline.run_end import RunEnd, Stopped
 from strobe.planning.topology import Topology, ViewPlan, as_applied
 from strobe.spark.answering import LargeAnswers
@@ -58,11 +60,20 @@ class Arrivals:
 
 
 class CatchUp:
-    def __init__(self, main: Warehouse, spark: SparkSession, topology: Topology, names: Sequence[str]) -> None:
-        """`assembly` has sources of its own, not those that the others are kept with."""
+    def __init__(
+        self,
+        main: Warehouse,
+        spark: SparkSession,
+        topology: Topology,
+        names: Sequence[str],
+        within: float,
+        loaded: Loaded | None = None,
+    ) -> None:
+        """`topology` has sources of its own, not those that the others are kept with. `within` is how many seconds a
+        global transaction may take. The views are loaded first, unless they are already."""
         self._main = main
-        loaded = {name: topology.views[name].view.sql for name in names}
-        kept = as_applied(topology, loaded, lambda _: None)
+        wanted = {name: topology.views[name].view.sql for name in names}
+        kept = as_applied(topology, wanted, lambda _: None)
         self.topology = replace(kept, views={name: _in_haste(planned) for name, planned in kept.views.items()})
         self._main_session, self._spark = spark, own_session(spark)
         self._lease = Scratch(main.layout.staging).lease(JOINING)
@@ -72,7 +83,9 @@ class CatchUp:
         self._answers = LargeAnswers(lambda: self._spark, lambda name: self.topology.views[name].view, self._scratch)
         self._ended = threading.Event()
         self._error: BaseException | None = None
-        self._loaded: list[Generation] = []
+        self._within = within
+        self._given = loaded
+        self._loaded: Sequence[Generation] = ()
         self._settled = FIRST
         """The commit of the small log up to which it has been merged into the tables."""
         self._settle = threading.Event()
@@ -103,11 +116,9 @@ class CatchUp:
         self._warehouse = warehouse
         planned = self.topology.views.values()
         compiled = [each.view for each in planned]
-        self._main.fold()  # what was joined last is published before its tables may change
-        with snapshot(self._spark, self.topology.sources, compiled, self._scratch, self.rows.__setitem__) as taken:
-            first = Commit(first_header(self.topology.sources, compiled, taken))
-            self._loaded = [self._load(view, taken) for view in compiled]
-            last = warehouse.cut_over(self._loaded, first)
+        loaded = self._given or self._load()
+        self._loaded = loaded.generations
+        last = warehouse.cut_over(self._loaded, Commit(loaded.at))
         self._main.prepare_log(self._loaded)
         reach("apply.loaded")
         warehouse.use(compiled, unguaranteed=[each.view.name for each in planned if each.level == "none"])
@@ -119,13 +130,17 @@ class CatchUp:
             through_spark=self._answers.answer,
             read=reads_spilled(self._spark),
             together=[used],
+            fingerprints={each.view.name: each.fingerprints for each in self._loaded},
+            parts=loaded.parts,
+            halves=halves(loaded.parts, datetime.now(timezone.utc), self._within),
         )
         self.pipeline.run(self._step).check()
 
-    def _load(self, view: View, taken: Snapshot) -> Generation:
-        if self._ended.is_set():
-            raise NotNow("it was interrupted", where=f"view {view.name}", fix="Try again.")
-        return self._main.load(view, taken.compute(self._spark, view))
+    def _load(self) -> Loaded:
+        self._main.fold()  # what was joined last is published before its tables may change
+        views = [planned.view for planned in self.topology.views.values()]
+        told, sources = self.rows.__setitem__, self.topology.sources
+        return load(self._spark, sources, self._main, views, self._scratch, told, self._ended.is_set)
 
     def _step(self) -> RunEnd | None:
         if self._at_work().settled and not self._stands:
@@ -145,7 +160,7 @@ class CatchUp:
             view_table.catch_up(self._spark, self._main.layout, log, definition, after, through, unguaranteed)
         self._settled = through
 
-    # For the coordinator of the others, in whose loop all this is called.
+    # For the pipeline of the others, in whose loop all this is called.
 
     def check(self) -> None:
         """Raise what went wrong here."""
@@ -155,18 +170,58 @@ class CatchUp:
             lines = str(self._error).strip().splitlines() or [type(self._error).__name__]
             raise NotNow(f"the views could not be loaded: {lines[0]}", fix="Try again.")
 
-    def meet(self, other: Pipeline) -> Operation:
+    def arrive(self) -> Operation:
+        """Come to where `arrivals` are whole, where there are no others to meet."""
+        while self.pipeline is None:
+            self.check()
+            yield
+        yield from self.meet(None)
+        yield from self.complete()
+        yield from self.settle()
+        yield from self.hold()
+        yield from self.pause(None, PAUSE)
+        self.stand(BRING)
+        while not self.stands:
+            yield
+
+    def meet(self, other: Pipeline | None) -> Operation:
         """Come to where the others were when this was called; `SourceUnavailable` if a source is down for long."""
         own, well = self._at_work(), time.monotonic()
-        goals = {
-            s: other.monitors[s].position if s in other.monitors else self.topology.sources[s].now() for s in own.vector
-        }
+        there = other.monitors if other is not None else {}
+        goals = {s: there[s].position if s in there else self.topology.sources[s].now() for s in own.vector}
         while not all(goal <= own.visible(s) for s, goal in goals.items()):
             self.check()
             problem = next(filter(None, map(own.problem, own.vector)), None)
             well = well if problem is not None else time.monotonic()
             if problem is not None and time.monotonic() - well > DOWN:
                 raise SourceUnavailable(problem.message, where=problem.where, fix=problem.fix)
+            yield
+
+    def complete(self) -> Operation:
+        """Wait for the parts of global transactions that the views were loaded without, while everything goes on."""
+        yield from self._there(self._parts_come())
+
+    def _parts_come(self) -> Operation:
+        engine, until = self._at_work().engine, time.monotonic() + self._within
+        while engine.halves:
+            if time.monotonic() > until:
+                for half in sorted(engine.halves, key=lambda half: half.id):
+                    if half.certain:
+                        raise missing_part(half.id, [half.source])
+                engine.let_go(engine.halves)  # they were before the log begins
+            yield
+
+    def _there(self, operation: Operation) -> Operation:
+        """Wait until this has been carried out in these views' own loop."""
+        own, done = self._at_work(), threading.Event()
+
+        def told() -> Operation:
+            yield from operation
+            done.set()
+
+        own.start_operation(told())
+        while own.operation_open or not done.is_set():
+            self.check()
             yield
 
     def settle(self) -> Operation:
@@ -184,23 +239,25 @@ class CatchUp:
             self.check()
             yield
 
-    def pause(self, other: Pipeline, seconds: float) -> Operation:
-        """Let nothing more in, here and there; afterwards `vector` is where both can meet."""
-        yield from other.pause(seconds)
-        own = self._at_work()
-        yield from own.pause(seconds)
-        self._vector = {s: _later(monitor.position, other, s) for s, monitor in own.monitors.items()}
+    def pause(self, other: Pipeline | None, seconds: float) -> Operation:
+        """Let nothing more in, there and then here; afterwards `vector` is where both can meet, which holds all parts
+        of every global transaction of which it holds one."""
+        if other is not None:
+            yield from other.barrier.pause(seconds)
+        own, beyond = self._at_work(), other.monitors if other is not None else {}
+        yield from self._there(own.barrier.pause(seconds, {s: monitor.position for s, monitor in beyond.items()}))
+        self._vector = {s: monitor.position for s, monitor in own.monitors.items()}
 
     @property
     def vector(self) -> Mapping[str, Position]:
         return self._vector
 
     def stand(self, seconds: float) -> None:
-        """Come to the vector, in this coordinator's own loop."""
+        """Come to the vector, in this pipeline's own loop."""
         own = self._at_work()
 
         def operation() -> Operation:
-            yield from own.bring_to(self._vector, seconds, hold=True)
+            yield from own.barrier.bring_to(self._vector, seconds, hold=True)
             self._waiting, self._stands = own.committer.hand_over(), True
 
         own.start_operation(operation())
@@ -221,8 +278,15 @@ class CatchUp:
             if guarded and any(position.order != self._vector[s].order for s, position in at.items()):
                 wrong = f"it stands at {vector}, not at {self._vector}, and does not join"
                 raise NotNow(wrong, where=f"view {name}", fix="Try again.")
-        tables = self._main.layout
-        loaded = [replace(each, table_version=inspect.version(tables.view(each.view.name))) for each in self._loaded]
+        tables, proven = self._main.layout, pipeline.prover.known
+        loaded = [
+            replace(
+                each,
+                table_version=inspect.version(tables.view(each.view.name)),
+                fingerprints=proven[each.view.name],
+            )
+            for each in self._loaded
+        ]
         try:
             return Arrivals(loaded, own.unsettled(self._main_session, self._settled, self._waiting), last)
         except SPARK as error:
@@ -235,6 +299,7 @@ class CatchUp:
         if self._warehouse is not None:
             self._warehouse.close()
         if not self._thread.is_alive():
+            self._answers.close()
             self._lease.release()
 
     def _at_work(self) -> Pipeline:
@@ -253,8 +318,3 @@ def _in_haste(planned: ViewPlan) -> ViewPlan:
     level = "strong" if planned.level == "complete" else planned.level
     every = None if planned.algorithm.name == "sweep" else planned.every
     return replace(planned, level=level, freshness=0.0, every=every)
-
-
-def _later(position: Position, other: Pipeline, source: str) -> Position:
-    there = other.monitors[source].position if source in other.monitors else position
-    return max(position, there, key=lambda p: p.order)

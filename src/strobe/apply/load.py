@@ -6,41 +6,55 @@ The same recomputation serves the first load, a rebuild and an audit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from strobe.algebra.schema import RelationSchema
 from strobe.algebra.view import View
 from strobe.data.scratch import Scratch
-from strobe.errors import SourceUnavailable
-from strobe.messages import Commit, CommitHeader, Position
+from strobe.errors import NotNow, SourceUnavailable
+from strobe.messages import CommitHeader, Parts, Position
 from strobe.retry import LOAD_SOURCE, Retry
 from strobe.sources.base import Source
 from strobe.spark import staging
 from strobe.spark.failures import reading
 from strobe.spark.recompute import recompute
+from strobe.warehouse.records import Generation
 from strobe.warehouse.warehouse import Warehouse
 
 if TYPE_CHECKING:
     from strobe.spark.session import DataFrame, SparkSession
+
+T = TypeVar("T")
 
 Progress = Callable[[str, int], None]
 """Is told (source, rows read so far)."""
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class LoadSnapshot:
     """The sources as they were read, each in one state of its own."""
 
     staged: Mapping[str, staging.Staged]
+    fingerprints: Mapping[str, str]
+    """Of the relations, as they were all the time while they were read."""
+
+    def fingerprints_of(self, view: View) -> dict[str, str]:
+        return {relation.id: self.fingerprints[relation.id] for relation in view.relations}
 
     @property
     def positions(self) -> dict[str, Position]:
         return {source: staged.seen.through for source, staged in self.staged.items()}
+
+    def parts(self, sources: Mapping[str, Source]) -> dict[str, Parts]:
+        """Of global transactions, what each source's log has up to where it was read; a single source needs none."""
+        if len(self.staged) < 2:
+            return {}
+        return {s: read_again(partial(sources[s].parts, p), Retry(LOAD_SOURCE)) for s, p in self.positions.items()}
 
     def compute(self, spark: SparkSession, view: View) -> DataFrame:
         """The view over this snapshot, by its own SQL."""
@@ -54,7 +68,7 @@ def snapshot(
     views: Iterable[View],
     scratch: Scratch,
     progress: Progress = lambda _source, _rows: None,
-) -> Iterator[Snapshot]:
+) -> Iterator[LoadSnapshot]:
     """Read what these views use; the staged copies are gone afterwards."""
     wanted: dict[str, dict[str, tuple[RelationSchema, set[str]]]] = {}
     for view in views:
@@ -62,6 +76,7 @@ def snapshot(
             columns = wanted.setdefault(relation.source, {}).setdefault(relation.id, (relation, set()))[1]
             columns.update(view.columns_of(relation))
     staged: dict[str, staging.Staged] = {}
+    fingerprints: dict[str, str] = {}
     try:
         for source, relations in wanted.items():
             chosen: staging.Chosen = [
@@ -69,19 +84,35 @@ def snapshot(
                 for relation, columns in relations.values()
             ]
 
-            def read(source: str = source, chosen: staging.Chosen = chosen) -> staging.Staged:
+            def read(source: str = source, chosen: staging.Chosen = chosen) -> tuple[staging.Staged, dict[str, str]]:
                 with reading(source):
+                    before = _fingerprints(sources[source], chosen)
                     reader = sources[source].reader(at_a_position=True)
-                    return staging.snapshot(spark, reader, chosen, scratch, partial(progress, source))
+                    found = staging.snapshot(spark, reader, chosen, scratch, partial(progress, source))
+                    if _fingerprints(sources[source], chosen) == before:
+                        return found, before
+                    found.lease.release()
+                    raise SourceUnavailable("its tables were changed while they were read", where=f"source {source}")
 
-            staged[source] = _again(read, Retry(LOAD_SOURCE))
-        yield Snapshot(staged)
+            staged[source], found = read_again(read, Retry(LOAD_SOURCE))
+            fingerprints |= found
+        yield LoadSnapshot(staged, fingerprints)
     finally:
         for one in staged.values():
             one.lease.release()
 
 
-def _again(read: Callable[[], staging.Staged], retry: Retry) -> staging.Staged:
+def _fingerprints(source: Source, chosen: staging.Chosen) -> dict[str, str]:
+    """Of these relations, by their ids; `SourceUnavailable` while one of them is being changed."""
+    found = source.fingerprints([relation.name for relation, _ in chosen])
+    for relation, _ in chosen:
+        if relation.name not in found:
+            message = f"the definition of table {relation.name} is being changed at this moment"
+            raise SourceUnavailable(message, where=f"source {source.name}")
+    return {relation.id: found[relation.name] for relation, _ in chosen}
+
+
+def read_again(read: Callable[[], T], retry: Retry) -> T:
     """If reading a source breaks off, all of it is read again, in another snapshot."""
     while True:
         try:
@@ -91,24 +122,42 @@ def _again(read: Callable[[], staging.Staged], retry: Retry) -> staging.Staged:
                 raise
 
 
-def first_header(sources: Mapping[str, Source], views: Iterable[View], taken: Snapshot) -> CommitHeader:
+def first_header(sources: Mapping[str, Source], views: Iterable[View], taken: LoadSnapshot) -> CommitHeader:
     """Of the commit that brings views in where none are."""
     vectors = {view.name: {s: taken.positions[s].text for s in view.sources} for view in views}
     found = CommitHeader(positions=vectors, identity={s: sources[s].identity() for s in taken.positions})
     return CommitHeader().cut_over(datetime.now(timezone.utc), found)
 
 
+@dataclass(frozen=True)
+class Loaded:
+    """Views in the tables that they will have, which no header names yet."""
+
+    generations: Sequence[Generation]
+    at: CommitHeader
+    """Where they stand."""
+    parts: Mapping[str, Parts]
+    """By source, those of global transactions that they have."""
+
+
 def load(
     spark: SparkSession,
     sources: Mapping[str, Source],
     warehouse: Warehouse,
-    views: list[View],
+    views: Sequence[View],
+    scratch: Scratch,
     progress: Progress = lambda _source, _rows: None,
-) -> CommitHeader:
-    """Load the first views from one snapshot of each source, and bring them in with one commit."""
-    with snapshot(spark, sources, views, Scratch(warehouse.layout.staging), progress) as taken:
-        first = Commit(first_header(sources, views, taken))
-        loaded = [warehouse.load(view, taken.compute(spark, view)) for view in views]
-        header = warehouse.cut_over(loaded, first)
-        warehouse.fold()
-        return header
+    stopped: Callable[[], bool] = lambda: False,
+) -> Loaded:
+    """Load views from one snapshot of each source."""
+    with snapshot(spark, sources, views, scratch, progress) as taken:
+        generations = []
+        for view in views:
+            if stopped():
+                raise interrupted()
+            generations.append(warehouse.load(view, taken.compute(spark, view), taken.fingerprints_of(view)))
+        return Loaded(generations, first_header(sources, views, taken), taken.parts(sources))
+
+
+def interrupted() -> NotNow:
+    return NotNow("the load was interrupted", fix="Try again.")

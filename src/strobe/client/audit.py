@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from strobe.apply import plan
-from strobe.apply.load import Snapshot, snapshot
+from strobe.apply.load import LoadSnapshot, snapshot
 from strobe.auditor.compare import differences
 from strobe.client.local import coordinator_at_work
 from strobe.config.model import Project
@@ -54,7 +54,9 @@ def _audited(
 ) -> dict[str, Any]:
     verdicts: dict[str, dict[str, Any]] = {}
     if applied := plan.applied(project.warehouse):
-        topology, verdicts = _as_applied(topology, {n: d.sql for n, d in applied.items() if n in (names or applied)})
+        asked = {n: d for n, d in applied.items() if n in (names or applied)}
+        topology, verdicts = _as_applied(topology, {n: d.sql for n, d in asked.items() if not d.wrong})
+        verdicts |= {n: _invalid(d.wrong) for n, d in asked.items() if d.wrong}
     unknown = [name for name in names if name not in {*topology.views, *verdicts}]
     if unknown:
         raise UserError(f"there is no view {unknown[0]!r}", fix=f"There are {', '.join(applied or topology.views)}.")
@@ -96,8 +98,12 @@ def _unknown(because: str) -> dict[str, Any]:
     return {"verdict": "unknown", "level": "none", "because": because, "witness": None}
 
 
+def _invalid(because: str) -> dict[str, Any]:
+    return {"verdict": "invalid", "level": "none", "because": because, "witness": None}
+
+
 def _verdict(
-    spark: SparkSession, state: reader.ViewsAtCommit, topology: Topology, name: str, taken: Snapshot
+    spark: SparkSession, state: reader.ViewsAtCommit, topology: Topology, name: str, taken: LoadSnapshot
 ) -> dict[str, Any]:
     planned, commit = topology.views[name], state.commit
     for source, text in state.header.positions[name].items() if planned.level != "none" else ():
@@ -113,7 +119,7 @@ def _verdict(
 
 
 @contextmanager
-def _read(spark: SparkSession, topology: Topology, names: list[str], project: Project) -> Iterator[Snapshot]:
+def _read(spark: SparkSession, topology: Topology, names: list[str], project: Project) -> Iterator[LoadSnapshot]:
     views = [topology.views[name].view for name in names]
     with snapshot(spark, topology.sources, views, Scratch(Layout(project.warehouse).staging)) as taken:
         yield taken

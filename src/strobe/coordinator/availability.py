@@ -21,7 +21,16 @@ from strobe.apply.states import VIEW, ViewEvent, ViewState
 from strobe.coordinator.states import SOURCE, Reason, SourceEvent, SourceState, reason_of
 from strobe.coordinator.timing import USUAL, Timing
 from strobe.coordinator.verify import same_source, verify_source
-from strobe.errors import LostGuarantee, RelationLost, SourceLost, SourceUnavailable, StrobeError, UserError
+from strobe.errors import (
+    DefinitionChanged,
+    LostGuarantee,
+    RelationLost,
+    SourceLost,
+    SourceUnavailable,
+    StrobeError,
+    UserError,
+    ViewWrong,
+)
 from strobe.events import (
     Detached,
     Listener,
@@ -38,6 +47,7 @@ from strobe.pipeline.background import begin
 from strobe.pipeline.pipeline import Pipeline
 from strobe.planning.topology import Topology, as_applied, as_loaded, schemas_of, source_names
 from strobe.sources.base import Source
+from strobe.warehouse import contradictions
 from strobe.warehouse.control import todo
 from strobe.warehouse.layout import Layout
 from strobe.warehouse.records import Definition
@@ -74,7 +84,9 @@ class Availability:
         self.together: set[frozenset[str]] = set()
         """Sources that have taken part in one global transaction."""
         self._failing_since: dict[str, float] = {}
-        self._looking: Future[tuple[set[str], set[str]]] | None = None
+        self._failures: dict[str, SourceUnavailable] = {}
+        """Of each source the last one."""
+        self._looking: Future[tuple[dict[str, SourceUnavailable | None], set[str]]] | None = None
         self._next_look = self._next_verify = 0.0
         self._mended = 0
         """How often a source that was lost seemed to be the old one again."""
@@ -101,6 +113,11 @@ class Availability:
         return self.detached | self._unreached
 
     @property
+    def outages(self) -> dict[str, SourceUnavailable]:
+        """By source that is down, what was wrong when it was last tried."""
+        return {name: self._failures[name] for name in sorted(self.down)}
+
+    @property
     def detached(self) -> set[str]:
         return self._which(SourceState.UNAVAILABLE)
 
@@ -118,7 +135,8 @@ class Availability:
     @property
     def stopped(self) -> dict[str, Reason]:
         """The views that are stopped, by what matters most."""
-        return {name: reason_of(error) for name, error in {**self.aside, **self.still}.items()}
+        aside = dict.fromkeys(self.aside, Reason.NOT_COMPILED)
+        return {**aside, **{name: reason_of(error) for name, error in self.still.items()}}
 
     def state(self, view: str) -> ViewState:
         return self._states[view]
@@ -140,11 +158,15 @@ class Availability:
 
     def as_applied(self, topology: Topology, definitions: Mapping[str, Definition]) -> Topology:
         """The views as they were last loaded, without those that cannot be kept."""
+        self._sources = {name: state for name, state in self._sources.items() if name in topology.sources}
         self._begin_with(definitions)
+        wrong = {n: contradictions.error(d) for n, d in definitions.items() if d.wrong and n not in self.still}
+        self.put_still(wrong)
         applied = {name: definition.sql for name, definition in definitions.items()}
         topology, failed = _asked(topology, {s for sql in applied.values() for s in source_names(sql)})
         for name, error in failed.items():
             if isinstance(error, SourceUnavailable):
+                self._failures[name] = error
                 self._told(name, SourceEvent.NOT_DESCRIBED)
         absent = {n: failed[s] for n, sql in applied.items() for s in sorted(source_names(sql)) if s in failed}
         rest = {name: sql for name, sql in applied.items() if name not in absent}
@@ -222,6 +244,7 @@ class Availability:
                 self.put_still(verify_source(topology.sources[name], last, users))
             except SourceUnavailable as error:
                 self._tell(SourceUnreachable(str(error)))
+                self._failures[name] = error
                 unreachable.add(name)
         return unreachable
 
@@ -229,7 +252,11 @@ class Availability:
 
     def stand_still(self, error: SourceLost, among: Collection[str] | None = None) -> None:
         """Let views go on without those, of all or of some, that use what cannot be followed any more."""
-        if isinstance(error, RelationLost):
+        if isinstance(error, DefinitionChanged):
+            using = set(error.views)
+        elif isinstance(error, ViewWrong):
+            using = {error.view}
+        elif isinstance(error, RelationLost):
             lost = {(error.source, name) for name in error.relations}
             using = {n for n, view in self._compiled.items() if lost & {(r.source, r.name) for r in view.relations}}
         else:
@@ -310,7 +337,9 @@ class Availability:
         if any(not lost & set(planned.view.sources) for planned in pipeline.topology.views.values()) and lost:
             return frozenset(self.detached | lost)
         if self._looking is not None and self._looking.done():
-            back, mended = self._looking.result()
+            asked, mended = self._looking.result()
+            self._failures |= {name: failure for name, failure in asked.items() if failure}
+            back = {name for name, failure in asked.items() if failure is None}
             self._looking, self._next_look = None, now + self._timing.probe.wait(1)
             self._mended += bool(mended)
             if back or mended:
@@ -324,14 +353,20 @@ class Availability:
                 doubted, self._next_verify = self._doubted(), now + self.verify_every
             if self.down or doubted:
                 sources, last = pipeline.topology.sources, pipeline.committer.last
-                self._looking = begin(
-                    partial(_look, sources, last, set(self.detached), set(self._unreached), doubted), "look"
-                )
+                self._looking = begin(partial(_look, sources, last, self.detached, self._unreached, doubted), "look")
         return None
+
+    @property
+    def looking(self) -> bool:
+        """Whether somebody is finding out, aside, what is back."""
+        return self._looking is not None and not self._looking.done()
 
     def _see_who_fails(self, pipeline: Pipeline, now: float) -> None:
         for name in pipeline.monitors:
-            failing = isinstance(pipeline.problem(name), SourceUnavailable)
+            problem = pipeline.problem(name)
+            failing = isinstance(problem, SourceUnavailable)
+            if isinstance(problem, SourceUnavailable):
+                self._failures[name] = problem
             if failing and self._sources[name] is SourceState.STREAMING:
                 self._told(name, SourceEvent.FAIL)
                 self._failing_since[name] = now
@@ -362,7 +397,7 @@ class Availability:
 
 
 def _asked(topology: Topology, used: set[str]) -> tuple[Topology, dict[str, UserError | SourceUnavailable]]:
-    """The assembly with what the sources offer that were not asked yet, each once; and which could not be asked."""
+    """The topology with what the sources offer that were not asked yet, each once; and which could not be asked."""
     known = {relation.source for relation in topology.schemas.values()}
     found, failed = dict(topology.schemas), dict[str, UserError | SourceUnavailable]()
     for name in sorted((used - known) & topology.sources.keys()):
@@ -393,25 +428,25 @@ def _look(
     detached: set[str],
     unreached: set[str],
     doubted: Mapping[str, list[str]],
-) -> tuple[set[str], set[str]]:
-    """Which sources are back, and which views can be kept again."""
-    back = {name for name in detached if _answers(sources[name].now)}
-    back |= {name for name in unreached if _answers(sources[name].schemas)}
+) -> tuple[dict[str, SourceUnavailable | None], set[str]]:
+    """Why sources are still down, or None for those that are back; and which views can be kept again."""
+    asked = {name: _failure(sources[name].now) for name in detached}
+    asked |= {name: _failure(sources[name].schemas) for name in unreached}
     mended: set[str] = set()
     for name, views in doubted.items():
         try:
             mended |= set(views) - verify_source(sources[name], last, views).keys()
         except StrobeError:
             continue
-    return back, mended
+    return asked, mended
 
 
-def _answers(ask: Callable[[], object]) -> bool:
-    """Whatever is wrong otherwise is found out when it is verified."""
+def _failure(ask: Callable[[], object]) -> SourceUnavailable | None:
+    """Why a source does not answer. Whatever is wrong otherwise is found out when it is verified."""
     try:
         ask()
-    except SourceUnavailable:
-        return False
+    except SourceUnavailable as error:
+        return error
     except StrobeError:
         pass
-    return True
+    return None

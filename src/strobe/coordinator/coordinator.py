@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from strobe.apply import plan
 from strobe.apply.cutover import Cutover
-from strobe.apply.load import load
+from strobe.apply.first import load_first
 from strobe.config.model import Project
 from strobe.coordinator.availability import Availability
 from strobe.coordinator.maintenance import Maintenance
@@ -44,7 +44,6 @@ from strobe.events import (
     Loading,
     Maintaining,
     ProjectRefused,
-    RowsRead,
     SparkRestarting,
     SparkStarting,
     Stopping,
@@ -79,9 +78,10 @@ class Coordinator:
         record: Callable[[Message], None] = lambda _: None,
         set_aside: bool = False,
         timing: Timing = USUAL,
+        spark: SparkSession | None = None,
     ) -> None:
         """With `set_aside`, views that cannot be kept (their source was replaced, a column is gone) stand still instead
-        of ending the run: for whoever wants to load or drop views."""
+        of ending the run: for whoever wants to load or drop views. `spark` is one that has been started."""
         self.project = project
         self._reporter = reporter
         self._record = record
@@ -90,10 +90,10 @@ class Coordinator:
         self._availability = Availability(self._layout, reporter.tell, set_aside=set_aside, timing=timing)
         self._scratch = Scratch(self._layout.staging)
         self._lock = CoordinatorLock(self._layout.control)
-        self._spark: SparkSession | None = None
+        self._spark = spark
         self._stop = threading.Event()
         self.pipeline: Pipeline | None = None
-        self._cutover = Cutover(project, self.spark, reporter.tell)
+        self._cutover = Cutover(project, self.spark, reporter.tell, timing.parts)
         self._ended = threading.Event()
         self._epoch = 0
         self._status: Status | None = None
@@ -127,7 +127,7 @@ class Coordinator:
             heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
             heart.start()
             try:
-                self._keep_views(Until(self._stop, idle=until_idle, seconds=seconds), take_over)
+                self.keep_views(Until(self._stop, idle=until_idle, seconds=seconds), take_over)
                 if until_idle:
                     self._availability.complain()
             except Fenced:
@@ -144,7 +144,7 @@ class Coordinator:
             self._topology.sources.close()
             self._scratch.close()
 
-    def _keep_views(self, until: Until, take_over: bool) -> None:
+    def keep_views(self, until: Until, take_over: bool) -> None:
         """From opening the warehouse to the end, as the table says; raises what it ended with."""
         phase: Phase = PHASES.begins
         event: Opened | Claimed | RunEnd = Opened()
@@ -236,8 +236,8 @@ class Coordinator:
     def _load_all(self) -> CommitHeader:
         topology = self._topology
         self._reporter.tell(Loading(tuple(topology.views)))
-        views = [planned.view for planned in topology.views.values()]
-        last = load(self.spark(), topology.sources, self._warehouse, views, self._rows_read)
+        within, stopped = self._timing.parts, self._stop.is_set
+        last = load_first(self._warehouse, self.spark(), topology, within, stopped, self._reporter.tell)
         self._reporter.tell(Loaded(tuple(topology.views), last.number))
         return last
 
@@ -257,9 +257,6 @@ class Coordinator:
         self._epoch = self._warehouse.epoch
         self._last = header if header is not None else self._last
         return Claimed()
-
-    def _rows_read(self, source: str, rows: int) -> None:
-        self._reporter.tell(RowsRead(source, rows))
 
     # Keeping.
 
@@ -295,6 +292,7 @@ class Coordinator:
             read=reads_spilled(self.spark()),
             record=self._record,
             together=self._availability.together,
+            fingerprints={name: d.fingerprints for name, d in self._warehouse.definitions.items()},
         )
         maintenance = self._maintenance(pipeline)
         handler = RequestHandler(self._warehouse, self._cutover, pipeline)
@@ -318,13 +316,13 @@ class Coordinator:
                 self._reporter.tell(Stopping(pipeline.committer.last.number))
                 maintenance.finish()
             if not isinstance(end, run_end.Failure) or isinstance(end, run_end.SourceLost):
-                self._last = pipeline.committer.last
+                self._last = self._warehouse.last or self._last
             return end
         finally:
             maintenance.stop()
             handler.abandon()
             self._cutover.abandon()
-            answers.release()
+            answers.close()
             self.pipeline = None
             self._note_status(pipeline)
 
@@ -353,7 +351,7 @@ class Coordinator:
         return maintenance
 
     def _note_status(self, pipeline: Pipeline) -> None:
-        self._status = observe(pipeline, self._availability.down, self._availability.problems)
+        self._status = observe(pipeline, self._availability.outages, self._availability.problems)
 
     def _beat(self) -> None:
         """Twice a second, in a thread of its own: say what the loop last said of itself, and see who else is there."""

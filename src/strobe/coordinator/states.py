@@ -6,7 +6,7 @@ from enum import Enum
 from typing import Any
 
 from strobe.apply.states import VIEW
-from strobe.errors import RelationLost, SourceLost, UserError
+from strobe.errors import RelationLost, SourceLost, ViewWrong
 from strobe.pipeline import run_end
 from strobe.pipeline.run_end import RunEnd
 from strobe.pipeline.states import COMMITTER, MONITOR, Machine
@@ -114,12 +114,14 @@ class Reason(Enum):
     RELATION_LOST = "a table cannot be followed any more"
     LOG_RELEASED = "log that it needed was let go on purpose"
     NOT_COMPILED = "a source has no more of what it uses"
+    VIEW_WRONG = "its changes contradict the rows that it holds"
 
     @property
     def log(self) -> Log:
         if self is Reason.NOT_COMPILED:
             return Log.KEPT
-        return Log.RELEASED if self is Reason.RELATION_LOST else Log.KEPT_UNLESS_READ
+        given_up = self in (Reason.RELATION_LOST, Reason.VIEW_WRONG)
+        return Log.RELEASED if given_up else Log.KEPT_UNLESS_READ
 
     @property
     def rebuilt(self) -> bool:
@@ -132,12 +134,13 @@ class Reason(Enum):
         return self is Reason.SOURCE_LOST
 
 
-def reason_of(error: UserError) -> Reason:
+def reason_of(error: SourceLost) -> Reason:
+    """Why a view is stopped that was compiled."""
+    if isinstance(error, ViewWrong):
+        return Reason.VIEW_WRONG
     if isinstance(error, RelationLost):
         return Reason.RELATION_LOST
-    if isinstance(error, SourceLost):
-        return Reason.LOG_RELEASED if error.rebuild else Reason.SOURCE_LOST
-    return Reason.NOT_COMPILED
+    return Reason.LOG_RELEASED if error.rebuild else Reason.SOURCE_LOST
 
 
 MACHINES: tuple[Machine[Any, Any], ...] = (PHASES, SOURCE, VIEW, COMMITTER, MONITOR)

@@ -13,6 +13,9 @@ class Timing:
     """Seconds between heartbeats, and between looks at the sources."""
     detach: float = 10.0
     """Seconds for which a source may be down before the views that do not need it go on without the others."""
+    parts: float = 60.0
+    """Seconds that a global transaction may take from its first part to its last: so long do views that were loaded
+    with one part wait for the others before anybody sees them."""
     probe: Policy = PROBE
     verify: Policy = VERIFY
     append: Policy = APPEND

@@ -68,3 +68,22 @@ def absorbed(before: WarehouseTransaction | None, transaction: WarehouseTransact
         as_of={**before.as_of, **transaction.as_of},
         ahead={**before.ahead, **transaction.ahead},
     )
+
+
+def divided(
+    transaction: WarehouseTransaction, sources: Collection[str]
+) -> tuple[WarehouseTransaction | None, WarehouseTransaction | None]:
+    """Of a transaction without rows: what it moves of these sources, and of the others."""
+
+    def part(chosen: Collection[str]) -> WarehouseTransaction | None:
+        if not chosen:
+            return None
+        return replace(
+            transaction,
+            positions={s: p for s, p in transaction.positions.items() if s in chosen},
+            as_of={s: t for s, t in transaction.as_of.items() if s in chosen},
+            ahead={view: vector for view, vector in transaction.ahead.items() if vector.keys() <= set(chosen)},
+        )
+
+    inside = transaction.positions.keys() & set(sources)
+    return part(inside), part(transaction.positions.keys() - inside)

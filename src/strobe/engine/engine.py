@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from strobe.algebra.view import View
+from strobe.engine.halves import Half
 from strobe.integrator.blocks import Blocks, Component
 from strobe.integrator.integrator import Integrator
 from strobe.merge.groups import partition
@@ -89,15 +90,19 @@ class Engine:
         order: str = "source",
         together: Iterable[Collection[str]] = (),
         settled: Callable[[str], Collection[str]] = lambda _source: (),
+        halves: Iterable[Half] = (),
     ) -> None:
         """`positions` says for every view which position of every source it reflects already, as the last header does;
-        `together` are sources that are tied by global transactions, `settled` is the integrator's."""
+        `together` are sources that are tied by global transactions, `settled` is the integrator's; `halves` are parts
+        that the views were loaded without."""
         self._views = dict(views)
         self._promises = {name: (promises or {}).get(name, Promise()) for name in views}
         self.vector = _first({s: positions[name][s] for s in view.sources} for name, view in views.items())
         """From where each source is to be read: what all of its views reflect."""
         self.tied: frozenset[str] = frozenset()
         """The sources of a global transaction that was not taken in: see `Tied`."""
+        self.halves = frozenset(halves)
+        """Those that have not come yet."""
         self._integrator = Integrator(views, positions, settled)
         self.groups = [self._group(names, order) for names in partition(views, together)]
         self._by_source = {source: group for group in self.groups for source in group.sources}
@@ -139,6 +144,8 @@ class Engine:
 
     def _route(self, transaction: Transaction, now: float) -> list[Effect]:
         """To the merge first, so that a row is there before its action lists; then to the views."""
+        come = {(part.id, transaction.source) for part in transaction.part_of}
+        self.halves = frozenset(half for half in self.halves if (half.id, half.source) not in come)
         routed = self._integrator.receive(transaction)
         group = self._by_source.get(transaction.source)
         if group is None:
@@ -252,12 +259,17 @@ class Engine:
         return min(found, default=None)
 
     def missing_parts(self) -> dict[str, frozenset[str]]:
-        """By global transaction, the sources whose parts rows wait for."""
+        """By global transaction, the sources whose parts rows wait for, or the views themselves since they were
+        loaded."""
         found: dict[str, frozenset[str]] = {}
-        for group in self.groups:
-            for name, missing in group.merge.missing_parts().items():
-                found[name] = found.get(name, frozenset()) | missing
+        waiting = [(name, missing) for group in self.groups for name, missing in group.merge.missing_parts().items()]
+        for name, missing in [*waiting, *((half.id, frozenset({half.source})) for half in self.halves)]:
+            found[name] = found.get(name, frozenset()) | missing
         return found
+
+    def let_go(self, halves: Iterable[Half]) -> None:
+        """These are not waited for any longer."""
+        self.halves -= frozenset(halves)
 
     @property
     def dropped(self) -> Mapping[str, int]:

@@ -50,9 +50,9 @@ class Backpressure:
         relations = (*transaction.changes.values(), *transaction.gone.values())
         self._hold({transaction.source: transaction.position}, relations)
 
-    def answered(self, answer: Answer) -> None:
-        """What an answer is needed for is among what has come in by now."""
-        self._hold(dict(self._come), answer.relations)
+    def answered(self, answer: Answer, sources: Collection[str]) -> None:
+        """What an answer is needed for is among what has come in by now, from the `sources` of its view."""
+        self._hold({s: position for s, position in self._come.items() if s in sources}, answer.relations)
 
     def submitted(self, transaction: WarehouseTransaction) -> None:
         self._hold(transaction.positions, (action.delta for action in transaction.actions))

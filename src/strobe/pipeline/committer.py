@@ -4,20 +4,24 @@ While an append is on its way the next transactions gather and share the one aft
 keeps a commit number of its own, so that *complete* costs what *strong* costs. Transactions that change nothing only
 move positions: these become durable with the next commit, or now and then by a commit without rows, so that the
 sources can discard their logs.
+
+Nothing is appended before the sources have proven that no definition on which it rests has changed (see `proving`).
+What cannot be proven now waits, and other groups' commits overtake it. Positions that moved are proven too, before
+anybody is told of them.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
 
 from strobe.algebra.view import View
-from strobe.engine.commits import Commits, absorbed
+from strobe.engine.commits import Commits
+from strobe.engine.gathering import AGAIN, Gathering, Taken
+from strobe.errors import NotNow
 from strobe.messages import Commit, CommitHeader, Position, WarehouseTransaction
 from strobe.pipeline.batching import Batching
 from strobe.pipeline.sink import Sink
@@ -25,6 +29,12 @@ from strobe.pipeline.states import COMMITTER, CommitterEvent, Committing
 
 QUIET = 30.0
 """Seconds after which positions that moved without rows are made durable."""
+
+LOOK = 0.2
+"""Seconds between two looks at definitions, at the least, while positions move and nothing is appended."""
+
+IDLE = 2.0
+"""The same while nothing happens at all."""
 
 APPENDS = {Committing.IDLE, Committing.GATHERING, Committing.DRAINING}
 """States in which an ordinary append may begin."""
@@ -41,12 +51,18 @@ Final = Callable[[CommitHeader, Sequence[Commit]], CommitHeader | None]
 if it returns nothing."""
 
 
-@dataclass(frozen=True)
-class Waiting:
-    transaction: WarehouseTransaction
-    due: float
-    keep: bool
-    """Whether it is a commit of its own even if it changes nothing."""
+Prove = Callable[[Collection[str]], Collection[str]]
+"""Asks sources whether their relations are still what they were; returns the sources of which nothing can be committed
+now. Raises if views cannot be kept any more."""
+
+
+def unproven(_sources: Collection[str]) -> Collection[str]:
+    """Where there is nothing to prove."""
+    return ()
+
+
+def utc_now() -> datetime:
+    return datetime.now(timezone.utc)
 
 
 class Committer(threading.Thread):
@@ -58,9 +74,12 @@ class Committer(threading.Thread):
         floors: Mapping[str, Mapping[str, Position]],
         *,
         unguaranteed: Collection[str] = (),
+        prove: Prove = unproven,
         fail: Callable[[BaseException], None],
+        now: Callable[[], datetime] = utc_now,
     ) -> None:
         """`floors` is what each view reflects at the start: one may be ahead of others until they have caught up.
+        `now` is the time that commits carry.
 
         Views in `unguaranteed` keep no step with the others: they are where their own action lists say.
         """
@@ -68,12 +87,13 @@ class Committer(threading.Thread):
         self._sink = sink
         self._commits = Commits(last, views, floors, unguaranteed)
         self._durable = last
-        self._fail = fail
-        self._queue: deque[Waiting] = deque()
-        self._moved: WarehouseTransaction | None = None
+        self._fail, self._now = fail, now
+        self._prove = prove
+        self._sources = frozenset(source for view in views.values() for source in view.sources)
+        self._gathering = Gathering(QUIET)
         self.visible: dict[str, Position] = {}
         """The vector that readers see: of the last durable commit, or of what followed it without changing anything."""
-        self._moved_at = 0.0
+        self._looked_at = float("-inf")
         self.batching = Batching()
         self.appends = 0
         self.append_seconds = 0.0
@@ -95,12 +115,12 @@ class Committer(threading.Thread):
     def busy(self) -> bool:
         """Whether anything is waiting or on its way."""
         with self._changed:
-            return bool(self._queue) or self._state in WORKING or self._flush
+            return len(self._gathering) > 0 or self._state in WORKING or self._flush
 
     @property
     def waiting(self) -> int:
         with self._changed:
-            return len(self._queue)
+            return len(self._gathering)
 
     @property
     def last(self) -> CommitHeader:
@@ -110,16 +130,10 @@ class Committer(threading.Thread):
     def submit(self, transaction: WarehouseTransaction, *, wait: float, keep: bool) -> None:
         """Commit this, at the latest `wait` seconds from now."""
         with self._changed:
-            if keep or not all(action.empty for action in transaction.actions):
-                self._queue.append(Waiting(transaction, time.monotonic() + wait, keep))
+            if self._gathering.add(transaction, wait, keep, time.monotonic()):
                 self._told(CommitterEvent.SUBMITTED)
-            elif self._queue:
-                self._queue.append(Waiting(transaction, time.monotonic() + QUIET, False))
             else:
-                self._moved_at = self._moved_at if self._moved else time.monotonic()
-                self._moved = absorbed(self._moved, transaction)
-                if self._state not in WORKING:
-                    self.visible = {**self.visible, **transaction.positions}
+                self._changed.notify_all()
 
     def flush(self) -> None:
         """Make everything durable now, positions that moved without rows included."""
@@ -144,7 +158,9 @@ class Committer(threading.Thread):
             return self._state in WORKING
 
     def hand_over(self) -> list[Commit]:
-        """All that is waiting, as commits that somebody else appends; while this is held."""
+        """All that is waiting, proven, as commits that somebody else appends; while this is held."""
+        if held := self._prove(self._sources):
+            raise NotNow(f"the tables of {', '.join(sorted(held))} cannot be proven now", fix="Try again.")
         with self._changed:
             self._told(CommitterEvent.HAND_OVER)
             return self._all_waiting()
@@ -159,8 +175,7 @@ class Committer(threading.Thread):
         """Commit what is waiting (or, after a failure, only what is on its way), then end."""
         with self._changed:
             if not everything:
-                self._queue.clear()
-                self._moved = None
+                self._gathering.clear()
             self._flush = True
             self._told(CommitterEvent.STOP)
 
@@ -179,67 +194,77 @@ class Committer(threading.Thread):
             while self._state is not Committing.ENDED:
                 now = time.monotonic()
                 if self._state is Committing.ENDING and self._final is not None:
-                    self._told(CommitterEvent.BEGIN_LAST)
-                    return partial(self._cut_over, self._final, self._all_waiting())
-                if self._state in APPENDS and self._due(now):
+                    return partial(self._cut_over, self._final)
+                if self._state in APPENDS and self._gathering.due(now, self.batching.size, flush=self._flush):
                     self._told(CommitterEvent.DUE)
-                    return partial(self._commit, self._take())
+                    return partial(self._append, self._gathering.take_out(self.batching.size))
                 if self._state in APPENDS:
                     self._flush = False
                 if self._state is Committing.DRAINING:
                     self._told(CommitterEvent.DRAINED)
+                elif self._state in APPENDS and now >= self._next_look():
+                    return self._look
                 else:
                     self._changed.wait(self._patience(now))
             return None
 
-    def _due(self, now: float) -> bool:
-        if self._flush:
-            return bool(self._queue) or self._moved is not None
-        if self._queue and (len(self._queue) >= self.batching.size or min(w.due for w in self._queue) <= now):
-            return True
-        return self._moved is not None and self._moved_at + QUIET <= now
+    def _next_look(self) -> float:
+        """When definitions are looked at, if nothing is appended before."""
+        moved = any(self.visible.get(s) != p for s, p in self._gathering.moved.items())
+        return self._looked_at + (LOOK if moved else IDLE)
 
     def _patience(self, now: float) -> float:
         """Seconds to wait, if nobody says anything before."""
         if self._state not in APPENDS:
             return 1.0
-        return max(0.001, min(1.0, min((w.due for w in self._queue), default=now + 1) - now))
+        return max(0.001, min(self._gathering.next_due(now), self._next_look()) - now)
 
     def _gather(self) -> None:
         """What has come meanwhile waits like anything else."""
-        if self._queue and self._state is Committing.IDLE:
+        if len(self._gathering) and self._state is Committing.IDLE:
             self._told(CommitterEvent.SUBMITTED)
 
     def _all_waiting(self) -> list[Commit]:
-        commits: list[Commit] = []
-        while self._queue or self._moved is not None:
-            commits += [self._numbered(transaction) for transaction in self._take()]
-        return commits
+        return [self._numbered(transaction) for transaction in self._gathering.take_all(time.monotonic())]
 
-    def _cut_over(self, final: Final, commits: Sequence[Commit]) -> None:
+    def _cut_over(self, final: Final) -> None:
+        """Make the last commit, as soon as everything in it is proven."""
+        if self._prove(self._sources):
+            with self._changed:
+                self._changed.wait_for(lambda: self._state is not Committing.ENDING, AGAIN)
+            return
+        with self._changed:
+            if self._state is not Committing.ENDING:
+                return
+            self._told(CommitterEvent.BEGIN_LAST)
+            commits = self._all_waiting()
         self._durable = final(self._commits.last, commits) or self._durable
         with self._changed:
             self._told(CommitterEvent.DURABLE)
 
-    def _take(self) -> list[WarehouseTransaction]:
-        """The next transactions that become commits; one that only moved positions is absorbed by its successor."""
-        batch: list[WarehouseTransaction] = []
-        moved, self._moved = self._moved, None
-        most = self.batching.size
-        while self._queue and len(batch) < most:
-            waiting = self._queue.popleft()
-            empty = all(action.empty for action in waiting.transaction.actions)
-            moved = absorbed(moved, waiting.transaction)
-            if not empty or waiting.keep:
-                batch.append(moved)
-                moved = None
-        if moved is not None and not batch:
-            batch.append(moved)
-        elif moved is not None:
-            self._moved, self._moved_at = moved, time.monotonic()
-        return batch
+    def _look(self) -> None:
+        """See whether all definitions are what they were; then positions that moved without rows may be shown."""
+        with self._changed:
+            moved = dict(self._gathering.moved)
+        held = self._prove(self._sources)
+        with self._changed:
+            self._looked_at = time.monotonic()
+            self.visible = {**self.visible, **{s: p for s, p in moved.items() if s not in held}}
 
-    def _commit(self, batch: list[WarehouseTransaction]) -> None:
+    def _append(self, taken: Taken) -> None:
+        held = self._prove(taken.positions.keys())
+        with self._changed:
+            self._looked_at = time.monotonic()
+            batch = self._gathering.sort_out(taken, held, self._looked_at)
+        if batch:
+            self._durable = self._commit(batch)
+        with self._changed:
+            shown = {s: p for s, p in taken.positions.items() if s not in held}
+            self.visible = {**self.visible, **shown}
+            self._told(CommitterEvent.DURABLE if batch else CommitterEvent.PUT_OFF)
+            self._gather()
+
+    def _commit(self, batch: list[WarehouseTransaction]) -> CommitHeader:
         commits = [self._numbered(transaction) for transaction in batch]
         started = time.perf_counter()
         durable = self._sink.append(commits)
@@ -247,12 +272,7 @@ class Committer(threading.Thread):
         self.batching.took(len(batch), seconds)
         self.appends += 1
         self.append_seconds += seconds
-        self._durable = durable
-        with self._changed:
-            for transaction in (*batch, *([self._moved] if self._moved else [])):
-                self.visible = {**self.visible, **transaction.positions}
-            self._told(CommitterEvent.DURABLE)
-            self._gather()
+        return durable
 
     def _numbered(self, transaction: WarehouseTransaction) -> Commit:
-        return self._commits.next(transaction, datetime.now(timezone.utc))
+        return self._commits.next(transaction, self._now())

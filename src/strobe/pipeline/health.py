@@ -13,6 +13,7 @@ class Failing(Enum):
 
     STREAM = "its transactions are read"
     QUERIES = "questions are answered"
+    PROOFS = "its definitions are proven"
 
 
 class Health:
@@ -35,4 +36,4 @@ class Health:
         """Why it cannot be read, or if it can why it cannot be asked."""
         with self._lock:
             found = self._problems.get(source, {})
-            return found.get(Failing.STREAM) or found.get(Failing.QUERIES)
+            return next((found[what] for what in Failing if what in found), None)

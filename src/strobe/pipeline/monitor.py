@@ -2,13 +2,14 @@
 
 A source that fails is read again from where it was, with back-off. A monitor can be *paused*, so that nothing new
 comes in, and sent on to *hold* exactly at a position: this is how a batch is made to end at the state in which an
-audit or a rebuild has read the sources.
+audit or a rebuild has read the sources. Or it is sent on to hold behind the part of a global transaction, so that no
+such state has one without the others.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from strobe.data.spilled import release
 from strobe.errors import LostGuarantee, StrobeError
@@ -43,15 +44,17 @@ class Monitor(threading.Thread):
         self._state: Reading = MONITOR.begins
         self._goal: Position | None = None
         """Up to where it reads, if it is to stay somewhere."""
+        self._wanted: Collection[str] = ()
+        """Global transactions: it reads up to the next part of one of them."""
 
     @property
     def state(self) -> Reading:
         return self._state
 
-    def _told(self, event: MonitorEvent, goal: Position | None = None) -> None:
+    def _told(self, event: MonitorEvent, goal: Position | None = None, wanted: Collection[str] = ()) -> None:
         """The one place where the state changes."""
         with self._lock:
-            self._state, self._goal = MONITOR.next(self._state, event), goal
+            self._state, self._goal, self._wanted = MONITOR.next(self._state, event), goal, wanted
 
     def run(self) -> None:
         retry = Retry(READ_SOURCE, self._ended.wait)
@@ -81,11 +84,17 @@ class Monitor(threading.Thread):
                 release(transaction)
                 return
             self._deliver(transaction)
-            self.position = transaction.position
+            self._has_come(transaction)
             self._health.succeeded(self.source.name, Failing.STREAM)
             retry.reset()
             if self._comes_to_rest():
                 return
+
+    def _has_come(self, transaction: Transaction) -> None:
+        with self._lock:
+            self.position = transaction.position
+            if any(part.id in self._wanted for part in transaction.part_of):
+                self._goal, self._wanted = transaction.position, ()
 
     def _comes_to_rest(self) -> bool:
         """In this thread, which delivers nothing more from here on if it does."""
@@ -105,7 +114,7 @@ class Monitor(threading.Thread):
 
     @property
     def at_rest(self) -> bool:
-        return self._state is Reading.PAUSED
+        return self._state in (Reading.PAUSED, Reading.AT)
 
     @property
     def paused(self) -> bool:
@@ -114,6 +123,10 @@ class Monitor(threading.Thread):
     def hold_at(self, position: Position) -> None:
         """Go on, to exactly this position."""
         self._told(MonitorEvent.HOLD_AT, position)
+
+    def hold_behind(self, parts: Collection[str]) -> None:
+        """Go on, to the next transaction that is a part of one of these global transactions."""
+        self._told(MonitorEvent.HOLD_AT, wanted=frozenset(parts))
 
     @property
     def holds(self) -> bool:

@@ -1,8 +1,8 @@
-"""The coordinator: one process that keeps the views of a project, live.
+"""One run: the views of a project kept, live, from the last commit on.
 
     monitors (a thread per source) ──Transaction──▶ ┐
     answerer (a few threads per source) ──Answer──▶ ├─ events ─▶ this loop: the engine
-    view tasks (a thread per view) ──ActionList───▶ ┘                │                  │ warehouse transactions
+    view workers (a thread per view) ─ActionList──▶ ┘                │                  │ warehouse transactions
         ▲ │ queries ▶ answerer                                       │                  ▼
         └─┴──────────────── updates, answers, cuts ◀─────────────────┘   committer (a thread, one append at a time)
 
@@ -15,25 +15,41 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 
 from strobe.algebra.relation import Relation
 from strobe.data.spilled import release
 from strobe.engine.engine import Effect, Engine, Promise, Submit, Tied, ToViews
-from strobe.errors import BrokenInvariant, NotNow, StrobeError
+from strobe.engine.halves import Half
+from strobe.errors import BrokenInvariant, StrobeError
 from strobe.failpoints import reach
 from strobe.managers.base import Outbound
 from strobe.managers.inbox import Inbox
-from strobe.messages import ActionList, Answer, CommitHeader, Cut, Message, Position, Query, Seen, Transaction, Update
+from strobe.messages import (
+    ActionList,
+    Answer,
+    CommitHeader,
+    Cut,
+    Message,
+    Parts,
+    Position,
+    Query,
+    Seen,
+    Transaction,
+    Update,
+)
 from strobe.pipeline import run_end
 from strobe.pipeline.answerer import Answerer, SparkAnswer
 from strobe.pipeline.backpressure import Backpressure, Limits
-from strobe.pipeline.committer import Committer
+from strobe.pipeline.barrier import Barrier, Operation
+from strobe.pipeline.committer import Committer, utc_now
 from strobe.pipeline.health import Health
 from strobe.pipeline.in_flight import InFlight, Read, into_memory
 from strobe.pipeline.monitor import Monitor
+from strobe.pipeline.proving import Fingerprints, Prover
 from strobe.pipeline.run_end import RunEnd
 from strobe.pipeline.sink import Sink
 from strobe.pipeline.view_worker import ViewWorker
@@ -43,22 +59,15 @@ from strobe.sources.base import Source
 MOMENT = 0.3
 """Seconds without anything new after which nothing more is expected, by those who wait for the end."""
 
-PAUSE = 60.0
-"""Seconds in which the sources must come to rest for an errand."""
-
-BRING = 100.0
-"""Seconds in which the views must come to a vector."""
-
-Operation = Iterator[None]
-"""Work that takes several turns of the loop: it yields when it has to wait."""
-
 
 @dataclass(frozen=True)
-class Failure:
+class ThreadFailed:
+    """A thread of this run cannot go on."""
+
     error: BaseException
 
 
-Event = Transaction | Answer | ActionList | Failure
+Event = Transaction | Answer | ActionList | ThreadFailed
 
 
 class Pipeline:
@@ -72,16 +81,27 @@ class Pipeline:
         read: Read = into_memory,
         record: Callable[[Message], None] = lambda _: None,
         together: Collection[frozenset[str]] = (),
+        fingerprints: Mapping[str, Fingerprints] | None = None,
+        parts: Mapping[str, Parts] | None = None,
+        halves: Iterable[Half] = (),
         limits: Limits = Limits(),  # noqa: B008  # frozen
+        now: Callable[[], datetime] = utc_now,
     ) -> None:
-        """`last` is the last commit in the log, read after fencing; the assembly holds exactly the views in it.
+        """`last` is the last commit in the log, read after fencing; the topology holds exactly the views in it.
 
         `read` reads large transactions.
 
         `together` are sources that have taken part in one global transaction: their views are in one group.
 
+        `fingerprints` are those of the relations that each view was loaded from, or was last proven with.
+
+        `parts` are those of global transactions that the views have already, by source, if whoever begins knows them;
+        `halves` are parts that they were loaded without.
+
         `record` is given every message that integrator and managers get, in each view's order: enough to replay them.
-        In which commits the views meet depends on when their action lists come, too."""
+        In which commits the views meet depends on when their action lists come, too.
+
+        `now` is the time that commits carry."""
         self.topology = topology
         self._sink = sink
         self._through_spark = through_spark
@@ -93,14 +113,14 @@ class Pipeline:
         """Sources that a global transaction ties together while their views are in different groups: then nothing more
         is taken in, and the loop is to end and to begin anew with them in one."""
         self._together = tuple(together)
-        self._limits = limits
-        self._build(last)
+        self._limits, self._now = limits, now
+        self._settled = {source: known.ids for source, known in (parts or {}).items()}
+        self._build(last, fingerprints or {}, halves)
 
-    def _build(self, last: CommitHeader) -> None:
+    def _build(self, last: CommitHeader, fingerprints: Mapping[str, Fingerprints], halves: Iterable[Half]) -> None:
         """Everything that follows from the last header."""
         views = {name: planned.view for name, planned in self.topology.views.items()}
         positions = self._positions(last)
-        self._settled: dict[str, frozenset[str]] = {}
         self.engine = Engine(
             views,
             positions,
@@ -108,6 +128,7 @@ class Pipeline:
             order=self.topology.project.order,
             together=self._together,
             settled=self._parts,
+            halves=halves,
         )
         self.vector = self.engine.vector
         unguaranteed = [name for name, planned in self.topology.views.items() if planned.level == "none"]
@@ -118,17 +139,27 @@ class Pipeline:
             )
             for name, planned in self.topology.views.items()
         }
-        self.committer = Committer(self._sink, last, views, positions, unguaranteed=unguaranteed, fail=self.fail)
+        self.health = Health()
+        self.prover = Prover(self.topology.sources, views, fingerprints, self.health, self._together)
+        self.committer = Committer(
+            self._sink,
+            last,
+            views,
+            positions,
+            unguaranteed=unguaranteed,
+            prove=self.prover.prove,
+            fail=self.fail,
+            now=self._now,
+        )
         self.backpressure = Backpressure(
             self._limits,
             backlog=lambda: self.engine.backlog,
             queued=self._events.qsize,
             appends=lambda: self.committer.waiting,
         )
-        self.health = Health()
         self.answerer = Answerer(
             {s: self.topology.sources[s] for s in self.vector},
-            deliver=self._events.put,
+            deliver=self.deliver,
             fail=self.fail,
             through_spark=self._through_spark,
             from_copy=self._from_copy,
@@ -141,13 +172,16 @@ class Pipeline:
                 self.topology.sources[s],
                 self.vector[s],
                 stops[s],
-                deliver=self._events.put,
+                deliver=self.deliver,
                 fail=self.fail,
                 room=partial(self.backpressure.room, s),
                 health=self.health,
             )
             for s in self.vector
         }
+        self.barrier = Barrier(
+            self.monitors, self.engine, self.committer, carry_out=self._carry_out, handled=self._events.empty
+        )
         for name in self.vector:
             self.topology.sources[name].focus(self.topology.columns(name))
         self._told = last.number
@@ -160,10 +194,10 @@ class Pipeline:
         now: then views wait for a part that was loaded, until the next start. Nobody asks before the first one."""
         if source not in self._settled:
             try:
-                found = self.topology.sources[source].parts(self.vector[source]) if source in self.vector else ()
+                found = self.topology.sources[source].parts(self.vector[source]) if source in self.vector else Parts()
             except StrobeError:
-                found = ()
-            self._settled[source] = frozenset(found)
+                found = Parts()
+            self._settled[source] = found.ids
         return self._settled[source]
 
     def _from_copy(self, query: Query) -> tuple[tuple[Relation, ...], Seen]:
@@ -184,9 +218,13 @@ class Pipeline:
             if view in self.topology.views
         }
 
+    def deliver(self, event: Event) -> None:
+        """Give the loop something to do. From any thread."""
+        self._events.put(event)
+
     def fail(self, error: BaseException) -> None:
         """End the run with this error."""
-        self._events.put(Failure(error))
+        self.deliver(ThreadFailed(error))
 
     # The loop.
 
@@ -202,7 +240,7 @@ class Pipeline:
     def _until(self, step: Callable[[], RunEnd | None]) -> RunEnd:
         try:
             while (end := step()) is None:
-                self._turn()
+                self.turn()
             return end
         except BaseException as error:  # whoever runs this decides what it means
             return run_end.ended_with(error)
@@ -219,7 +257,8 @@ class Pipeline:
         self.committer.join()
         self.in_flight.end()
 
-    def _turn(self) -> None:
+    def turn(self) -> None:
+        """What has come, and what is due; the loop takes one after the other."""
         try:
             self._handle(self._events.get(timeout=0.02))
             for _ in range(200):
@@ -254,7 +293,7 @@ class Pipeline:
             self._take_in(event)
         elif isinstance(event, Answer):
             self._record(event)
-            self.backpressure.answered(event)
+            self.backpressure.answered(event, self.topology.views[event.view].view.sources)
             self.workers[event.view].answer(event)
         elif isinstance(event, ActionList):
             self._carry_out(self.engine.receive(event, time.monotonic()))
@@ -268,16 +307,18 @@ class Pipeline:
             event = self._events.get_nowait()
             if isinstance(event, Transaction):
                 release(event)
-            elif isinstance(event, Failure):
+            elif isinstance(event, ThreadFailed):
                 failed.append(event.error)
         return failed
 
     def _take_in(self, transaction: Transaction) -> None:
         reach("received")
-        self._record(transaction)
         self.in_flight.arrive(transaction)
         self.backpressure.arrived(transaction)
-        self._carry_out(self.engine.receive(transaction, time.monotonic()))
+        effects = self.engine.receive(transaction, time.monotonic())
+        if not self.engine.tied:
+            self._record(transaction)
+        self._carry_out(effects)
         reach("routed")
 
     def _carry_out(self, effects: Iterable[Effect]) -> None:
@@ -309,9 +350,9 @@ class Pipeline:
         if isinstance(message, Query):
             self.answerer.ask(message)
         else:
-            self._events.put(message)
+            self.deliver(message)
 
-    # Coming to rest at an exact vector.
+    # Operations.
 
     @property
     def operation_open(self) -> bool:
@@ -319,54 +360,8 @@ class Pipeline:
 
     def start_operation(self, operation: Operation) -> None:
         if self._operation is not None:
-            raise BrokenInvariant("two errands at a time")
+            raise BrokenInvariant("two operations at a time")
         self._operation = operation
-
-    def pause(self, seconds: float) -> Operation:
-        """Let nothing more in from any source."""
-        deadline = time.monotonic() + seconds
-        for monitor in self.monitors.values():
-            monitor.pause()
-        while not all(monitor.at_rest for monitor in self.monitors.values()):
-            if time.monotonic() > deadline:
-                busy = [name for name, monitor in self.monitors.items() if not monitor.at_rest]
-                raise NotNow(f"{', '.join(busy)} could not be paused within {seconds:.0f} s", fix="Try again.")
-            yield
-
-    def bring_to(self, positions: Mapping[str, Position], seconds: float, *, hold: bool = False) -> Operation:
-        """Commit exactly this vector, or `hold` what brings the views there. The monitors have been paused before these
-        positions were read.
-
-        The sources are read up to there and the block ends; then they go on, because answers may have to wait for what
-        came after, but the merge lets nothing of that through until `resume`.
-        """
-        deadline = time.monotonic() + seconds
-        for source, position in positions.items():
-            monitor = self.monitors.get(source)
-            if monitor is None or position < monitor.position:
-                raise NotNow(f"source {source} is down, or past the position that was read", fix="Try again.")
-            monitor.hold_at(position)
-        while not (all(self.monitors[source].holds for source in positions) and self._events.empty()):
-            yield from _until(deadline)
-        yield
-        if hold:
-            self.committer.hold()
-        self._carry_out(self.engine.stop_here(time.monotonic()))
-        for monitor in self.monitors.values():
-            monitor.resume()
-        while not self.engine.stands:
-            yield from _until(deadline)
-        if not hold:
-            self.committer.flush()
-        while self.committer.working if hold else self.committer.busy:
-            yield from _until(deadline)
-
-    def resume(self) -> None:
-        """Go on after an errand, however it ended."""
-        for monitor in self.monitors.values():
-            monitor.resume()
-        self.committer.release()
-        self._carry_out(self.engine.go_on())
 
     def _early_answers(self) -> dict[str, Position]:
         wanted: dict[str, Position] = {}
@@ -417,12 +412,6 @@ class Pipeline:
             return source.now() <= monitor.position
         except StrobeError:
             return False
-
-
-def _until(deadline: float) -> Operation:
-    if time.monotonic() > deadline:
-        raise NotNow("the views could not be brought to the vector that was read in time", fix="Try again.")
-    yield
 
 
 def _order(position: Position) -> tuple[int, ...]:

@@ -63,6 +63,7 @@ class CommitterEvent(Enum):
     SUBMITTED = "rows submitted"
     DUE = "due, enough, or flushed"
     DURABLE = "durable"
+    PUT_OFF = "nothing of it can be proven now"
     HOLD = "hold"
     RELEASE = "release"
     HAND_OVER = "hand over"
@@ -91,11 +92,13 @@ COMMITTER: Machine[Committing, CommitterEvent] = Machine(
         (Committing.GATHERING, CommitterEvent.END_WITH): Committing.ENDING,
         (Committing.GATHERING, CommitterEvent.STOP): Committing.DRAINING,
         (Committing.APPENDING, CommitterEvent.DURABLE): Committing.IDLE,
+        (Committing.APPENDING, CommitterEvent.PUT_OFF): Committing.GATHERING,
         (Committing.APPENDING, CommitterEvent.HOLD): Committing.HOLDING,
         (Committing.APPENDING, CommitterEvent.END_WITH): Committing.ENDING,
         (Committing.APPENDING, CommitterEvent.STOP): Committing.DRAINING,
         (Committing.APPENDING, CommitterEvent.FAIL): Committing.FAILED,
         (Committing.HOLDING, CommitterEvent.DURABLE): Committing.HELD,
+        (Committing.HOLDING, CommitterEvent.PUT_OFF): Committing.HELD,
         (Committing.HOLDING, CommitterEvent.RELEASE): Committing.APPENDING,
         (Committing.HOLDING, CommitterEvent.END_WITH): Committing.ENDING,
         (Committing.HOLDING, CommitterEvent.STOP): Committing.DRAINING,
@@ -112,14 +115,26 @@ COMMITTER: Machine[Committing, CommitterEvent] = Machine(
         (Committing.CUTTING_OVER, CommitterEvent.FAIL): Committing.FAILED,
         (Committing.DRAINING, CommitterEvent.DRAINED): Committing.ENDED,
         (Committing.DRAINING, CommitterEvent.FAIL): Committing.FAILED,
+        # A look at definitions, whatever else was asked for meanwhile.
+        **dict.fromkeys(
+            [
+                (state, CommitterEvent.FAIL)
+                for state in (Committing.IDLE, Committing.GATHERING, Committing.HELD, Committing.HANDED_OVER)
+            ],
+            Committing.FAILED,
+        ),
         # An append that was on its way when something else was asked for.
         **_unmoved((Committing.ENDING, Committing.DRAINING), CommitterEvent.DURABLE),
+        **_unmoved((Committing.ENDING, Committing.DRAINING), CommitterEvent.PUT_OFF),
         **_unmoved((Committing.DRAINING,), CommitterEvent.DUE),
         # Told by others, who cannot know that it makes no difference.
         **_unmoved(
             [s for s in Committing if s not in (Committing.IDLE, Committing.DRAINING)], CommitterEvent.SUBMITTED
         ),
-        **_unmoved((Committing.HOLDING, Committing.HELD, Committing.FAILED, Committing.ENDED), CommitterEvent.HOLD),
+        **_unmoved(
+            (Committing.HOLDING, Committing.HELD, Committing.DRAINING, Committing.FAILED, Committing.ENDED),
+            CommitterEvent.HOLD,
+        ),
         **_unmoved(
             (Committing.IDLE, Committing.GATHERING, Committing.APPENDING, Committing.FAILED), CommitterEvent.RELEASE
         ),
@@ -137,15 +152,15 @@ class Reading(Enum):
     READING = "transactions come in as they are committed"
     PAUSING = "nothing more is to come in; what is being read may"
     PAUSED = "nothing comes in"
-    READING_TO = "transactions come in up to a position"
+    READING_TO = "transactions come in up to a position, or up to a part of a global transaction"
     AT = "it is there, and nothing comes in"
 
 
 class MonitorEvent(Enum):
     PAUSE = "pause"
     RESTED = "nothing is being read"
-    HOLD_AT = "go on, to a position"
-    REACHED = "the position is reached"
+    HOLD_AT = "go on, to a position or a part"
+    REACHED = "it is reached"
     RESUME = "resume"
 
 
@@ -160,6 +175,7 @@ MONITOR: Machine[Reading, MonitorEvent] = Machine(
         (Reading.PAUSED, MonitorEvent.RESUME): Reading.READING,
         (Reading.READING_TO, MonitorEvent.REACHED): Reading.AT,
         (Reading.READING_TO, MonitorEvent.RESUME): Reading.READING,
+        (Reading.AT, MonitorEvent.HOLD_AT): Reading.READING_TO,
         (Reading.AT, MonitorEvent.RESUME): Reading.READING,
         # Whoever pauses or resumes all sources does so however far it came.
         **_unmoved((Reading.PAUSING, Reading.PAUSED), MonitorEvent.PAUSE),

@@ -125,12 +125,13 @@ def _view(
 def _rows(layout: Layout, header: CommitHeader) -> dict[str, int]:
     """How many rows each view has at the last commit: those in its table, and what the log adds after the last fold."""
     log = inspect.open_log(layout)
-    start = {d.view: d.from_commit for d in inspect.definitions(layout) if _in_force(d, header)}
+    start = {d.view: d for d in inspect.definitions(layout) if _in_force(d, header)}
     tables = {view: inspect.open_table(layout.view(view)) for view in start if storage.exists(layout.view(view))}
     folded = {
-        view: inspect.folded_to(table, view, header.generations[view]) or start[view] for view, table in tables.items()
+        view: inspect.folded_to(table, view, header.generations[view]) or start[view].from_commit
+        for view, table in tables.items()
     }
-    added = _added(log, folded)
+    added = _added(log, {view: (commit, start[view].shown_at(header.number)) for view, commit in folded.items()})
     return {view: int(table.count()) + added.get(view, 0) for view, table in tables.items()}
 
 
@@ -138,16 +139,17 @@ def _in_force(definition: Any, header: CommitHeader) -> bool:
     return bool(header.generations.get(definition.view) == definition.generation)
 
 
-def _added(log: DeltaTable, after: dict[str, int]) -> dict[str, int]:
-    """For each view the net number of rows that the log holds after a commit of its own."""
-    first = min(after.values(), default=0)
+def _added(log: DeltaTable, between: dict[str, tuple[int, int]]) -> dict[str, int]:
+    """For each view the net number of rows that the log holds between two commits of its own."""
+    first = min((after for after, _ in between.values()), default=0)
     found: dict[str, int] = {}
     for file in inspect.log_files(log):
         if file.last <= first:
             continue
         table = pq.read_table(file.location, columns=["commit", "view", "count"], partitioning=None)
-        for view, commit in after.items():
-            chosen = table.filter((pc.field("view") == view) & (pc.field("commit") > commit))
+        for view, (after, through) in between.items():
+            among = (pc.field("commit") > after) & (pc.field("commit") <= through)
+            chosen = table.filter((pc.field("view") == view) & among)
             found[view] = found.get(view, 0) + (pc.sum(chosen["count"]).as_py() or 0)
     return found
 

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import timedelta
 
 from strobe.algebra.bag import Bag
 from strobe.algebra.schema import RelationSchema
 from strobe.algebra.view import Equality, View
 from strobe.engine.engine import Promise
+from strobe.engine.halves import Half, halves
 from strobe.errors import NotNow
 from strobe.managers.base import ViewManager
 from strobe.managers.registry import ALGORITHMS, Setting
@@ -142,11 +143,7 @@ class Lifetime:
         return Logged(CommitHeader(1, THEN, positions), {name: evaluate(VIEWS[name], states) for name in names})
 
     def _append(self, commits: list[Commit]) -> None:
-        floors = {
-            name: {s: p.order[0] for s, p in vector.items()}
-            for name, vector in self.run.floors.items()
-            if name in self.run.guaranteed
-        }
+        floors = {name: {s: p.order[0] for s, p in vector.items()} for name, vector in self.run.floors.items()}
         for commit in commits:
             after = _after(self.log[-1], commit)
             self._checks.commit(self.log[-1], after, Kept(floors, self._order))
@@ -162,7 +159,9 @@ class Lifetime:
         self.run = self._run(names, header, self._append)
         self._note(f"run from commit {header.number} with {', '.join(names)}")
 
-    def _run(self, names: Collection[str], header: CommitHeader, durable: Durable) -> SimulatedRun:
+    def _run(
+        self, names: Collection[str], header: CommitHeader, durable: Durable, halves: Iterable[Half] = ()
+    ) -> SimulatedRun:
         return SimulatedRun(
             self.clock,
             self._rng,
@@ -175,6 +174,7 @@ class Lifetime:
             reachable=lambda source: source not in self._down,
             durable=durable,
             tied=lambda sources: self.clock.after(0.0, lambda: self._tie(sources)),
+            halves=halves,
         )
 
     def _manager(self, name: str) -> ViewManager:
@@ -205,7 +205,7 @@ class Lifetime:
     def _write(self, source: str) -> None:
         if self._writing:
             others = sorted(set(self.sources) - {source})
-            if self._spans and not self._parts_to_come and self._rng.random() < 0.2:
+            if self._spans and not self._parts_to_come and self._rng.random() < 0.4:
                 self._write_globally([source, *self._rng.sample(others, self._rng.randint(1, 2))])
             else:
                 self.sources[source].commit(self._changes(source))
@@ -216,8 +216,9 @@ class Lifetime:
         self._globals += 1
         part = GlobalTransaction(f"G{self._globals}", frozenset(sources))
         self._parts_to_come = len(sources)
+        seconds = self._rng.choice([2, 10])
         for source in sources:
-            self.clock.after(self._rng.uniform(0, 2), lambda source=source: self._write_part(source, part))  # type: ignore[misc]
+            self.clock.after(self._rng.uniform(0, seconds), lambda source=source: self._write_part(source, part))  # type: ignore[misc]
 
     def _write_part(self, source: str, part: GlobalTransaction) -> None:
         self._parts_to_come -= 1
@@ -233,8 +234,8 @@ class Lifetime:
     # What befalls the coordinator.
 
     def _incident(self) -> None:
-        incidents = [self._crash, self._crash, self._go_away, self._go_away, self._add, self._drop, self._audit]
-        self._rng.choice(incidents)()
+        incidents = [self._crash, self._go_away, self._add]
+        self._rng.choice([*incidents, *incidents, self._drop, self._audit])()
 
     def _crash(self) -> None:
         """Everything in flight is forgotten, also which sources are tied."""
@@ -314,8 +315,7 @@ class Lifetime:
 
     def _auditing(self) -> Steps:
         run, deadline = self.run, self.clock.now + PATIENCE
-        run.pause()
-        yield
+        yield from run.pause(deadline)
         vector = {source: self.sources[source].now for source in run.read}
         yield from run.bring_to(vector, deadline)
         for name in run.guaranteed:
@@ -341,15 +341,20 @@ class Lifetime:
             for commit in commits:
                 shown.append(_after(shown[-1], commit))
 
-        main, own = self.run, self._run([name], shown[0].header, durable)
+        parts = {source: self.sources[source].parts(number) for source, number in at.items()}
+        missing = list(halves(parts, THEN, PATIENCE))
+        for half in missing:
+            self._note(f"{name} lacks the part of {half.id} at {half.source}")
+        main, own = self.run, self._run([name], shown[0].header, durable, missing)
         try:
             yield from self._wait(self._rng.uniform(0, 5))
-            main.pause()
-            own.pause()
-            yield
-            vector = {source: max(own.read[source], main.read.get(source, 0)) for source in own.read}
-            shared = {source: number for source, number in vector.items() if source in main.read}
+            while own.engine.halves:
+                yield
             deadline = self.clock.now + PATIENCE
+            yield from main.pause(deadline)
+            yield from own.pause(deadline, main.read)
+            vector = dict(own.read)
+            shared = {source: number for source, number in vector.items() if source in main.read}
             yield from _both(main.bring_to(shared, deadline, hold=True), own.bring_to(vector, deadline, hold=True))
             self._append(main.hand_over())
             durable(own.hand_over())

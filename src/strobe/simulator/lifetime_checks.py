@@ -3,7 +3,8 @@
 * Every view is a recomputation over the sources at the positions that its header names.
 * Positions never go back, and numbers go on by one.
 * One prefix of every source for all views (`order: source`); a view that began further on waits there for the others.
-* A global transaction is in all views or in none, unless some view began with a part of it.
+* A global transaction is in all views or in none, unless some view began with a part of it; each single view has all
+  that its sources have of it, or nothing, from its first commit on.
 * At the end every view is at the end of all its sources, and the auditor, who shares no code with the rest, finds the
   level that was promised.
 """
@@ -39,7 +40,7 @@ class Logged:
 
 @dataclass(frozen=True)
 class Kept:
-    """The views that a run keeps, but for those without a guarantee, with where it began."""
+    """The views that a run keeps, with where it began."""
 
     floors: Mapping[str, Vector]
     order: str
@@ -58,8 +59,9 @@ class Checks:
                 self._never_back(view, before.place(view), after.place(view))
             if view != self._unguaranteed:
                 self._recomputed(view, before, after)
+                self._not_by_half(view, after)
         if kept is not None:
-            places = {view: after.place(view) for view in kept.floors}
+            places = {view: after.place(view) for view in kept.floors if view != self._unguaranteed}
             if kept.order == "source":
                 self._one_prefix(after.header.number, places, kept.floors)
             self._whole(after.header.number, places, kept.floors)
@@ -78,6 +80,13 @@ class Checks:
         if after.views[view] != expected:
             raise Wrong(f"{view} at {place} in commit {after.header.number}: {after.views[view]}, not {expected}")
 
+    def _not_by_half(self, view: str, after: Logged) -> None:
+        place = after.place(view)
+        for name, parts in self.global_transactions().items():
+            seen = {source: place[source] >= part for source, part in parts.items() if source in place}
+            if len(set(seen.values())) > 1:
+                raise Wrong(f"commit {after.header.number} shows {name} in {view} by half: {seen}")
+
     def _one_prefix(self, number: int, places: Mapping[str, Vector], floors: Mapping[str, Vector]) -> None:
         for source in self._sources:
             at = {view: place[source] for view, place in places.items() if source in place}
@@ -94,7 +103,8 @@ class Checks:
                 for source, part in parts.items()
                 if source in place
             }
-            fresh = all(floors[view][source] < parts[source] for view, source in seen)
+            begun = [(s, n) for floor in floors.values() for s, n in floor.items() if s in parts]
+            fresh = all(n < parts[s] for s, n in begun)
             if fresh and len(set(seen.values())) > 1:
                 raise Wrong(f"commit {number} tears {name}, which is at {parts}: {seen}")
 

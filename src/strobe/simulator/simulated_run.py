@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import timedelta
 
-from strobe.engine.commits import Commits, absorbed
+from strobe.engine.commits import Commits
 from strobe.engine.engine import Effect, Engine, Progress, Promise, Submit, ToViews
+from strobe.engine.gathering import Gathering
+from strobe.engine.halves import Half
 from strobe.errors import NotNow
 from strobe.managers.base import Outbound, ViewManager
 from strobe.managers.inbox import Inbox
@@ -61,8 +63,10 @@ class SimulatedRun:
         reachable: Callable[[str], bool],
         durable: Durable,
         tied: Callable[[frozenset[str]], None],
+        halves: Iterable[Half] = (),
     ) -> None:
-        """`durable` is given commits as they are in the log; `tied` the sources that must be in one group."""
+        """`durable` is given commits as they are in the log; `tied` the sources that must be in one group; `halves` are
+        parts that the views were loaded without."""
         self._clock, self._rng, self._sources = clock, rng, sources
         self._reachable, self._durable, self._tied = reachable, durable, tied
         views = {name: manager.view for name, manager in managers.items()}
@@ -71,7 +75,9 @@ class SimulatedRun:
         }
         unguaranteed = [name for name in views if promises[name].level == "none"]
         self.guaranteed = frozenset(views) - frozenset(unguaranteed)
-        self.engine = Engine(views, self.floors, promises, order=order, together=together, settled=self._settled)
+        self.engine = Engine(
+            views, self.floors, promises, order=order, together=together, settled=self._settled, halves=halves
+        )
         self.commits = Commits(header, views, self.floors, unguaranteed)
         self.read = {source: reached.order[0] for source, reached in self.engine.vector.items()}
         self._inboxes = {name: Inbox(manager, self.engine.vector) for name, manager in managers.items()}
@@ -83,9 +89,7 @@ class SimulatedRun:
         self._events: deque[Transaction | Answer | ActionList] = deque()
         self._limits: dict[str, int] | None = None
         """Up to where sources are read, if not to their ends."""
-        self._waiting: deque[Submit] = deque()
-        self._moved: WarehouseTransaction | None = None
-        self._moved_at = 0.0
+        self._gathering = Gathering(QUIET)
         self._appending: list[Commit] = []
         self._held = self._flush = False
         self.alive = True
@@ -99,8 +103,7 @@ class SimulatedRun:
 
     def _settled(self, source: str) -> frozenset[str]:
         reached = self.engine.vector.get(source)
-        log = self._sources[source].log[: reached.order[0]] if reached is not None else ()
-        return frozenset(part.id for transaction in log for part in transaction.part_of)
+        return self._sources[source].parts(reached.order[0]).ids if reached is not None else frozenset()
 
     # Monitors, views, answers: what threads do.
 
@@ -165,13 +168,13 @@ class SimulatedRun:
                 self._post(event.view, event)
             else:
                 self._carry_out(self.engine.receive(event, self._clock.now))
-        self._carry_out(self.engine.cut_due(self._clock.now, self._at_work, len(self._waiting)))
+        self._carry_out(self.engine.cut_due(self._clock.now, self._at_work, len(self._gathering)))
         self._append()
 
     def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Submit):
-                self._submit(effect)
+                self._gathering.add(effect.transaction, effect.wait, effect.keep, self._clock.now)
             elif isinstance(effect, ToViews):
                 for view in effect.views:
                     self._post(view, effect.message)
@@ -180,36 +183,20 @@ class SimulatedRun:
 
     # Commits.
 
-    def _submit(self, submit: Submit) -> None:
-        if submit.keep or self._waiting or not all(action.empty for action in submit.transaction.actions):
-            self._waiting.append(submit)
-        else:
-            self._moved_at = self._moved_at if self._moved else self._clock.now
-            self._moved = absorbed(self._moved, submit.transaction)
-
     def _append(self) -> None:
         """Begin an append with some of what waits."""
         if self._appending or self._held:
             return
-        quiet = self._moved is not None and (self._flush or self._clock.now >= self._moved_at + QUIET)
-        if self._waiting or quiet:
-            self._appending = self._take(len(self._waiting) if self._flush else self._rng.randint(1, 5))
+        now = self._clock.now
+        if self._flush and not self._gathering.empty:
+            self._appending = self._all_waiting()
+        elif self._gathering.due(now, enough=1):
+            self._appending = [self._commit(t) for t in self._gathering.take(self._rng.randint(1, 5), now)]
+        if self._appending:
             self._later(self._rng.choice([0.05, 0.5, 2]), self._appended)
 
-    def _take(self, most: int) -> list[Commit]:
-        found: list[Commit] = []
-        moved, self._moved = self._moved, None
-        while self._waiting and len(found) < most:
-            submit = self._waiting.popleft()
-            moved = absorbed(moved, submit.transaction)
-            if submit.keep or not all(action.empty for action in submit.transaction.actions):
-                found.append(self._commit(moved))
-                moved = None
-        if moved is not None and not self._waiting and (not found or self._flush):
-            found.append(self._commit(moved))
-        elif moved is not None:
-            self._moved, self._moved_at = moved, self._clock.now
-        return found
+    def _all_waiting(self) -> list[Commit]:
+        return [self._commit(transaction) for transaction in self._gathering.take_all(self._clock.now)]
 
     def _commit(self, transaction: WarehouseTransaction) -> Commit:
         return self.commits.next(transaction, THEN + timedelta(seconds=self._clock.now))
@@ -222,25 +209,38 @@ class SimulatedRun:
     @property
     def committed(self) -> bool:
         """Whether nothing that was merged waits for its commit."""
-        return not (self._appending or self._waiting or self._moved)
+        return not self._appending and self._gathering.empty
 
     def hand_over(self) -> list[Commit]:
         """All that is waiting, as commits that somebody else appends."""
         self._flush = True
-        return self._take(len(self._waiting) + 1)
+        return self._all_waiting()
 
     # Standing at an exact vector.
 
-    def pause(self) -> None:
-        self._limits = dict(self.read)
+    def pause(self, deadline: float, beyond: Mapping[str, int] | None = None) -> Steps:
+        """Read no further than here, or these positions, and the parts that are missing there."""
+        ahead = {source: number for source, number in (beyond or {}).items() if number > self.read.get(source, number)}
+        self._limits = {**self.read, **ahead}
+        yield from self._whole(self._limits, self.read.keys(), deadline)
+
+    def _whole(self, limits: dict[str, int], free: Collection[str], deadline: float) -> Steps:
+        while True:
+            while self._events or any(self.read[source] < number for source, number in limits.items()):
+                yield from self._until(deadline)
+            missing = {source for sources in self.engine.missing_parts().values() for source in sources}
+            if not missing:
+                return
+            if not missing <= set(free):
+                raise NotNow("the vector that was read cuts a global transaction in two")
+            limits.update((source, limits[source] + 1) for source in missing)
 
     def bring_to(self, vector: Mapping[str, int], deadline: float, *, hold: bool = False) -> Steps:
         """Commit exactly this vector, or hold what brings the views there."""
         if any(self.read[source] > number for source, number in vector.items()):
             raise NotNow("a source is past the position that was read")
         self._limits = {**self.read, **vector}
-        while self._events or any(self.read[source] < number for source, number in vector.items()):
-            yield from self._until(deadline)
+        yield from self._whole(self._limits, self.read.keys() - vector.keys(), deadline)
         self._held = hold
         self._carry_out(self.engine.stop_here(self._clock.now))
         self._limits = None
@@ -269,14 +269,14 @@ class SimulatedRun:
         if self.engine.tied or self._events or any(self.read[s] < self._sources[s].now for s in self.read):
             return False
         self._carry_out(self.engine.cut_begun(self._clock.now))
-        return not self.engine.size and not self._waiting and not self._appending
+        return not self.engine.size and not len(self._gathering) and not self._appending
 
     def end(self) -> None:
         """In order: what was merged is committed."""
         self.alive = False
         appending, self._appending = self._appending, []
         self._flush = True
-        self._durable([*appending, *self._take(len(self._waiting) + 1)])
+        self._durable([*appending, *self._all_waiting()])
 
     def crash(self) -> None:
         """At any moment: nobody knows whether the append that was on its way happened."""

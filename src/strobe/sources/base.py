@@ -26,7 +26,7 @@ from typing import Any
 from strobe.algebra.bag import Row
 from strobe.algebra.schema import RelationSchema
 from strobe.data.scratch import Scratch
-from strobe.messages import Lookup, Position, Seen, Transaction
+from strobe.messages import Lookup, Parts, Position, Seen, Transaction
 
 
 @dataclass(frozen=True)
@@ -182,6 +182,7 @@ class Source(ABC):
     def verify(self, position: Position) -> None:
         """Raise `LostGuarantee` unless the log still reaches back to this position and really passed through it."""
 
+    @abstractmethod
     def fingerprints(self, relations: Collection[str]) -> Mapping[str, str]:
         """What these relations are at this moment, as text for `changed`; empty for one that is not there (any more).
 
@@ -190,13 +191,12 @@ class Source(ABC):
         two looks, not even to be put back. One that is left out cannot be told at the moment, because a change of it is
         under way. One question to the source, whose cost does not grow with the tables.
         """
-        return {}
 
+    @abstractmethod
     def changed(self, relation: str, columns: Collection[str], before: str, after: str) -> str:
-        """What happened to a relation between two fingerprints, as a clause ("its column price was rewritten"); empty if
-        that cannot have altered anything that views see which use these columns, in the rows or in their way into the
-        log. What is not known to be harmless is not."""
-        return "" if before == after else "its definition was changed"
+        """What happened to a relation between two fingerprints, as a clause ("its column price was rewritten"); empty
+        if that cannot have altered anything that views see which use these columns, in the rows or in their way into
+        the log. What is not known to be harmless is not."""
 
     @abstractmethod
     def transactions(
@@ -205,9 +205,9 @@ class Source(ABC):
         """The transactions after a position, for ever, as they come; blocks while there are none, and returns soon
         after `stopped()` turns true. No transaction spans a position in `stops`."""
 
-    def parts(self, through: Position) -> frozenset[str]:
+    def parts(self, through: Position) -> Parts:
         """The global transactions whose parts here are at or before a position, as far back as the log still goes."""
-        return frozenset()
+        return Parts()
 
     @abstractmethod
     def reader(self, *, at_a_position: bool = False) -> Reader:

@@ -1,7 +1,7 @@
 """Answers queries that are too large for the driver, for as long as a run lasts.
 
 What was read lies in files. Plans of commits read them, so they are kept until everything that was computed from them
-has been committed; then whoever runs the pipeline calls `release`.
+has been committed; then whoever runs the pipeline calls `release`, and `close` at its end.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ class LargeAnswers:
         """`view` is the view of a name."""
         self._spark, self._view, self._scratch = spark, view, scratch
         self._leases: list[Lease] = []
+        self._closed = False
 
     def answer(self, source: Source, query: Query) -> tuple[tuple[Relation, ...], Seen]:
         with source.elsewhere() as taken, reading(source.name):
@@ -31,9 +32,16 @@ class LargeAnswers:
             relations, staged = staging.answer(self._spark(), reader, query, view, self._scratch)
             taken(staged.seen)
         self._leases.append(staged.lease)
+        if self._closed:
+            self.release()
         return relations, staged.seen
 
     def release(self) -> None:
         leases, self._leases = self._leases, []
         for lease in leases:
             lease.release()
+
+    def close(self) -> None:
+        """The run has ended: nothing needs them, nor what is still being read."""
+        self._closed = True
+        self.release()

@@ -14,11 +14,15 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from strobe.errors import Fenced
-from strobe.warehouse import inspect, storage, tables, view_table
+from strobe.spark.failures import FAILURES
+from strobe.warehouse import contradictions, inspect, storage, tables, view_table
 from strobe.warehouse.layout import Layout
 from strobe.warehouse.records import Definition, Published
 
 Hook = Callable[[str], None]
+
+FoundWrong = Callable[[str, str, int], None]
+"""Remembers of a view how its changes contradict its rows, and the last commit at which it was right."""
 
 
 @dataclass(frozen=True)
@@ -37,13 +41,17 @@ def fold(
     left: Iterable[Definition],
     retention: timedelta,
     at: Hook,
-    unguaranteed: Collection[str] = (),
+    unguaranteed: Collection[str],
+    found_wrong: FoundWrong,
 ) -> Published | None:
     """Fold all views to the last commit, and those that have left to where they did. Without effect while a view is
     being loaded anew.
 
-    A commit with which views came in is published on the way, if it was not yet.
+    A commit with which views came in is published on the way, if it was not yet. A view that was found wrong is folded
+    as far as it was right, and published like that: that is what readers see of it from then on.
     """
+    definitions = list(definitions)
+    right_to = {d.view: d.right_to for d in definitions if d.wrong}
     log = inspect.open_log(layout)
     last = inspect.last_header_of(log)
     standings = _standings(layout, definitions)
@@ -60,7 +68,17 @@ def fold(
     came = {d.from_commit for d in definitions if newest is None or d.from_commit > newest.commit}
     for commit in sorted({*came, last.number}):
         for definition, after in _pending(log, commit, newest, standings):
-            view_table.fold(spark, layout, log, definition, after, commit, definition.view in unguaranteed)
+            view, through = definition.view, min(commit, right_to.get(definition.view, commit))
+            if after >= through:
+                continue
+            try:
+                view_table.fold(spark, layout, log, definition, after, through, view in unguaranteed)
+            except FAILURES:
+                found = contradictions.in_fold(spark, layout, log, definition, after, through)
+                if found is None:
+                    raise
+                found_wrong(view, found, after)
+                right_to[view] = after
             at("fold.view")
         at("fold.before_publish")
         newest = publish(layout, definitions, commit)

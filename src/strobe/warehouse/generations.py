@@ -50,6 +50,24 @@ class Generations:
             members[view.name] = in_force[view.name].compiled(view)
         return replace(self, members=members, unguaranteed=frozenset(unguaranteed))
 
+    def proven(self, fingerprints: Mapping[str, Mapping[str, str]]) -> Generations:
+        """With other fingerprints for the definitions in force of these views."""
+        renewed = [
+            replace(d, fingerprints={**d.fingerprints, **fingerprints[d.view]})
+            if d.to_commit is None and d.view in fingerprints
+            else d
+            for d in self.definitions
+        ]
+        return replace(self, definitions=tuple(renewed))
+
+    def found_wrong(self, view: str, wrong: str, right_to: int) -> Generations:
+        """With a view whose changes contradict its rows; what was found first counts."""
+        found = [
+            replace(d, wrong=wrong, right_to=right_to) if d.view == view and d.to_commit is None and not d.wrong else d
+            for d in self.definitions
+        ]
+        return replace(self, definitions=tuple(found))
+
     def cut_over(self, loaded: Sequence[Generation], dropped: Collection[str], commit: int) -> Generations:
         """From a commit on: loaded views take part, in the place of older generations, and others no more."""
         ending = {item.view.name for item in loaded} | set(dropped)

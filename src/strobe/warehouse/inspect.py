@@ -172,8 +172,14 @@ def published(layout: Layout) -> list[Published]:
 def definitions(layout: Layout) -> list[Definition]:
     """Every definition that a view has or had, oldest first."""
     table = open_table(layout.definitions).to_pyarrow_table()
-    rows = [Definition(**{**row, "key": tuple(row["key"])}) for row in _rows(table)]
-    return sorted(rows, key=lambda row: (row.view, row.generation))
+    return sorted(map(_definition, _rows(table)), key=lambda row: (row.view, row.generation))
+
+
+def _definition(row: dict[str, Any]) -> Definition:
+    """An older Strobe has written fewer columns, and those that it did not know are empty."""
+    key, fingerprints = tuple(row["key"]), dict(row.get("fingerprints") or ())
+    wrong, right_to = row.get("wrong") or "", row.get("right_to") or 0
+    return Definition(**{**row, "key": key, "fingerprints": fingerprints, "wrong": wrong, "right_to": right_to})
 
 
 def rows_of(layout: Layout, view: str) -> int:

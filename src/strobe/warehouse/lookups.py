@@ -7,7 +7,8 @@ the same commits as the views that use it. So it is the relation at exactly the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -75,7 +76,8 @@ def _rows(
     rows = _stored(layout, name, version, columns, _where(on, keys))
     for file in inspect.log_files(log):
         if file.last > base:
-            rows = rows.add(_logged(file.location, name, header, base, columns))
+            for change in logged(file.location, name, header.generations[name], base, header.number, columns).values():
+                rows = rows.add(change)
     return rows, header
 
 
@@ -95,38 +97,64 @@ def _stored(layout: Layout, name: str, version: int, columns: tuple[str, ...], w
     return Bag.of(columns, from_arrow(pa.table(QueryBuilder().register("t", table).execute(sql))))
 
 
+def among(table: DeltaTable, columns: tuple[str, ...], on: tuple[str, ...], keys: Set[Row], most: int) -> Bag | None:
+    """The rows of a table that have one of these keys, and maybe some more; None if there are more different ones than
+    so many."""
+    conditions = [_one_of(column, {key[i] for key in keys}) for i, column in enumerate(on)]
+    names, where = ", ".join(map(_quoted, columns)), " AND ".join(c for c in conditions if c) or "true"
+    sql = f"SELECT {names}, count(*) AS n FROM t WHERE {where} GROUP BY {names} LIMIT {most + 1}"
+    found = list(from_arrow(pa.table(QueryBuilder().register("t", table).execute(sql))))
+    if len(found) > most:
+        return None
+    counts: dict[Row, int] = {}
+    for *values, count in found:
+        row = tuple(values)
+        counts[row] = counts.get(row, 0) + count
+    return Bag(columns, counts)
+
+
 def _where(on: tuple[str, ...], keys: list[Row] | None) -> str:
-    """A condition that narrows what is read where that is simple and exact: by integers and text."""
+    """A condition that narrows what is read where that is simple and exact."""
     if keys is None or not on or len(keys) > MOST_KEYS:
         return ""
-    values = {key[0] for key in keys}
-    if all(isinstance(v, int) and not isinstance(v, bool) for v in values):
-        return f" WHERE {_quoted(on[0])} IN ({', '.join(map(str, values)) or 'NULL'})"
-    if all(isinstance(v, str) and "\0" not in v for v in values):
-        texts = ", ".join("'" + v.replace("'", "''") + "'" for v in values)
-        return f" WHERE {_quoted(on[0])} IN ({texts})"
-    return ""
+    condition = _one_of(on[0], {key[0] for key in keys})
+    return f" WHERE {condition}" if condition else ""
+
+
+def _one_of(column: str, values: Set[Any]) -> str:
+    """That a column has one of these values, if that is simple and exact: for integers and text."""
+    known = values - {None}
+    if all(isinstance(v, int) and not isinstance(v, bool) for v in known):
+        texts = [str(v) for v in known]
+    elif all(isinstance(v, str) and "\0" not in v for v in known):
+        texts = ["'" + v.replace("'", "''") + "'" for v in known]
+    else:
+        return ""
+    condition = f"{_quoted(column)} IN ({', '.join(texts) or 'NULL'})"
+    return f"({condition} OR {_quoted(column)} IS NULL)" if None in values else condition
 
 
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _logged(file: Location, name: str, header: CommitHeader, base: int, columns: tuple[str, ...]) -> Bag:
-    """What a file of the log says of the copy after a commit."""
-    rows = field(name, header.generations[name])
+def logged(
+    file: Location, name: str, generation: int, after: int, through: int, columns: tuple[str, ...]
+) -> dict[int, Bag]:
+    """What a file of the log says of a view's rows between two commits, by commit."""
+    rows = field(name, generation)
     parquet = pq.ParquetFile(file)
     schema = parquet.schema_arrow
     if "rows" not in schema.names or schema.field("rows").type.get_field_index(rows) < 0:
-        return Bag(columns)
+        return {}
     table = parquet.read(columns=["commit", "view", "count", f"rows.{rows}"])
-    wanted = pc.and_(pc.equal(table["view"], name), pc.greater(table["commit"], base))
-    table = table.filter(pc.and_(wanted, pc.less_equal(table["commit"], header.number)))
+    wanted = pc.and_(pc.equal(table["view"], name), pc.greater(table["commit"], after))
+    table = table.filter(pc.and_(wanted, pc.less_equal(table["commit"], through)))
     structs = pc.struct_field(table["rows"], [rows])
     parts: Mapping[str, pa.ChunkedArray] = {c: pc.struct_field(structs, [c]) for c in columns}
-    found = from_arrow(pa.table([*parts.values(), table["count"]], names=[*columns, "__count"]))
-    counts: dict[Row, int] = {}
-    for *values, count in found:
-        row = tuple(values)
+    names = [*columns, "__count", "__commit"]
+    found: dict[int, dict[Row, int]] = {}
+    for *values, count, commit in from_arrow(pa.table([*parts.values(), table["count"], table["commit"]], names=names)):
+        counts, row = found.setdefault(commit, {}), tuple(values)
         counts[row] = counts.get(row, 0) + count
-    return Bag(columns, counts)
+    return {commit: Bag(columns, counts) for commit, counts in found.items()}

@@ -48,10 +48,11 @@ class ViewsAtCommit:
         """A view's rows, copies repeated."""
         base = self._base(view)
         frame = self._spark.read.format("delta").option("versionAsOf", base.version).load(self._layout.view(view))
-        rows = inspect.changes(self._log, base.commit, self.commit).get(view, (0, 0))[1]
+        through = base.definition.shown_at(self.commit)
+        rows = inspect.changes(self._log, base.commit, through).get(view, (0, 0))[1]
         if not rows:
             return frame.drop(COPY)
-        change = view_table.net(self._spark, self._log, base.definition, base.commit, self.commit)
+        change = view_table.net(self._spark, self._log, base.definition, base.commit, through)
         return view_table.merged(frame, change, base.definition.key, rows <= _SMALL)
 
     def pieces(self, view: str) -> tuple[DataFrame, int]:
@@ -62,9 +63,10 @@ class ViewsAtCommit:
         base = self._base(view)
         rows, size = view_table.stored(self._spark, self._layout, base.definition, base.version)
         whole = rows.withColumn(COUNT, F.lit(1).cast("bigint"))
-        if base.commit == self.commit:
+        through = base.definition.shown_at(self.commit)
+        if base.commit >= through:
             return whole, size
-        since, more = view_table.logged(self._spark, self._log, base.definition, base.commit, self.commit)
+        since, more = view_table.logged(self._spark, self._log, base.definition, base.commit, through)
         return whole.unionByName(since), size + more
 
     @cached_property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from strobe.algebra.view import View
@@ -41,12 +41,23 @@ class Definition:
     from_commit: int
     to_commit: int | None
     version: int
+    fingerprints: Mapping[str, str] = field(default_factory=dict)
+    """Of its relations, as they were last proven; none in a warehouse that is older than these."""
+    wrong: str = ""
+    """How its changes contradicted its rows, if they did: it is kept no more."""
+    right_to: int = 0
+    """Then readers see it as it was at this commit."""
 
     @classmethod
     def of(cls, generation: Generation, from_commit: int) -> Definition:
         """The row that says since when a generation is in force."""
         view, version = generation.view, generation.table_version
-        return cls(view.name, generation.number, view.sql, generation.schema, view.key, from_commit, None, version)
+        schema, known = generation.schema, generation.fingerprints
+        return cls(view.name, generation.number, view.sql, schema, view.key, from_commit, None, version, known)
+
+    def shown_at(self, commit: int) -> int:
+        """The commit as of which readers of another one see it."""
+        return min(commit, self.right_to) if self.wrong else commit
 
     @property
     def base(self) -> int:
@@ -57,7 +68,7 @@ class Definition:
         """The generation of which this row is, with its view as it was compiled from this very SQL."""
         if view.name != self.view or view.sql != self.sql:
             raise BrokenInvariant("this definition was never loaded", where=f"view {view.name}")
-        return Generation(view, self.generation, self.schema, self.version)
+        return Generation(view, self.generation, self.schema, self.version, self.fingerprints)
 
 
 @dataclass(frozen=True)
@@ -68,3 +79,4 @@ class Generation:
     number: int
     schema: str
     table_version: int
+    fingerprints: Mapping[str, str] = field(default_factory=dict)

@@ -51,6 +51,9 @@ _DEFINITIONS = pa.schema(
         ("from_commit", pa.int64()),
         ("to_commit", pa.int64()),
         ("version", pa.int64()),
+        ("fingerprints", pa.map_(pa.string(), pa.string())),
+        ("wrong", pa.string()),
+        ("right_to", pa.int64()),
     ]
 )
 
@@ -141,14 +144,15 @@ def append_published(layout: Layout, row: Published) -> None:
 
 def write_definitions(layout: Layout, rows: Sequence[Definition]) -> None:
     """Replace the definitions, atomically."""
-    records = [{**vars(row), "key": list(row.key)} for row in rows]
+    records = [{**vars(row), "key": list(row.key), "fingerprints": list(row.fingerprints.items())} for row in rows]
     _write(layout.definitions, pa.Table.from_pylist(records, schema=_DEFINITIONS), "overwrite")
 
 
 def _write(location: Location, rows: pa.Table, mode: Literal["append", "overwrite"]) -> None:
-    """A few rows are written without Spark: commits wait for definitions, and a job takes longer than they do."""
+    """A few rows are written without Spark: commits wait for definitions, and a job takes longer than they do. A table
+    that an older Strobe has made is given the columns that it lacks."""
     try:
-        write_deltalake(location, rows, mode=mode)
+        write_deltalake(location, rows, mode=mode, schema_mode="merge")
     except DeltaError as error:
         raise OSError(f"{location}: {error}") from error
 

@@ -18,7 +18,7 @@ from strobe.warehouse import folding, retention, storage, view_table
 from strobe.warehouse.appender import Appender, guarded
 from strobe.warehouse.claim import Claim
 from strobe.warehouse.control import todo
-from strobe.warehouse.folding import Hook
+from strobe.warehouse.folding import FoundWrong, Hook
 from strobe.warehouse.generations import Generations
 from strobe.warehouse.layout import Layout
 from strobe.warehouse.records import Published
@@ -33,9 +33,11 @@ class Upkeep:
         claim: Claim,
         appender: Appender,
         generations: Callable[[], Generations],
+        found_wrong: FoundWrong,
         at: Hook,
     ) -> None:
         """`kept` is how far back commits can be read; `generations` are those of the moment."""
+        self._found_wrong = found_wrong
         self._spark, self._session = spark, own_session(spark)
         self._layout, self._kept, self._at = layout, kept, at
         self._claim, self._appender, self._generations = claim, appender, generations
@@ -62,7 +64,9 @@ class Upkeep:
             now = self._generations()
             there = tuple(now.in_force.values())
             left = folding.left_since(now.definitions, folding.newest_published(self._layout))
-            return folding.fold(spark, self._layout, there, left, self._kept, self._at, now.unguaranteed)
+            return folding.fold(
+                spark, self._layout, there, left, self._kept, self._at, now.unguaranteed, self._found_wrong
+            )
 
     @property
     def unpublished(self) -> bool:

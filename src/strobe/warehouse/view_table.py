@@ -37,11 +37,7 @@ from strobe.warehouse.layout import (
 from strobe.warehouse.records import Definition
 from strobe.warehouse.storage import Location
 
-LARGE = 500_000
-"""From this many rows on a table has deletion vectors: changing a few rows must not rewrite whole files. Smaller tables
-have none, so that every engine can read them."""
-
-_COUNT, _LAST, _NEW = "_count", "_last", "_new"
+_COUNT, _LAST, _NEW, _OLD, _COME, _GONE = "_count", "_last", "_new", "_last_row", "_count_come", "_count_gone"
 _FORBIDDEN = set(" ,;{}()\n\t=")
 _RESERVED = (COPY, _COUNT, _LAST, _NEW, "_commit")
 _TXN_APP, _TXN_VERSION = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
@@ -87,7 +83,7 @@ def load(
     else:
         allow_types(spark, location, (type_ for _, type_ in rows.dtypes))
     writer.save(location)
-    if inspect.rows_of(layout, view.name) >= LARGE:
+    if inspect.rows_of(layout, view.name) >= layout.sizes.large:
         set_properties(spark, location, {DELETION_VECTORS: "true"})
     return inspect.version(location)
 
@@ -213,19 +209,29 @@ def catch_up(
 def _by_key(
     change: DataFrame, columns: Sequence[str], key: Sequence[str], view: str, unguaranteed: bool
 ) -> tuple[DataFrame, str]:
-    """One source row for each key: the new row, or none where it is gone."""
-    coming = F.when(F.col(_COUNT) > 0, F.struct(*(F.col(quoted(c)) for c in columns)))
-    how_many = F.sum(F.greatest(F.col(_COUNT), F.lit(0)))
-    twice = F.raise_error(F.lit(f"view {view}: the log brings two rows with one key"))
+    """One source row for each key: the row that goes, if one does, and the one that comes, if one does."""
+    row = F.struct(*(F.col(quoted(c)) for c in columns))
+    coming, going = F.when(F.col(_COUNT) > 0, row), F.when(F.col(_COUNT) < 0, row)
     source = change.groupBy(*map(quoted, key)).agg(
-        F.when((how_many > 1) & F.lit(not unguaranteed), twice).otherwise(F.max(coming)).alias(_NEW)
+        F.max(coming).alias(_NEW),
+        F.max(going).alias(_OLD),
+        F.sum(F.greatest(F.col(_COUNT), F.lit(0))).alias(_COME),
+        F.sum(F.greatest(-F.col(_COUNT), F.lit(0))).alias(_GONE),
     )
+    there = " AND ".join(f"t.{quoted(c)} <=> s.{_OLD}.{quoted(c)}" for c in columns)
+    wrong = f"raise_error({text(f'view {view}: the log contradicts the rows of the table')})"
+    if unguaranteed:
+        changed, came = "true", f"s.{_NEW} IS NOT NULL"
+    else:
+        changed = f"IF(s.{_COME} <= 1 AND s.{_GONE} = 1 AND {there}, true, {wrong})"
+        came = f"IF(s.{_COME} = 1 AND s.{_GONE} = 0, true, {wrong})"
     on = " AND ".join(f"t.{quoted(c)} = s.{quoted(c)}" for c in key)
     updates = ", ".join(f"t.{quoted(c)} = s.{_NEW}.{quoted(c)}" for c in columns)
     names, values = ", ".join(map(quoted, columns)), ", ".join(f"s.{_NEW}.{quoted(c)}" for c in columns)
     return source, (
-        f"ON {on} WHEN MATCHED AND s.{_NEW} IS NULL THEN DELETE WHEN MATCHED THEN UPDATE SET {updates} "
-        f"WHEN NOT MATCHED AND s.{_NEW} IS NOT NULL THEN INSERT ({names}) VALUES ({values})"
+        f"ON {on} WHEN MATCHED AND {changed} AND s.{_NEW} IS NULL THEN DELETE "
+        f"WHEN MATCHED AND {changed} THEN UPDATE SET {updates} "
+        f"WHEN NOT MATCHED AND {came} THEN INSERT ({names}) VALUES ({values})"
     )
 
 

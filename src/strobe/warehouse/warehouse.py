@@ -23,6 +23,7 @@ from strobe.messages import Commit, CommitHeader, Lookup
 from strobe.spark.failures import FAILURES
 from strobe.spark.session import in_background
 from strobe.warehouse import (
+    contradictions,
     evaluation,
     inspect,
     log,
@@ -40,6 +41,7 @@ from strobe.warehouse.evaluation import Part
 from strobe.warehouse.folding import Hook
 from strobe.warehouse.generations import Generations
 from strobe.warehouse.layout import FILE_RETENTION, Layout, retention_properties
+from strobe.warehouse.ledger import Ledger
 from strobe.warehouse.records import Definition, Generation, Published
 from strobe.warehouse.removal_plan import COMMIT
 from strobe.warehouse.upkeep import Upkeep
@@ -64,7 +66,10 @@ class Warehouse:
         self._claim = Claim(layout, lock or CoordinatorLock(layout.control))
         self._appender = Appender(spark, layout, self._claim, at)
         self._generations = Generations()
-        self._upkeep = Upkeep(spark, layout, retention, self._claim, self._appender, lambda: self._generations, at)
+        self._ledger = Ledger(layout)
+        self._upkeep = Upkeep(
+            spark, layout, retention, self._claim, self._appender, lambda: self._generations, self._found_wrong, at
+        )
         self._spark = spark
         self._retention = retention
         self._at = at
@@ -131,14 +136,27 @@ class Warehouse:
         """Append commits, all or none, in one Spark job; returns the last header, as it is in the log.
 
         `UserError` if a view's expression fails on a row, and nothing was committed; `Fenced`; or `CommitUnknown`,
-        after which this warehouse must be fenced again before anything else.
+        after which this warehouse must be fenced again before anything else. `ViewWrong` if the commits were appended,
+        and contradict what a view held: readers see it as it was before.
         """
-        return self._appender.append([self._generations.batch(commits)])
+        last = self._appender.append([self._generations.batch(commits)])
+        self._check(commits)
+        return last
+
+    def _check(self, commits: Sequence[Commit]) -> None:
+        changed = {name for commit in commits for name in (*commit.changes, *commit.removals)}
+        guaranteed = changed - self._generations.unguaranteed
+        for name, commit, how in self._ledger.check([self.definitions[n] for n in sorted(guaranteed)], commits):
+            self._found_wrong(name, how, commit - 1)
+        for name in guaranteed:
+            if self.definitions[name].wrong:
+                raise contradictions.error(self.definitions[name])
 
     # -- bringing views in --------------------------------------------------------------------------------------------
 
-    def load(self, view: View, frame: DataFrame) -> Generation:
-        """Write a view's table from freshly computed rows; nobody sees them before `cut_over`."""
+    def load(self, view: View, frame: DataFrame, fingerprints: Mapping[str, str] | None = None) -> Generation:
+        """Write a view's table from freshly computed rows; nobody sees them before `cut_over`. `fingerprints` are those
+        of the relations that the rows were computed from."""
         view_table.check_names(view)
         types = evaluation.output_types(self._spark, view)
         view_table.check_types(view, types)
@@ -152,7 +170,7 @@ class Warehouse:
             version = self._load(view, frame, generation, properties)
             self._at("load.table")
         schema = ", ".join(f"{quoted(name)} {type_}" for name, type_ in types.items())
-        return Generation(view, generation, schema, version)
+        return Generation(view, generation, schema, version, fingerprints or {})
 
     def _load(self, view: View, frame: DataFrame, generation: int, properties: dict[str, str]) -> int:
         try:
@@ -160,6 +178,25 @@ class Warehouse:
         except FAILURES as error:
             wrong = evaluation.data_error(view.name, error)
             raise wrong or unknown(self.layout, f"view {view.name} could not be loaded", error) from error
+
+    def remember(self, proven: Mapping[str, Mapping[str, str]], of: Mapping[str, Definition]) -> None:
+        """Views rest on other fingerprints now, which have been proven to be as good; those that were loaded anew since
+        do not."""
+        with self._upkeep.alone:
+            same = {n for n, d in self.definitions.items() if n in of and of[n].generation == d.generation}
+            after = self._generations.proven({n: found for n, found in proven.items() if n in same})
+            if after.definitions != self._generations.definitions:
+                self._claim.ensure()
+                tables.write_definitions(self.layout, after.definitions)
+                self._generations = after
+
+    def _found_wrong(self, view: str, wrong: str, right_to: int) -> None:
+        """From now on readers see this view as it was at an earlier commit, and it takes no part in folds."""
+        with self._upkeep.alone:
+            self._claim.ensure()
+            after = self._generations.found_wrong(view, wrong, right_to)
+            tables.write_definitions(self.layout, after.definitions)
+            self._generations = after
 
     def prepare_log(self, loaded: Sequence[Generation]) -> None:
         """Make room in the log for views that will come in: then their cutover takes less time."""
@@ -223,10 +260,9 @@ class Warehouse:
         found: dict[str, list[Part]] = defaultdict(list)
         for name in inspect.changes(own, after, last):
             rows, size = view_table.logged(spark, own, self.definitions[name], after, last)
-            found[name].append((rows, size <= evaluation.TOGETHER))
-        waiting = evaluation.changed_rows(
-            spark, self._generations.members, commits, partial(self._appender.stored, spark=spark)
-        )
+            found[name].append((rows, size <= self.layout.sizes.together))
+        stored, together = partial(self._appender.stored, spark=spark), self.layout.sizes.together
+        waiting = evaluation.changed_rows(spark, self._generations.members, commits, stored, together)
         for name, (rows, small) in waiting.items():
             found[name].append((rows.drop(COMMIT), small))
         return {name: _summed(parts) for name, parts in found.items()}

@@ -134,8 +134,10 @@ def test_parts_of_global_transactions_are_named(either: Shop) -> None:
         do("INSERT INTO t VALUES (5)")
     found = [(p.id for p in t.part_of) for t in read(source, start, relevant=lambda t: bool(t.changes or t.part_of))]
     assert [list(names) for names in found] == [["one"], ["two"], ["x3"], []]
-    assert {"one", "two", "x3"} <= source.parts(source.now()) and "one" not in source.parts(start)
-    assert "x3" in either.source().parts(source.now()), "the identifier of an XA transaction needs no setting"
+    known = source.parts(source.now())
+    assert {"one", "two", "x3"} <= known.ids and "one" not in source.parts(start).ids
+    assert known.since is not None and known.since <= min(known.committed.values())
+    assert "x3" in either.source().parts(source.now()).ids, "the identifier of an XA transaction needs no setting"
     with either.session() as do:
         do("INSERT INTO `out.box` VALUES (9, 'nobody elsewhere', 0)")
     with pytest.raises(LostGuarantee, match="billing is not among"):

@@ -39,8 +39,12 @@ def test_which_parts_a_position_is_past(db: Database) -> None:
     db.run("INSERT INTO orders VALUES (1, 1, NULL)", emit("T1 shop,billing"))
     between = source.now()
     db.run("INSERT INTO orders VALUES (2, 1, NULL)", emit("T2 shop,billing"))
-    assert source.parts(between) == {"T1"}
-    assert source.parts(source.now()) == {"T1", "T2"}
+    assert source.parts(between).ids == {"T1"}
+    known = source.parts(source.now())
+    assert known.ids == {"T1", "T2"} and {part.participants for part in known.committed} == {
+        frozenset({"shop", "billing"})
+    }
+    assert known.since == min(known.committed.values()), "the slot was made before the first one"
 
 
 def test_a_name_that_cannot_be_used_stops_the_source(db: Database) -> None:
@@ -50,4 +54,4 @@ def test_a_name_that_cannot_be_used_stops_the_source(db: Database) -> None:
     db.run("INSERT INTO orders VALUES (1, 1, NULL)", emit("T1"))
     with pytest.raises(LostGuarantee, match=r"global transaction.*'T1'"):
         read(source, start)
-    assert source.parts(source.now()) == frozenset()
+    assert source.parts(source.now()).ids == frozenset()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any
@@ -10,8 +10,9 @@ from typing import Any
 from strobe.coordinator.maintenance import Maintenance
 from strobe.coordinator.states import Reason
 from strobe.coordinator.timing import USUAL, Timing
-from strobe.errors import SourceLost, SourceUnavailable, UserError
+from strobe.errors import SourceLost, SourceUnavailable, UserError, ViewWrong
 from strobe.messages import CommitHeader, Position, Seen
+from strobe.warehouse.records import Definition
 
 POSITIONS = {
     "a": {"read": "5", "waiting": "2"},
@@ -60,26 +61,42 @@ class FakeSource:
             raise SourceLost("it keeps too much")
 
 
-def made(sources: dict[str, FakeSource], failed: list[BaseException], timing: Timing = USUAL) -> Maintenance:
+def made(
+    sources: dict[str, FakeSource],
+    failed: list[BaseException],
+    timing: Timing = USUAL,
+    definitions: dict[str, Definition] | None = None,
+) -> Maintenance:
     last = CommitHeader(1, datetime.now(timezone.utc), POSITIONS)
     pipeline: Any = SimpleNamespace(
         committer=SimpleNamespace(last=last),
-        topology=SimpleNamespace(sources=sources),
+        prover=SimpleNamespace(known={}),
+        topology=SimpleNamespace(sources=sources, views={"read"}),
         vector={"read": Position("5", (5,))},
         fail=failed.append,
     )
-    warehouse: Any = SimpleNamespace(empty=lambda: None)
+    warehouse: Any = SimpleNamespace(empty=lambda: None, definitions=definitions or {})
     maintenance = Maintenance(pipeline, warehouse, lambda _: None, timing)
     maintenance.stopped = {"c": Reason.RELATION_LOST, "d": Reason.SOURCE_LOST}
     return maintenance
+
+
+def test_a_view_that_a_fold_has_found_wrong_ends_the_run() -> None:
+    """So that the next one begins without it; one that stands still already does not."""
+    failed = list[BaseException]()
+    wrong = Definition("read", 1, "", "", (), 1, None, 0, wrong="commit 7 took away a row", right_to=6)
+    maintenance = made({}, failed, definitions={"lost": replace(wrong, view="lost"), "read": wrong})
+    maintenance.start()
+    maintenance.join(60)
+    assert [type(error) for error in failed] == [ViewWrong] and "view read: commit 7" in str(failed[0])
 
 
 def test_logs_are_discarded_as_far_as_nobody_needs_them() -> None:
     """Of a source that is read, up to the view that is last of those that are kept; of one that nobody will read, all
     that can be seen; of one whose view waits, or may have been lost by mistake, nothing."""
     sources = {name: FakeSource() for name in ("read", "waiting", "lost", "other", "unused")}
-    maintenance = made(sources, [])
-    maintenance._discard()
+    maintenance = made(sources, [], Timing(end_every=0.0))
+    maintenance.discard()
     assert {name: source.discarded for name, source in sources.items()} == {
         "read": ["3"],
         "waiting": [],
@@ -95,11 +112,10 @@ def test_logs_are_discarded_as_far_as_nobody_needs_them() -> None:
         "unused": 0,
     }
     sources["lost"].end = None
-    maintenance._next_end.clear()
-    maintenance._discard()
+    maintenance.discard()
     assert sources["lost"].discarded == ["9"] and sources["read"].discarded == ["3"], "said once"
     maintenance.logs_needed = lambda: True
-    maintenance._discard()
+    maintenance.discard()
     assert sources["waiting"].guarded == 2, "views that are about to join need all of it"
 
 

@@ -9,6 +9,7 @@ from worlds import R, S, T, U, view
 
 from strobe.algebra.bag import Bag
 from strobe.engine.engine import Effect, Engine, Progress, Promise, Submit, Tied, ToViews
+from strobe.engine.halves import Half
 from strobe.integrator.blocks import Ties
 from strobe.messages import ActionList, Cut, GlobalTransaction, Transaction, Update
 from strobe.simulator.world import position
@@ -143,6 +144,20 @@ def test_a_global_transaction_over_two_groups_is_not_taken_in() -> None:
         assert tied.receive(done(name, 1), 0.0) == [], "half of it"
     tied.receive(change("z", 1, "x", "z"), 0.0)
     assert committed(tied.receive(done("t", 2), 0.0)) == [(1, 2)]
+
+
+def test_parts_that_views_were_loaded_without_are_missing_until_they_come() -> None:
+    """Or until they are not waited for any longer."""
+    positions = {name: dict.fromkeys(v.sources, position(0)) for name, v in VIEWS.items()}
+    lacking = [Half("g", "x", True), Half("h", "z", False)]
+    found = Engine(VIEWS, positions, together=[frozenset("xyz")], settled=lambda _: {"g", "h"}, halves=lacking)
+    assert found.missing_parts() == {"g": frozenset("x"), "h": frozenset("z")}
+    found.receive(change("y", 1, "x", "y"), 0.0)
+    assert found.halves == frozenset(lacking), "a part at another source"
+    found.receive(change("x", 1, "x", "y"), 0.0)
+    assert found.missing_parts() == {"h": frozenset("z")}
+    found.let_go(found.halves)
+    assert found.missing_parts() == {}
 
 
 def test_a_participant_that_no_view_uses_ties_nothing() -> None:

@@ -32,7 +32,7 @@ def test_rows_of_every_kind_are_counted_until_they_are_not_needed() -> None:
     budget.arrived(Transaction("a", AT[1], changes={"t": TWO}, committed_at=datetime.now(timezone.utc)))
     budget.arrived(Transaction("b", AT[2], gone={"t": TWO}))
     assert budget.rows == 4
-    budget.answered(Answer("v", 1, "a", (TWO, TWO), Seen(AT[1])))
+    budget.answered(Answer("v", 1, "a", (TWO, TWO), Seen(AT[1])), {"a", "b"})
     assert budget.rows == 8
     budget.arrived(Transaction("a", AT[3]))
     budget.submitted(WarehouseTransaction((1,), (ActionList("v", (1,), TWO),), {"a": AT[1]}))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timezone
 
 import pytest
@@ -12,7 +12,7 @@ from committing import MemorySink, V
 from patience import PATIENCE, eventually
 
 from strobe.algebra.bag import Bag
-from strobe.errors import BrokenInvariant, CommitUnknown
+from strobe.errors import BrokenInvariant, CommitUnknown, DefinitionChanged, NotNow
 from strobe.messages import ActionList, Commit, CommitHeader, Position, WarehouseTransaction
 from strobe.pipeline.committer import Committer
 from strobe.pipeline.states import Committing
@@ -25,9 +25,17 @@ class Desk:
 
     def __init__(self, kept: MemorySink | None = None) -> None:
         self.kept, self.failed = kept or MemorySink(), list[BaseException]()
+        self.held: Collection[str] = ()
+        """The sources of which nothing can be proven."""
+        self.lost: Exception | None = None
         self.committer = Committer(
-            self.kept, BEGIN, {"v": V}, {"v": {"x": Position("0", (0,))}}, fail=self.failed.append
+            self.kept, BEGIN, {"v": V}, {"v": {"x": Position("0", (0,))}}, prove=self.prove, fail=self.failed.append
         )
+
+    def prove(self, _sources: Collection[str]) -> Collection[str]:
+        if self.lost is not None:
+            raise self.lost
+        return self.held
 
     def submit(self, number: int, *, rows: bool = True) -> None:
         change = Bag(V.attributes, {(number, 1, 1, 1, 1): 1} if rows else {})
@@ -156,6 +164,16 @@ def test_a_hold_that_is_released_before_it_has_begun() -> None:
     desk.end()
 
 
+def test_a_hold_that_comes_when_the_run_is_over() -> None:
+    """Whoever asks for it, in another thread, may not know yet that the run has failed."""
+    desk, gate = at_the_gate()
+    desk.committer.stop(everything=False)
+    desk.committer.hold()
+    gate.open.set()
+    desk.end()
+    assert places(gate.commits) == [(2, "1")] and desk.committer.state is Committing.ENDED
+
+
 def test_a_last_commit_waits_for_the_append_that_is_on_its_way() -> None:
     """And nothing follows it, whatever is submitted, and though it is told to stop."""
     desk, gate = at_the_gate()
@@ -191,6 +209,18 @@ def test_a_stop_comes_before_a_last_commit_that_has_not_begun() -> None:
     assert places(gate.commits) == [(2, "1"), (3, "2")]
 
 
+def test_it_may_be_held_while_it_drains() -> None:
+    """Whoever holds the committer of another pipeline cannot know that this one has come to its end meanwhile."""
+    desk, gate = at_the_gate()
+    desk.committer.stop()
+    assert desk.committer.state is Committing.DRAINING
+    desk.committer.hold()
+    gate.open.set()
+    desk.end()
+    desk.committer.hold()
+    assert places(gate.commits) == [(2, "1")] and not desk.committer.working
+
+
 @pytest.mark.parametrize("stopped", [False, True])
 def test_an_append_that_fails_is_the_last(stopped: bool) -> None:
     """It may have happened: nothing more is appended, and whoever waits for it to end waits until the run does."""
@@ -207,3 +237,63 @@ def test_an_append_that_fails_is_the_last(stopped: bool) -> None:
     desk.committer.release()
     desk.committer.stop()
     assert desk.committer.state is Committing.FAILED and desk.committer.working and desk.committer.last == BEGIN
+
+
+def test_what_cannot_be_proven_waits() -> None:
+    """It is appended as soon as it can be; at the end it is left out, because it will be read again."""
+    desk = Desk()
+    desk.held = {"x"}
+    desk.committer.start()
+    desk.submit(1)
+    eventually(lambda: desk.committer.state is Committing.GATHERING)
+    assert desk.committer.busy and not desk.kept.commits
+    desk.held = ()
+    eventually(lambda: places(desk.kept.commits) == [(2, "1")])
+    desk.held = {"x"}
+    desk.submit(2)
+    desk.end()
+    assert places(desk.kept.commits) == [(2, "1")] and place(desk.committer.last) == (2, "1")
+
+
+def test_positions_are_shown_when_they_are_proven() -> None:
+    """A position says that readers see everything up to there: of what the log does not report too."""
+    desk = Desk()
+    desk.held = {"x"}
+    desk.committer.start()
+    desk.submit(1, rows=False)
+    threading.Event().wait(0.5)  # longer than it takes to look
+    assert "x" not in desk.committer.visible
+    desk.held = ()
+    eventually(lambda: desk.committer.visible.get("x") == Position("1", (1,)))
+    desk.end()
+
+
+def test_a_definition_that_has_changed_ends_it_though_nothing_waits() -> None:
+    """The views stop, and say so, when nobody changes a row afterwards too."""
+    desk = Desk()
+    desk.committer.start()
+    desk.lost = DefinitionChanged("a partition was dropped", views=["v"])
+    eventually(lambda: desk.failed == [desk.lost])
+    eventually(lambda: desk.committer.state is Committing.FAILED)
+    assert not desk.kept.commits
+
+
+def test_a_last_commit_waits_for_its_proof() -> None:
+    desk, made = Desk(), threading.Event()
+    desk.held = {"x"}
+
+    def final(last: CommitHeader, before: Sequence[Commit]) -> CommitHeader:
+        made.set()
+        return CommitHeader(last.number + 1, last.committed_at, last.positions)
+
+    desk.committer.hold()
+    desk.committer.start()
+    desk.submit(1)
+    with pytest.raises(NotNow, match="the tables of x cannot be proven now"):
+        desk.committer.hand_over()
+    desk.committer.end_with(final)
+    threading.Event().wait(0.2)
+    assert not made.is_set() and desk.committer.state is Committing.ENDING
+    desk.held = ()
+    assert made.wait(PATIENCE)
+    desk.end()

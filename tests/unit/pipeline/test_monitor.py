@@ -11,7 +11,7 @@ import pytest
 from patience import PATIENCE, eventually
 
 from strobe.errors import BrokenInvariant, SourceUnavailable
-from strobe.messages import Position, Transaction
+from strobe.messages import GlobalTransaction, Position, Transaction
 from strobe.pipeline.health import Failing, Health
 from strobe.pipeline.monitor import Monitor
 from strobe.pipeline.states import Reading
@@ -28,6 +28,7 @@ class Log:
 
     def __init__(self) -> None:
         self.end, self.down = 0, False
+        self.parts: dict[int, tuple[GlobalTransaction, ...]] = {}
 
     def transactions(
         self, after: Position, _stops: Sequence[Position], interrupted: Callable[[], bool]
@@ -38,7 +39,7 @@ class Log:
                 raise SourceUnavailable("it is down")
             if position < self.end:
                 position += 1
-                yield Transaction("log", at(position))
+                yield Transaction("log", at(position), part_of=self.parts.get(position, ()))
             else:
                 time.sleep(0.001)
 
@@ -87,7 +88,7 @@ def test_a_pause_a_position_and_on() -> None:
     monitor.pause()
     assert monitor.at_rest, "it is at rest already"
     monitor.hold_at(at(6))
-    assert not monitor.at_rest and monitor.state in (Reading.READING_TO, Reading.AT)
+    assert monitor.state in (Reading.READING_TO, Reading.AT)
     eventually(lambda: monitor.holds)
     assert monitor.state is Reading.AT and monitor.paused and watch.come == [1, 2, 3, 4, 5, 6]
     monitor.resume()
@@ -105,6 +106,26 @@ def test_a_position_where_it_is_already() -> None:
     eventually(lambda: watch.monitor.holds)
     watch.monitor.resume()
     watch.reads_to(4)
+    watch.end()
+
+
+def test_up_to_the_part_of_a_global_transaction() -> None:
+    """It stops right behind the first of those that are missing; the next one is looked for from there."""
+    watch = Watch()
+    for number, name in ((4, "other"), (6, "g"), (8, "h")):
+        watch.log.parts[number] = (GlobalTransaction(name, frozenset({"log", "elsewhere"})),)
+    watch.reads_to(2)
+    watch.monitor.pause()
+    eventually(lambda: watch.monitor.at_rest)
+    watch.log.end = 10
+    watch.monitor.hold_behind({"h", "g"})
+    eventually(lambda: watch.monitor.at_rest)
+    assert watch.come[-1] == 6 and watch.monitor.state is Reading.AT
+    watch.monitor.hold_behind({"h"})
+    eventually(lambda: watch.monitor.at_rest)
+    assert watch.come[-1] == 8 and watch.monitor.position == at(8)
+    watch.monitor.resume()
+    eventually(lambda: len(watch.come) == 10)
     watch.end()
 
 

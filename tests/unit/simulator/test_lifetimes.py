@@ -24,7 +24,7 @@ from strobe.simulator.lifetime_checks import Wrong
 CHUNK = 50
 INCIDENTS = (
     *("crash", "goes away", "are detached", "are taken in again", "is loaded", "comes in", "is dropped", "audited"),
-    *("ties", "not now"),
+    *("ties", "lacks the part", "not now"),
 )
 
 
@@ -91,6 +91,7 @@ BUGS: dict[str, tuple[Any, str, Any, str]] = {
     "ahead forgotten": (Painting, "_all_ahead", lambda _: {}, ", not Bag"),
     "tie ignored": (Engine, "_torn", lambda *_: frozenset(), "tears"),
     "parts that were there at the start are waited for": (Integrator, "_unsettled", lambda _, p: p, "not at rest"),
+    "a view comes in with half a global transaction": (lifetime, "halves", lambda *_: (), "by half"),
     "nothing stops at the vector": (Painting, "stop_at", lambda *_: None, "was brought to"),
     "a cut is told to one view of several": (Engine, "_cut", _told_to_one, "not at rest"),
 }

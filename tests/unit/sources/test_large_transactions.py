@@ -15,12 +15,13 @@ from large import check_source, compare_memory
 from strobe.algebra.bag import Bag, Row, canonical
 from strobe.data.scratch import SPILLED, Scratch
 from strobe.data.spilled import Spilled
-from strobe.errors import UserError
+from strobe.errors import SourceLost, UserError
 from strobe.messages import Position, Transaction
 from strobe.pipeline.in_flight import InFlight
 from strobe.sources.base import Source, Spill
 from strobe.sources.net_changes import NetChanges
 from strobe.sources.sqlite.source import SqliteSource
+from strobe.sources.sqlite.triggers import LOG
 
 COLUMNS = {"id": "int", "x": "double", "d": "decimal(10,2)", "t": "timestamp", "a": "array<string>", "b": "binary"}
 VALUES = (
@@ -123,6 +124,27 @@ def test_sqlite(tmp_path: Path) -> None:
 
     check_source(lambda: SqliteSource("shop", path), read_sqlite, write, folder)
     connection.close()
+
+
+def test_files_of_what_could_not_be_read_to_its_end_are_removed(tmp_path: Path) -> None:
+    """The log's row at which it was to end is gone."""
+    path = tmp_path / "shop.db"
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
+    source = SqliteSource("shop", path)
+    source.prepare(["orders"])
+    source.spill = Spill(Scratch(tmp_path), rows=500)
+    start = source.now()
+    with connection:
+        connection.executemany("INSERT INTO orders VALUES (?)", [(n,) for n in range(3000)])
+    stop = source.now()
+    with connection:
+        connection.execute("INSERT INTO orders VALUES (3000)")
+        connection.execute(f"DELETE FROM {LOG} WHERE seq = {stop.order[0]}")
+    connection.close()
+    with pytest.raises(SourceLost, match="no row"):
+        list(source.transactions(start, [stop], lambda: False))
+    assert list((tmp_path / SPILLED).iterdir()) == []
 
 
 def test_files_go_when_nothing_can_need_them_any_more(tmp_path: Path) -> None:

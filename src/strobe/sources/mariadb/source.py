@@ -14,14 +14,14 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 import pymysql
 
 from strobe.algebra.schema import RelationSchema
 from strobe.errors import SourceUnavailable, StrobeError, UserError
-from strobe.messages import Position, Seen, Transaction
+from strobe.messages import GlobalTransaction, Parts, Position, Seen, Transaction
 from strobe.sources.base import Finding, Reader, Source, SourceContext
 from strobe.sources.mariadb import snapshot
 from strobe.sources.mariadb.binlog import protocol as binlog
@@ -174,7 +174,7 @@ class MariadbSource(Source):
         stream = Stream(self.server.connections, self.server.log, watched, stops, stopped, self.spill, names)
         return stream.transactions(after)
 
-    def parts(self, through: Position) -> frozenset[str]:
+    def parts(self, through: Position) -> Parts:
         """As far back as the file of the position goes, and for some seconds the one before it."""
         at = Whereabouts.parse(through.text)
         file, offset = at.file, at.offset
@@ -182,21 +182,30 @@ class MariadbSource(Source):
             with self.server.connections.session() as connection:
                 logs = [row[0] for row in rows(connection, "SHOW BINARY LOGS")]
                 sets = charsets(connection)
-            found = set(self._parts(file, (file, offset), sets, math.inf))
+            known, _ = self._parts(file, (file, offset), sets, math.inf)
             for log in [log for log in logs if file_number(log) < file_number(file)][-1:]:
-                found.update(self._parts(log, (file, 4), sets, time.monotonic() + self.settings.timing.parts))
+                until = time.monotonic() + self.settings.timing.parts
+                before, whole = self._parts(log, (file, 4), sets, until)
+                since = (before.since or known.since) if whole else known.since
+                known = Parts({**before.committed, **known.committed}, since)
         except (binlog.Broken, pymysql.err.Error) as error:
             raise SourceUnavailable(f"its binlog could not be read: {error}", where=self.settings.where) from error
-        return frozenset(found)
+        return known
 
-    def _parts(self, file: str, end: tuple[str, int], sets: dict[int, str], deadline: float) -> Iterator[str]:
-        """The global transactions with parts between the beginning of a file and a place."""
+    def _parts(self, file: str, end: tuple[str, int], sets: dict[int, str], deadline: float) -> tuple[Parts, bool]:
+        """The global transactions with parts between the beginning of a file and a place; and whether there was time
+        for all of them."""
         connections, log = self.server.connections, self.server.log
         stream = Stream(connections, log, {}, [], lambda: False, names=self._names)
+        found: dict[GlobalTransaction, datetime] = {}
+        since = None
         for transaction in stream.window(log.at(file, connections.made), end, sets):
-            yield from (part.id for part in transaction.part_of)
             if time.monotonic() > deadline:
-                return
+                return Parts(found, since), False
+            at = transaction.committed_at
+            since = since or at
+            found |= {part: at for part in transaction.part_of if at is not None}
+        return Parts(found, since), True
 
     def _watched(self) -> Watched:
         tables = self.server.catalog.refresh()
