@@ -24,7 +24,7 @@ class PostgresUnderTest(SourceUnderTest):
 
     kind = "postgres"
     lacks: ClassVar[dict[str, str]] = {
-        "restore": "it takes a server of its own: see tests/unit/test_faults_past.py",
+        "restore": "it takes a server of its own: see tests/servers/test_faults_past.py",
     }
     values: ClassVar[dict[str, list[Any]]] = {
         "smallint": [0, -1, 32767, -32768],

@@ -1,7 +1,7 @@
 """Views that are about to join: loaded and kept beside the others, until they are where these are.
 
 Their rows go at once into the tables that they will have, where nobody sees them, because no header names them. What
-changes from then on goes into a small log of their own, under `staging`, from a coordinator of their own with its own
+changes from then on goes into a small log of their own, under `staging`, from a pipeline of their own with its own
 streams of the sources: they catch up with the very machinery that keeps all views, and those that are there already go
 on meanwhile. Most of that log is merged into the tables before anybody has to wait. When both stand at one vector, one
 commit brings the views in, and carries the rest.
@@ -24,7 +24,8 @@ from strobe.engine.halves import halves
 from strobe.errors import BrokenInvariant, NotNow, SourceUnavailable, UserError
 from strobe.failpoints import reach
 from strobe.messages import Commit, CommitHeader, Position
-from strobe.pipeline.pipeline import BRING, PAUSE, Operation, Pipeline, missing_part
+from strobe.pipeline.barrier import BRING, PAUSE, Operation, missing_part
+from strobe.pipeline.pipeline import Pipeline
 from strobe.pipeline.run_end import RunEnd, Stopped
 from strobe.planning.topology import Topology, ViewPlan, as_applied
 from strobe.spark.answering import LargeAnswers
@@ -159,7 +160,7 @@ class CatchUp:
             view_table.catch_up(self._spark, self._main.layout, log, definition, after, through, unguaranteed)
         self._settled = through
 
-    # For the coordinator of the others, in whose loop all this is called.
+    # For the pipeline of the others, in whose loop all this is called.
 
     def check(self) -> None:
         """Raise what went wrong here."""
@@ -242,9 +243,9 @@ class CatchUp:
         """Let nothing more in, there and then here; afterwards `vector` is where both can meet, which holds all parts
         of every global transaction of which it holds one."""
         if other is not None:
-            yield from other.pause(seconds)
+            yield from other.barrier.pause(seconds)
         own, beyond = self._at_work(), other.monitors if other is not None else {}
-        yield from self._there(own.pause(seconds, {s: monitor.position for s, monitor in beyond.items()}))
+        yield from self._there(own.barrier.pause(seconds, {s: monitor.position for s, monitor in beyond.items()}))
         self._vector = {s: monitor.position for s, monitor in own.monitors.items()}
 
     @property
@@ -252,11 +253,11 @@ class CatchUp:
         return self._vector
 
     def stand(self, seconds: float) -> None:
-        """Come to the vector, in this coordinator's own loop."""
+        """Come to the vector, in this pipeline's own loop."""
         own = self._at_work()
 
         def operation() -> Operation:
-            yield from own.bring_to(self._vector, seconds, hold=True)
+            yield from own.barrier.bring_to(self._vector, seconds, hold=True)
             self._waiting, self._stands = own.committer.hand_over(), True
 
         own.start_operation(operation())

@@ -126,7 +126,8 @@ class Availability:
     @property
     def stopped(self) -> dict[str, Reason]:
         """The views that are stopped, by what matters most."""
-        return {name: reason_of(error) for name, error in {**self.aside, **self.still}.items()}
+        aside = dict.fromkeys(self.aside, Reason.NOT_COMPILED)
+        return {**aside, **{name: reason_of(error) for name, error in self.still.items()}}
 
     def state(self, view: str) -> ViewState:
         return self._states[view]
@@ -148,6 +149,7 @@ class Availability:
 
     def as_applied(self, topology: Topology, definitions: Mapping[str, Definition]) -> Topology:
         """The views as they were last loaded, without those that cannot be kept."""
+        self._sources = {name: state for name, state in self._sources.items() if name in topology.sources}
         self._begin_with(definitions)
         applied = {name: definition.sql for name, definition in definitions.items()}
         topology, failed = _asked(topology, {s for sql in applied.values() for s in source_names(sql)})
@@ -339,6 +341,11 @@ class Availability:
                 )
         return None
 
+    @property
+    def looking(self) -> bool:
+        """Whether somebody is finding out, aside, what is back."""
+        return self._looking is not None and not self._looking.done()
+
     def _see_who_fails(self, pipeline: Pipeline, now: float) -> None:
         for name in pipeline.monitors:
             failing = isinstance(pipeline.problem(name), SourceUnavailable)
@@ -372,7 +379,7 @@ class Availability:
 
 
 def _asked(topology: Topology, used: set[str]) -> tuple[Topology, dict[str, UserError | SourceUnavailable]]:
-    """The assembly with what the sources offer that were not asked yet, each once; and which could not be asked."""
+    """The topology with what the sources offer that were not asked yet, each once; and which could not be asked."""
     known = {relation.source for relation in topology.schemas.values()}
     found, failed = dict(topology.schemas), dict[str, UserError | SourceUnavailable]()
     for name in sorted((used - known) & topology.sources.keys()):

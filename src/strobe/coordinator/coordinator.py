@@ -78,9 +78,10 @@ class Coordinator:
         record: Callable[[Message], None] = lambda _: None,
         set_aside: bool = False,
         timing: Timing = USUAL,
+        spark: SparkSession | None = None,
     ) -> None:
         """With `set_aside`, views that cannot be kept (their source was replaced, a column is gone) stand still instead
-        of ending the run: for whoever wants to load or drop views."""
+        of ending the run: for whoever wants to load or drop views. `spark` is one that has been started."""
         self.project = project
         self._reporter = reporter
         self._record = record
@@ -89,7 +90,7 @@ class Coordinator:
         self._availability = Availability(self._layout, reporter.tell, set_aside=set_aside, timing=timing)
         self._scratch = Scratch(self._layout.staging)
         self._lock = CoordinatorLock(self._layout.control)
-        self._spark: SparkSession | None = None
+        self._spark = spark
         self._stop = threading.Event()
         self.pipeline: Pipeline | None = None
         self._cutover = Cutover(project, self.spark, reporter.tell, timing.parts)
@@ -126,7 +127,7 @@ class Coordinator:
             heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
             heart.start()
             try:
-                self._keep_views(Until(self._stop, idle=until_idle, seconds=seconds), take_over)
+                self.keep_views(Until(self._stop, idle=until_idle, seconds=seconds), take_over)
                 if until_idle:
                     self._availability.complain()
             except Fenced:
@@ -143,7 +144,7 @@ class Coordinator:
             self._topology.sources.close()
             self._scratch.close()
 
-    def _keep_views(self, until: Until, take_over: bool) -> None:
+    def keep_views(self, until: Until, take_over: bool) -> None:
         """From opening the warehouse to the end, as the table says; raises what it ended with."""
         phase: Phase = PHASES.begins
         event: Opened | Claimed | RunEnd = Opened()

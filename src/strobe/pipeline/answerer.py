@@ -4,7 +4,7 @@ source.
 A source has as many connections as it allows (two by default), so that one view's slow question does not hold up
 another's. Questions of all views that wait for a connection are pooled: they are answered one after another in one
 snapshot, and what several of them ask for is read once. Questions that fail are asked again, with back-off, for as
-long as the coordinator runs.
+long as the run lasts.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class Answerer:
                 del queries[1:]
                 if not retry.again():
                     return
-            except BaseException as error:  # nobody waits for this future: hand the failure to the coordinator
+            except BaseException as error:  # nobody waits for this future: hand the failure to the loop
                 self._fail(error)
                 return
 
@@ -166,7 +166,7 @@ class Answerer:
         if not large:
             limit = DRIVER_ROWS if self._evaluate == "auto" else 2**62
             self.asked[source.name].snapshots += 1
-            with Snapshot(source.reader(), queries) as snapshot:
+            with PooledSnapshot(source.reader(), queries) as snapshot:
                 for query in queries:
                     try:
                         yield query, answer_within(query, limit, snapshot.read), snapshot.seen
@@ -200,7 +200,7 @@ def _reads_all(query: Query) -> bool:
     return any(lookup.keys is None and lookup.keys_from is None for lookup in query.lookups)
 
 
-class Snapshot:
+class PooledSnapshot:
     """One snapshot of a source, in which several questions are answered; what more than one asks for is read once."""
 
     def __init__(self, reader: Reader, queries: Sequence[Query]) -> None:
@@ -215,7 +215,7 @@ class Snapshot:
         self._alone = len(queries) == 1
         self._found: dict[tuple[str, tuple[str, ...], frozenset[Row] | None], Bag] = {}
 
-    def __enter__(self) -> Snapshot:
+    def __enter__(self) -> PooledSnapshot:
         self.seen = self._reader.open()
         return self
 

@@ -1,8 +1,8 @@
-"""The coordinator: one process that keeps the views of a project, live.
+"""One run: the views of a project kept, live, from the last commit on.
 
     monitors (a thread per source) ──Transaction──▶ ┐
     answerer (a few threads per source) ──Answer──▶ ├─ events ─▶ this loop: the engine
-    view tasks (a thread per view) ──ActionList───▶ ┘                │                  │ warehouse transactions
+    view workers (a thread per view) ─ActionList──▶ ┘                │                  │ warehouse transactions
         ▲ │ queries ▶ answerer                                       │                  ▼
         └─┴──────────────── updates, answers, cuts ◀─────────────────┘   committer (a thread, one append at a time)
 
@@ -15,15 +15,16 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 
 from strobe.algebra.relation import Relation
 from strobe.data.spilled import release
 from strobe.engine.engine import Effect, Engine, Promise, Submit, Tied, ToViews
 from strobe.engine.halves import Half
-from strobe.errors import BrokenInvariant, NotNow, StrobeError
+from strobe.errors import BrokenInvariant, StrobeError
 from strobe.failpoints import reach
 from strobe.managers.base import Outbound
 from strobe.managers.inbox import Inbox
@@ -43,7 +44,8 @@ from strobe.messages import (
 from strobe.pipeline import run_end
 from strobe.pipeline.answerer import Answerer, SparkAnswer
 from strobe.pipeline.backpressure import Backpressure, Limits
-from strobe.pipeline.committer import Committer
+from strobe.pipeline.barrier import Barrier, Operation
+from strobe.pipeline.committer import Committer, utc_now
 from strobe.pipeline.health import Health
 from strobe.pipeline.in_flight import InFlight, Read, into_memory
 from strobe.pipeline.monitor import Monitor
@@ -57,22 +59,15 @@ from strobe.sources.base import Source
 MOMENT = 0.3
 """Seconds without anything new after which nothing more is expected, by those who wait for the end."""
 
-PAUSE = 60.0
-"""Seconds in which the sources must come to rest for an errand."""
-
-BRING = 100.0
-"""Seconds in which the views must come to a vector."""
-
-Operation = Iterator[None]
-"""Work that takes several turns of the loop: it yields when it has to wait."""
-
 
 @dataclass(frozen=True)
-class Failure:
+class ThreadFailed:
+    """A thread of this run cannot go on."""
+
     error: BaseException
 
 
-Event = Transaction | Answer | ActionList | Failure
+Event = Transaction | Answer | ActionList | ThreadFailed
 
 
 class Pipeline:
@@ -90,8 +85,9 @@ class Pipeline:
         parts: Mapping[str, Parts] | None = None,
         halves: Iterable[Half] = (),
         limits: Limits = Limits(),  # noqa: B008  # frozen
+        now: Callable[[], datetime] = utc_now,
     ) -> None:
-        """`last` is the last commit in the log, read after fencing; the assembly holds exactly the views in it.
+        """`last` is the last commit in the log, read after fencing; the topology holds exactly the views in it.
 
         `read` reads large transactions.
 
@@ -103,7 +99,9 @@ class Pipeline:
         `halves` are parts that they were loaded without.
 
         `record` is given every message that integrator and managers get, in each view's order: enough to replay them.
-        In which commits the views meet depends on when their action lists come, too."""
+        In which commits the views meet depends on when their action lists come, too.
+
+        `now` is the time that commits carry."""
         self.topology = topology
         self._sink = sink
         self._through_spark = through_spark
@@ -115,7 +113,7 @@ class Pipeline:
         """Sources that a global transaction ties together while their views are in different groups: then nothing more
         is taken in, and the loop is to end and to begin anew with them in one."""
         self._together = tuple(together)
-        self._limits = limits
+        self._limits, self._now = limits, now
         self._settled = {source: known.ids for source, known in (parts or {}).items()}
         self._build(last, fingerprints or {}, halves)
 
@@ -151,6 +149,7 @@ class Pipeline:
             unguaranteed=unguaranteed,
             prove=self.prover.prove,
             fail=self.fail,
+            now=self._now,
         )
         self.backpressure = Backpressure(
             self._limits,
@@ -160,7 +159,7 @@ class Pipeline:
         )
         self.answerer = Answerer(
             {s: self.topology.sources[s] for s in self.vector},
-            deliver=self._events.put,
+            deliver=self.deliver,
             fail=self.fail,
             through_spark=self._through_spark,
             from_copy=self._from_copy,
@@ -173,13 +172,16 @@ class Pipeline:
                 self.topology.sources[s],
                 self.vector[s],
                 stops[s],
-                deliver=self._events.put,
+                deliver=self.deliver,
                 fail=self.fail,
                 room=partial(self.backpressure.room, s),
                 health=self.health,
             )
             for s in self.vector
         }
+        self.barrier = Barrier(
+            self.monitors, self.engine, self.committer, carry_out=self._carry_out, handled=self._events.empty
+        )
         for name in self.vector:
             self.topology.sources[name].focus(self.topology.columns(name))
         self._told = last.number
@@ -216,9 +218,13 @@ class Pipeline:
             if view in self.topology.views
         }
 
+    def deliver(self, event: Event) -> None:
+        """Give the loop something to do. From any thread."""
+        self._events.put(event)
+
     def fail(self, error: BaseException) -> None:
         """End the run with this error."""
-        self._events.put(Failure(error))
+        self.deliver(ThreadFailed(error))
 
     # The loop.
 
@@ -234,7 +240,7 @@ class Pipeline:
     def _until(self, step: Callable[[], RunEnd | None]) -> RunEnd:
         try:
             while (end := step()) is None:
-                self._turn()
+                self.turn()
             return end
         except BaseException as error:  # whoever runs this decides what it means
             return run_end.ended_with(error)
@@ -251,7 +257,8 @@ class Pipeline:
         self.committer.join()
         self.in_flight.end()
 
-    def _turn(self) -> None:
+    def turn(self) -> None:
+        """What has come, and what is due; the loop takes one after the other."""
         try:
             self._handle(self._events.get(timeout=0.02))
             for _ in range(200):
@@ -300,7 +307,7 @@ class Pipeline:
             event = self._events.get_nowait()
             if isinstance(event, Transaction):
                 release(event)
-            elif isinstance(event, Failure):
+            elif isinstance(event, ThreadFailed):
                 failed.append(event.error)
         return failed
 
@@ -343,9 +350,9 @@ class Pipeline:
         if isinstance(message, Query):
             self.answerer.ask(message)
         else:
-            self._events.put(message)
+            self.deliver(message)
 
-    # Coming to rest at an exact vector.
+    # Operations.
 
     @property
     def operation_open(self) -> bool:
@@ -353,80 +360,8 @@ class Pipeline:
 
     def start_operation(self, operation: Operation) -> None:
         if self._operation is not None:
-            raise BrokenInvariant("two errands at a time")
+            raise BrokenInvariant("two operations at a time")
         self._operation = operation
-
-    def pause(self, seconds: float, beyond: Mapping[str, Position] | None = None) -> Operation:
-        """Let nothing more in from any source, once it is at or beyond a position; and no sooner than all parts of
-        every global transaction have come of which one has."""
-        deadline = time.monotonic() + seconds
-        for monitor in self.monitors.values():
-            monitor.pause()
-        yield from self._at_rest(deadline)
-        for source, position in (beyond or {}).items():
-            if source in self.monitors and self.monitors[source].position < position:
-                self.monitors[source].hold_at(position)
-        yield from self._whole(deadline, self.monitors.keys())
-
-    def _at_rest(self, deadline: float) -> Operation:
-        """Wait until no source is being read, and what has been read has been taken in."""
-        while not (all(monitor.at_rest for monitor in self.monitors.values()) and self._events.empty()):
-            if time.monotonic() > deadline:
-                for name, sources in sorted(self.engine.missing_parts().items()):
-                    raise missing_part(name, sources)
-                busy = [name for name, monitor in self.monitors.items() if not monitor.at_rest]
-                raise NotNow(f"{', '.join(busy)} did not come to rest in time", fix="Try again.")
-            yield
-        yield
-
-    def _whole(self, deadline: float, free: Collection[str]) -> Operation:
-        """Read on at the sources that are `free` to, up to the parts that are missing there, until none is."""
-        yield from self._at_rest(deadline)
-        while missing := self.engine.missing_parts():
-            wanted = {source: {n for n, sources in missing.items() if source in sources} for source in self.monitors}
-            for name, sources in sorted(missing.items()):
-                if not sources <= set(free):
-                    raise missing_part(name, sources)
-            for source, names in wanted.items():
-                if names:
-                    self.monitors[source].hold_behind(names)
-            yield from self._at_rest(deadline)
-
-    def bring_to(self, positions: Mapping[str, Position], seconds: float, *, hold: bool = False) -> Operation:
-        """Commit exactly this vector, or `hold` what brings the views there. The monitors have been paused before these
-        positions were read.
-
-        It has to hold all parts of every global transaction of which it holds one; sources that it does not name are
-        read on up to theirs. The sources are read up to there and the block ends; then they go on, because answers may
-        have to wait for what came after, but the merge lets nothing of that through until `resume`.
-        """
-        deadline = time.monotonic() + seconds
-        for source, position in positions.items():
-            monitor = self.monitors.get(source)
-            if monitor is None or position < monitor.position:
-                raise NotNow(f"source {source} is down, or past the position that was read", fix="Try again.")
-            monitor.hold_at(position)
-        yield from self._whole(deadline, self.monitors.keys() - positions.keys())
-        if not all(self.monitors[source].holds for source in positions):
-            raise _not_brought()
-        if hold:
-            self.committer.hold()
-        self._carry_out(self.engine.stop_here(time.monotonic()))
-        for monitor in self.monitors.values():
-            monitor.resume()
-        while not self.engine.stands:
-            yield from _until(deadline)
-        if not hold:
-            self.committer.flush()
-        while self.committer.working if hold else self.committer.busy:
-            yield from _until(deadline)
-
-    def resume(self) -> None:
-        """Go on after an errand, however it ended."""
-        for monitor in self.monitors.values():
-            monitor.resume()
-        self.committer.release()
-        self._carry_out(self.engine.go_on())
 
     def _early_answers(self) -> dict[str, Position]:
         wanted: dict[str, Position] = {}
@@ -477,24 +412,6 @@ class Pipeline:
             return source.now() <= monitor.position
         except StrobeError:
             return False
-
-
-def _until(deadline: float) -> Operation:
-    if time.monotonic() > deadline:
-        raise _not_brought()
-    yield
-
-
-def _not_brought() -> NotNow:
-    return NotNow("the views could not be brought to the vector that was read in time", fix="Try again.")
-
-
-def missing_part(name: str, sources: Iterable[str]) -> NotNow:
-    """Nothing can be shown at a place that cuts a global transaction in two."""
-    there = ", ".join(sorted(sources))
-    message = f"global transaction {name} has come in part: its part at {there} is missing"
-    never = f"If it is never to come there, commit a transaction at {there} that has this name and changes nothing."
-    return NotNow(message, fix=f"Try again. {never}")
 
 
 def _order(position: Position) -> tuple[int, ...]:
