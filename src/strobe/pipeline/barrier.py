@@ -1,7 +1,8 @@
 """Brings all views of a run to one vector, while everybody goes on writing: for an audit, and for views that join.
 
 Three steps, each an operation of the loop: no source lets anything more in; then the vector is chosen, each source is
-read exactly up to there, and the block ends; then they go on.
+read exactly up to there, and the block ends; then they go on. A vector at which all can stand cuts no global
+transaction in two: where one part has come, sources are read on up to the others.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ class Barrier:
         self._carry_out, self._handled = carry_out, handled
 
     def pause(self, seconds: float, beyond: Mapping[str, Position] | None = None) -> Operation:
-        """Let nothing more in from any source, once it is at or beyond a position; and no sooner than all parts of
-        every global transaction have come of which one has."""
+        """Let nothing more in from any source, once it is at or beyond a position; and no sooner than all parts have
+        come of every global transaction of which one has."""
         deadline = time.monotonic() + seconds
         for monitor in self._monitors.values():
             monitor.pause()
@@ -58,7 +59,7 @@ class Barrier:
                 for name, sources in sorted(self._engine.missing_parts().items()):
                     raise missing_part(name, sources)
                 busy = [name for name, monitor in self._monitors.items() if not monitor.at_rest]
-                raise NotNow(f"{', '.join(busy)} did not come to rest in time", fix="Try again.")
+                raise NotNow(f"{', '.join(busy) or 'the loop'} did not come to rest in time", fix="Try again.")
             yield
         yield
 
@@ -66,13 +67,12 @@ class Barrier:
         """Read on at the sources that are `free` to, up to the parts that are missing there, until none is."""
         yield from self._at_rest(deadline)
         while missing := self._engine.missing_parts():
-            wanted = {source: {n for n, sources in missing.items() if source in sources} for source in self._monitors}
             for name, sources in sorted(missing.items()):
                 if not sources <= set(free):
                     raise missing_part(name, sources)
-            for source, names in wanted.items():
-                if names:
-                    self._monitors[source].hold_behind(names)
+            for source in frozenset().union(*missing.values()):
+                wanted = [name for name, sources in missing.items() if source in sources]
+                self._monitors[source].hold_behind(wanted)
             yield from self._at_rest(deadline)
 
     def bring_to(self, positions: Mapping[str, Position], seconds: float, *, hold: bool = False) -> Operation:
