@@ -2,7 +2,8 @@
 
 Sources and views have states (see `coordinator.states` and `apply.states`). A view that is stopped is *aside* if it
 cannot be compiled any more when the run starts (a column is gone), and stands *still* when one of its relations or
-sources cannot be followed any more, until it is rebuilt. It is detached while one of its sources is down.
+sources cannot be followed any more, until it is rebuilt. It is detached while one of its sources is down, or a table
+that it asks does not answer.
 
 Where the log of a source is let go on purpose, its views are rebuilt without anybody's asking. Which these are is
 noted in the warehouse before.
@@ -18,6 +19,7 @@ from functools import partial
 
 from strobe.algebra.view import View
 from strobe.apply.states import VIEW, ViewEvent, ViewState
+from strobe.coordinator.refusals import Refusals
 from strobe.coordinator.states import SOURCE, Reason, SourceEvent, SourceState, reason_of
 from strobe.coordinator.timing import USUAL, Timing
 from strobe.coordinator.verify import same_source, verify_source
@@ -37,13 +39,16 @@ from strobe.events import (
     RebuildPutOff,
     SourcesTied,
     SourceUnreachable,
+    TableRefused,
     ViewsStopped,
     ViewUnusable,
     ignore,
     standing,
 )
 from strobe.messages import CommitHeader
+from strobe.pipeline.answerer import can_be_asked
 from strobe.pipeline.background import begin
+from strobe.pipeline.health import Refused
 from strobe.pipeline.pipeline import Pipeline
 from strobe.planning.topology import Topology, as_applied, as_loaded, schemas_of, source_names
 from strobe.sources.base import Source
@@ -51,6 +56,9 @@ from strobe.warehouse import contradictions
 from strobe.warehouse.control import todo
 from strobe.warehouse.layout import Layout
 from strobe.warehouse.records import Definition
+
+Found = tuple[set[str], set[str], set[str]]
+"""Sources that are back, views whose source was lost by mistake, and views whose question would be answered."""
 
 NEW = VIEW.next(ViewState.CUTTING_OVER, ViewEvent.DURABLE)
 """What a generation is when a header names it first."""
@@ -78,13 +86,14 @@ class Availability:
         """Until they are rebuilt."""
         self._noted: dict[str, set[str]] = {}
         """Views that are to be rebuilt, and because of which sources."""
+        self._refusals = Refusals()
         self._sources: dict[str, SourceState] = {}
         self._states: dict[str, ViewState] = {}
         """Of the views that the last header names."""
         self.together: set[frozenset[str]] = set()
         """Sources that have taken part in one global transaction."""
         self._failing_since: dict[str, float] = {}
-        self._looking: Future[tuple[set[str], set[str]]] | None = None
+        self._looking: Future[Found] | None = None
         self._next_look = self._next_verify = 0.0
         self._mended = 0
         """How often a source that was lost seemed to be the old one again."""
@@ -115,6 +124,11 @@ class Availability:
         return self._which(SourceState.UNAVAILABLE)
 
     @property
+    def refused(self) -> Mapping[str, Refused]:
+        """Views that are detached because of a table, with the question that it did not answer."""
+        return self._refusals.detached
+
+    @property
     def _unreached(self) -> set[str]:
         return self._which(SourceState.UNREACHED)
 
@@ -136,7 +150,8 @@ class Availability:
     def _update(self, view: str) -> None:
         """The one place where the state of a view changes."""
         state, events = self._states[view], list[ViewEvent]()
-        stopped, down = view in self.problems, bool(source_names(self._applied[view].sql) & self.down)
+        stopped = view in self.problems
+        down = view in self.refused or bool(source_names(self._applied[view].sql) & self.down)
         if stopped:
             events += [ViewEvent.STOP] if state is not ViewState.STOPPED else []
         else:
@@ -178,6 +193,7 @@ class Availability:
             self._told(source, SourceEvent.BEGIN)
         same = {n for n, d in definitions.items() if n not in before or before[n].generation == d.generation}
         self.still = {name: error for name, error in self.still.items() if name in same}
+        self._refusals.begin(same)
         for name in self._states.keys() - same:
             self._states[name] = VIEW.next(self._states[name], ViewEvent.REPLACED)
         self._states = {name: self._states[name] if name in same & self._states.keys() else NEW for name in definitions}
@@ -215,7 +231,8 @@ class Availability:
         for name in self._applied:
             self._update(name)
         views = {n: p for n, p in topology.views.items() if self._states[n] is ViewState.MAINTAINED}
-        waiting = sorted(n for n in topology.views if self._states[n] is ViewState.DETACHED)
+        waiting = sorted(n for n in topology.views if source_names(self._applied[n].sql) & self.detached)
+        waiting = [n for n in waiting if self._states[n] is ViewState.DETACHED]
         if waiting:
             self._tell(Detached(sorted(self.detached), waiting))
         views = {name: replace(planned, view=as_loaded(planned.view, views)) for name, planned in views.items()}
@@ -325,11 +342,14 @@ class Availability:
         }
         if any(not lost & set(planned.view.sources) for planned in pipeline.topology.views.values()) and lost:
             return frozenset(self.detached | lost)
+        if self._detach_refused(pipeline, now):
+            return frozenset(self.detached)
         if self._looking is not None and self._looking.done():
-            back, mended = self._looking.result()
+            back, mended, answered = self._looking.result()
             self._looking, self._next_look = None, now + self._timing.probe.wait(1)
             self._mended += bool(mended)
-            if back or mended:
+            if back or mended or answered:
+                self._refusals.answered(answered)
                 self.still = {name: error for name, error in self.still.items() if name not in mended}
                 for name in mended:
                     self._update(name)
@@ -338,12 +358,22 @@ class Availability:
             doubted: dict[str, list[str]] = {}
             if now >= self._next_verify:
                 doubted, self._next_verify = self._doubted(), now + self.verify_every
-            if self.down or doubted:
+            if self.down or doubted or self.refused:
                 sources, last = pipeline.topology.sources, pipeline.committer.last
+                refusals = {n: r for n, r in self.refused.items() if r.query.source not in self.down}
                 self._looking = begin(
-                    partial(_look, sources, last, set(self.detached), set(self._unreached), doubted), "look"
+                    partial(_look, sources, last, set(self.detached), set(self._unreached), doubted, refusals), "look"
                 )
         return None
+
+    def _detach_refused(self, pipeline: Pipeline, now: float) -> bool:
+        """Go on without the views that a table does not answer, if there are any."""
+        seen, kept = pipeline.refusals, pipeline.topology.views
+        late = {name: seen[name] for name in self._refusals.late(now, seen, kept, self._timing.detach)}
+        self._refusals.detach(late)
+        for why in dict.fromkeys(refused.wait.why for refused in late.values()):
+            self._tell(TableRefused(sorted(name for name, each in late.items() if each.wait.why == why), why))
+        return bool(late)
 
     def _see_who_fails(self, pipeline: Pipeline, now: float) -> None:
         for name in pipeline.monitors:
@@ -409,8 +439,9 @@ def _look(
     detached: set[str],
     unreached: set[str],
     doubted: Mapping[str, list[str]],
-) -> tuple[set[str], set[str]]:
-    """Which sources are back, and which views can be kept again."""
+    refusals: Mapping[str, Refused],
+) -> Found:
+    """Which sources are back, which views can be kept again, and which are answered again."""
     back = {name for name in detached if _answers(sources[name].now)}
     back |= {name for name in unreached if _answers(sources[name].schemas)}
     mended: set[str] = set()
@@ -419,7 +450,8 @@ def _look(
             mended |= set(views) - verify_source(sources[name], last, views).keys()
         except StrobeError:
             continue
-    return back, mended
+    answered = {name for name, each in refusals.items() if can_be_asked(sources[each.query.source], each)}
+    return back, mended, answered
 
 
 def _answers(ask: Callable[[], object]) -> bool:

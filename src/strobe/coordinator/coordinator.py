@@ -354,7 +354,8 @@ class Coordinator:
         return maintenance
 
     def _note_status(self, pipeline: Pipeline) -> None:
-        self._status = observe(pipeline, self._availability.down, self._availability.problems)
+        apart = self._availability
+        self._status = observe(pipeline, apart.down, apart.problems, apart.refused)
 
     def _beat(self) -> None:
         """Twice a second, in a thread of its own: say what the loop last said of itself, and see who else is there."""
