@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -24,6 +24,9 @@ ORDER = (
     *("planning", "pipeline", "apply", "coordinator", "client", "report", "auditor", "simulator", "demo", "cli"),
 )
 """The folders, from what knows least to what knows most."""
+
+TOGETHER = {"basics": ("errors", "algebra", "messages"), "helpers": ("retry", "failpoints", "events")}
+"""Boxes that the import table names together where all of them may be imported."""
 
 
 def main(arguments: list[str]) -> int:
@@ -88,15 +91,21 @@ def imports() -> Iterator[str]:
     import check_imports
 
     rows = check_imports.MAY_IMPORT
-    common = [box for box in rows if not rows[box] - {"errors", "algebra"} and box != "config"]
-    yield f"The basics are {', '.join(f'`{box}`' for box in common)}."
+    yield from (f"The {what} are {_listed(group)}." for what, group in TOGETHER.items())
     yield ""
-    yield "| box | may import, besides the basics |"
+    yield "| box | may import |"
     yield "|---|---|"
     for box, others in rows.items():
-        if not box.startswith("__") and box not in common:
-            beyond = [other for other in rows if other in others and other not in common]
-            yield f"| `{box}` | {', '.join(f'`{other}`' for other in beyond) or 'nothing'} |"
+        if not box.startswith("__"):
+            whole = [what for what, group in TOGETHER.items() if others >= set(group)]
+            known = {other for what in whole for other in TOGETHER[what]}
+            rest = sorted(others - known, key=lambda o: [*rows].index(o if o in rows else o.partition(".")[0]))
+            named = [*(f"the {what}" for what in whole), *([_listed(rest)] if rest else [])]
+            yield f"| `{box}` | {', '.join(named) or 'nothing'} |"
+
+
+def _listed(boxes: Iterable[str]) -> str:
+    return ", ".join(f"`{box}`" for box in boxes)
 
 
 def states() -> Iterator[str]:

@@ -17,10 +17,12 @@ from pathlib import Path
 PACKAGE = "strobe"
 
 _BASICS = {"errors", "algebra", "messages"}
-_PURE_BOXES = {"integrator", "managers", "merge", "engine"}
-_RUN = {"pipeline", "planning", "warehouse", "spark", "data", "sources.base", "auditor", "config"}
 _SMALL = {"retry", "failpoints", "events"}
-_OF_A_KIND = _BASICS | _SMALL | {"data", "sources.base", "sources.net_changes", "sources.global_transactions"}
+_RUN = {"pipeline", "planning", "warehouse", "spark", "data", "sources.base", "auditor", "config"}
+_KINDS = {f"sources.{kind}" for kind in ("postgres", "mariadb", "sqlite", "files", "delta")}
+_OF_A_KIND = (
+    _BASICS | _SMALL | {"data", "sources.base", "sources.keyed", "sources.net_changes", "sources.global_transactions"}
+)
 
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
@@ -38,6 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sources.base": _BASICS | {"data"},
     "spark": _BASICS | {"data", "sources.base"},
     "sources.lookups": _BASICS | {"sources.base"},
+    "sources.keyed": _BASICS | {"data"},
     "sources.net_changes": _BASICS | {"data", "sources.base"},
     "sources.global_transactions": _BASICS,
     "sources.postgres": _OF_A_KIND,
@@ -45,24 +48,25 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sources.sqlite": _OF_A_KIND,
     "sources.files": _OF_A_KIND | {"spark"},
     "sources.delta": _OF_A_KIND | {"spark"},
-    "sources": _BASICS,  # the registry, which knows all kinds
+    "sources": _BASICS | _KINDS | {"sources.base"},  # the registry
     "warehouse": _BASICS | _SMALL | {"data", "spark", "merge.removals"},
     "planning": _BASICS | _SMALL | {"config", "data", "managers", "sources"},
-    "pipeline": _BASICS | _SMALL | _PURE_BOXES | {"config", "data", "planning", "sources"},
-    "auditor": _BASICS | {"data"},  # neither managers nor merge: it must not share their mistakes
-    "simulator": _BASICS | _PURE_BOXES | {"auditor"},
+    "pipeline": _BASICS | _SMALL | {"managers", "engine", "data", "planning", "sources.base", "sources.lookups"},
+    "auditor": {"errors", "algebra"},  # nothing of what keeps views: it must not share their mistakes
+    "simulator": _BASICS | {"engine", "managers", "auditor"},
     "apply": _BASICS | _SMALL | _RUN,
     "coordinator": _BASICS | _SMALL | _RUN | {"apply"},
     "client": _BASICS | _SMALL | _RUN | {"apply", "coordinator"},
-    "report": _BASICS | _SMALL | _RUN | {"apply", "coordinator", "client", "managers", "merge"},
+    "report": _BASICS | _SMALL | _RUN | {"apply", "coordinator", "client", "managers"},
     "api": _BASICS | {"events", "config", "warehouse", "spark", "planning", "apply", "coordinator", "client", "report"},
     "demo": _BASICS
     | _SMALL
     | {"config", "planning", "apply", "coordinator", "client", "report", "auditor", "sources.base"},
     "cli": _BASICS
     | _SMALL
-    | _PURE_BOXES
     | {
+        "managers",
+        "engine",
         "config",
         "planning",
         "apply",

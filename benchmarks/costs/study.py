@@ -24,7 +24,7 @@ from benchmarks.costs.meter import Counts, Disk, Evaluated, Metered, bag
 from strobe.algebra.relation import Relation
 from strobe.algebra.substitution import join_pairs, substitute
 from strobe.algebra.view import View
-from strobe.managers.base import Asked, ViewManager
+from strobe.managers.base import QueryTerm, ViewManager
 from strobe.managers.registry import ALGORITHMS
 from strobe.simulator.explorer import calm_schedule, random_schedule, run
 from strobe.simulator.lab import Plan
@@ -63,7 +63,7 @@ class Example6Lab(Metered):
         super().__init__(plan, manager, one_block=True)
         self.counts = Costs()
         self.disk = Disk(Parameters.K)
-        self.terms: dict[int, tuple[Asked, ...]] = {}
+        self.terms: dict[int, tuple[QueryTerm, ...]] = {}
         """By query, as far as they are known."""
 
     def evaluated(self, evaluated: Evaluated) -> None:
@@ -78,7 +78,7 @@ class Example6Lab(Metered):
             self.counts.nested_outer += self.disk.nested(free, evaluated.state, outer=True)
 
 
-def _tuples(view: View, term: Asked, state: Contents) -> int:
+def _tuples(view: View, term: QueryTerm, state: Contents) -> int:
     """The tuples of a term that the paper's source would send: joined, selected by W > Z, projected to W and Z."""
     rows: Relation = term.rows
     known = list(term.known)

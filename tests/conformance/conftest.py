@@ -55,13 +55,13 @@ class Stream:
         self.seen: list[Transaction] = []
         self._end = False
         self._deadline = time.monotonic() + 2 * PATIENCE
-        self._iterator = source.transactions(after, stops, lambda: self._end or time.monotonic() > self._deadline)
+        self.iterator = source.transactions(after, stops, lambda: self._end or time.monotonic() > self._deadline)
 
     def until(self, position: Position) -> list[Transaction]:
         """The next transactions, up to this position, which must be one of theirs."""
         found = []
         while self.position < position:
-            transaction = next(self._iterator)
+            transaction = next(self.iterator)
             assert self.position < transaction.position, "positions go forward"
             self.position = transaction.position
             found.append(transaction)
@@ -70,7 +70,7 @@ class Stream:
 
     def stop(self) -> None:
         self._end = True
-        for _ in self._iterator:
+        for _ in self.iterator:
             pass
 
 

@@ -347,7 +347,7 @@ def test_a_restore_under_a_running_stream_is_noticed(under_test: SourceUnderTest
     under_test.restore()
     under_test.apply([("orders", None, order(2))])
     with pytest.raises(LostGuarantee):
-        next(reading._iterator)
+        next(reading.iterator)
 
 
 @pytest.mark.needs("prune")
@@ -400,7 +400,7 @@ def test_an_outage_is_worth_another_try(under_test: SourceUnderTest, source: Sou
     under_test.apply([("orders", None, order(1))])
     reading.until(source.now())
     under_test.outage()
-    for attempt in (source.now, source.identity, lambda: source.reader().open(), lambda: list(reading._iterator)):
+    for attempt in (source.now, source.identity, lambda: source.reader().open(), lambda: list(reading.iterator)):
         with pytest.raises(SourceUnavailable):
             attempt()
     assert [f.severity for f in source.check(["orders"])] == ["error"]

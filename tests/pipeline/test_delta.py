@@ -125,7 +125,7 @@ def test_every_commit_is_a_state_of_the_tables(tmp_path: Path, algorithm: str) -
     deadline = time.monotonic() + 2 * PATIENCE
 
     def done() -> bool:
-        assert time.monotonic() < deadline, "the coordinator did not come to rest"
+        assert time.monotonic() < deadline, "the pipeline did not come to rest"
         return not any(thread.is_alive() for thread in work) and pipeline.idle()
 
     try:

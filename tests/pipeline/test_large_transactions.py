@@ -1,4 +1,4 @@
-"""Transactions that are too large to hold, through the live coordinator: nearly everything is in files."""
+"""Transactions that are too large to hold, through the live pipeline: nearly everything is in files."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def test_two_pipelines_meet_at_one_vector(tmp_path: Path) -> None:
     positions, vector = dict[str, Position](), dict[str, str]()
 
     def stand() -> Iterator[None]:
-        yield from new.pipeline.bring_to(positions, PATIENCE, hold=True)
+        yield from new.pipeline.barrier.bring_to(positions, PATIENCE, hold=True)
         handed["new"] = new.pipeline.committer.hand_over()
         met.set()
 
@@ -69,13 +69,13 @@ def test_two_pipelines_meet_at_one_vector(tmp_path: Path) -> None:
         new.pipeline.committer.hold()
         while new.pipeline.committer.working:
             yield
-        yield from kept.pipeline.pause(PATIENCE)
-        yield from new.pipeline.pause(PATIENCE)
+        yield from kept.pipeline.barrier.pause(PATIENCE)
+        yield from new.pipeline.barrier.pause(PATIENCE)
         for name, monitor in new.pipeline.monitors.items():
             positions[name] = max(monitor.position, kept.pipeline.monitors[name].position, key=lambda p: p.order)
             vector[name] = positions[name].text
         new.pipeline.start_operation(stand())
-        yield from kept.pipeline.bring_to(positions, PATIENCE, hold=True)
+        yield from kept.pipeline.barrier.bring_to(positions, PATIENCE, hold=True)
         while not met.is_set():
             yield
         kept.pipeline.committer.end_with(final)

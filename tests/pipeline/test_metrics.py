@@ -60,8 +60,8 @@ def test_a_coordinator_says_what_waits_and_what_it_asked(tmp_path: Path, monkeyp
         documents.append(json.loads(json.dumps(statuses[-1].document())))
 
     class Watched(Pipeline):
-        def _turn(self) -> None:
-            super()._turn()
+        def turn(self) -> None:
+            super().turn()
             record(self)
             if len(documents) == 20:
                 read.append(scraped(port))

@@ -1,4 +1,4 @@
-"""The live coordinator over real SQLite databases under concurrent writers, with a warehouse in memory: no JVM."""
+"""The live pipeline over real SQLite databases under concurrent writers, with a warehouse in memory: no JVM."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def not_run(
     limits: Limits = Limits(),  # noqa: B008  # frozen
     record: Callable[[Message], None] = lambda _: None,
 ) -> Pipeline:
-    """A coordinator that starts from what the sources hold, and stays there."""
+    """A pipeline that starts from what the sources hold, and stays there."""
     start = {name: contents(topology, name)[0] for name in topology.sources}
     last = CommitHeader(
         1, datetime.now(timezone.utc), {v: {s: start[s] for s in p.view.sources} for v, p in topology.views.items()}
@@ -147,7 +147,7 @@ def test_what_comes_while_sources_are_asked_for_their_end_is_waited_for(tmp_path
     now = source.now
 
     def meanwhile() -> Position:
-        pipeline._events.put(Transaction("sales", now()))
+        pipeline.deliver(Transaction("sales", now()))
         monitor.position = now()
         return now()
 
@@ -163,7 +163,7 @@ def test_a_full_table_takes_in_the_part_that_its_rows_wait_for(tmp_path: Path) -
         position = Position(str(number), (10_000 + number,))
         effects = pipeline.engine.receive(Transaction("sales", position, part_of=half if number == 1 else ()), 0.0)
         assert not any(isinstance(effect, Submit) for effect in effects)
-    pipeline._turn()
+    pipeline.turn()
     assert not pipeline.backpressure.room("sales", position)
     assert pipeline.backpressure.room("billing", Position("0", (0,)))
 

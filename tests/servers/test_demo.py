@@ -147,7 +147,7 @@ def test_archive_waits_until_a_commit_can_be_seen(tmp_path: Path, billing: str) 
         try:
             eventually(lambda: owner.execute("SHOW synchronous_standby_names").fetchall() != [("",)])
             writer.start()
-            eventually(lambda: recorder._waiting)
+            eventually(lambda: recorder.waiting)
             assert recorder.changed == 0
         finally:
             owner.execute("ALTER SYSTEM RESET synchronous_standby_names")

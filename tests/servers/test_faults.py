@@ -2,7 +2,7 @@
 
 Each either passes by itself, with every commit a state of the databases and nothing lost or doubled, or it stops with
 what to do. See docs/faults.md for all of them; test_faults_past.py has other pasts,
-tests/live/test_warehouse_faults.py what concerns the warehouse.
+tests/spark/test_warehouse_faults.py what concerns the warehouse.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from faults import Crash, Past, World, end_connections, end_server, other_passwo
 from memory_live import contents
 from patience import PATIENCE, Writing, eventually
 
-import strobe.pipeline.committer as committer_module
+from strobe.coordinator.status import MaintainedView, observe
 from strobe.errors import AccessRefused, SourceUnavailable
 from strobe.pipeline.backpressure import Limits
 from strobe.simulator.world import Contents
@@ -207,6 +207,9 @@ def test_a_password_that_is_changed(world: World) -> None:
                 problem = str(pipeline.problem(name))
                 assert f"source {name}" in problem and "right user and password" in problem
                 assert "least-privilege" not in problem and "s3cret" not in problem
+            said = observe(pipeline).views.values()
+            assert all(isinstance(view, MaintainedView) for view in said)
+            assert all("right user and password" in (view.problem or "") for view in said)
 
     world.keep(pipeline, 1, fault)
     world.judge()
@@ -289,18 +292,15 @@ def test_a_burst_of_ten_times_the_load(world: World) -> None:
     assert max(sizes) < 1500  # 50, what is on its way, and what answers wait for
 
 
-def test_a_clock_that_is_moved(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_is_moved(world: World) -> None:
     """Back by a day, forth by two, at every commit: the times of commits never go back, and the states do not care."""
     rng = random.Random(5)
 
-    class Moved(datetime):
-        @classmethod
-        def now(cls, tz: Any = None) -> Any:
-            return datetime.now(tz) + timedelta(days=rng.choice([-1, 0, 2]))
+    def moved() -> datetime:
+        return datetime.now(timezone.utc) + timedelta(days=rng.choice([-1, 0, 2]))
 
-    monkeypatch.setattr(committer_module, "datetime", Moved)
-    world.keep(world.pipeline(), 1)
-    world.keep(world.restarted(), 0.5)
+    world.keep(world.pipeline(now=moved), 1)
+    world.keep(world.restarted(now=moved), 0.5)
     times = [commit.header.committed_at for commit in world.warehouse.commits]
     assert times == sorted(set(times)) and times[0] > datetime.now(timezone.utc) - timedelta(days=2)
     world.judge()

@@ -40,7 +40,7 @@ def test_the_demo(spark: SparkSession, tmp_path: Path, own_tmp: Path) -> None:
         pytest.fail(text)
     assert "The naive" in text and "valid" in text
     left = {thread.name for thread in set(threading.enumerate()) - before}
-    assert not left & {"coordinator", "committer", "caretaker", "archive-sales", "archive-billing"}
+    assert not left & {"coordinator", "committer", "maintenance", "archive-sales", "archive-billing"}
     assert not list(own_tmp.glob("strobe-demo-*"))
 
 

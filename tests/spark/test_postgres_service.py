@@ -28,11 +28,20 @@ LIMITED = PROJECT.replace('"${SALES_DSN}"', '"${SALES_DSN}", slot: {limit: 3MB, 
 )
 
 
+BY_MONTH = """
+    CREATE TABLE customers (id int PRIMARY KEY, name text);
+    CREATE TABLE orders (id int PRIMARY KEY, customer int, tags text[]) PARTITION BY RANGE (id);
+    CREATE TABLE orders_january PARTITION OF orders FOR VALUES FROM (0) TO (100);
+    CREATE TABLE orders_february PARTITION OF orders FOR VALUES FROM (100) TO (200);
+    INSERT INTO customers VALUES (1, 'Ada');
+    INSERT INTO orders VALUES (10, 1, NULL), (110, 1, NULL);
+"""
+
+
 @pytest.fixture
 def shop(
     postgres: PostgresServer, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[PgShop]:
-    use_timing(monkeypatch, Timing(definitions=0.2))
     made = PgShop(postgres, tmp_path, spark, monkeypatch)
     yield made
     postgres.drop(made.database)
@@ -80,6 +89,40 @@ def test_only_views_of_a_table_that_cannot_be_followed_stand_still(shop: PgShop)
         shop.sql("INSERT INTO orders VALUES (13, 1, '{b}')")
         wait_for(lambda: shop.rows("placed") == [(12, []), (13, ["b"])])
         wait_for(lambda: shop.rows("pairs") == [(12, 2, "Bob"), (13, 1, "Ada")])
+
+
+def test_a_dropped_partition_stops_its_views_before_a_row_is_wrong(
+    postgres: PostgresServer, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log does not say that its rows went. A partition that comes stops nothing; one that goes while nobody looks
+    is found at the next start; a rebuild follows the table as it is."""
+    shop = PgShop(postgres, tmp_path, spark, monkeypatch, tables=BY_MONTH)
+    try:
+        with shop.running() as coordinator:
+            wait_for(lambda: shop.rows("placed") == [(10, None), (110, None)])
+            shop.sql("CREATE TABLE orders_march PARTITION OF orders FOR VALUES FROM (200) TO (300)")
+            shop.sql("INSERT INTO orders VALUES (210, 1, NULL)")
+            wait_for(lambda: (210, None) in shop.rows("placed"))
+            assert not still(coordinator.status)
+        shop.sql("ALTER TABLE orders DETACH PARTITION orders_january", "INSERT INTO orders VALUES (211, 1, NULL)")
+        before = shop.rows("placed")
+        with shop.running() as coordinator:
+            wait_for(lambda: set(still(coordinator.status)) == {"placed", "pairs"})
+            assert "orders_january" in still(coordinator.status)["placed"]
+            assert "strobe rebuild placed" in still(coordinator.status)["placed"]
+            shop.sql("INSERT INTO customers VALUES (2, 'Bob')")
+            wait_for(lambda: shop.rows("people") == [(1, "Ada"), (2, "Bob")])
+            assert shop.rows("placed") == before
+            for view in ("placed", "pairs"):
+                wanted = {"kind": "rebuild", "view": view}
+                assert "commit" in requests.request(Layout(shop.warehouse).control, wanted, timeout=300)
+            wait_for(lambda: not still(coordinator.status))
+            assert shop.rows("placed") == [(110, None), (210, None), (211, None)]
+            shop.sql("DROP TABLE orders_february")
+            wait_for(lambda: set(still(coordinator.status)) == {"placed", "pairs"})
+            assert shop.rows("placed") == [(110, None), (210, None), (211, None)]
+    finally:
+        postgres.drop(shop.database)
 
 
 @pytest.mark.slow

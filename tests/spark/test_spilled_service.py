@@ -113,9 +113,7 @@ class LargeShop(Shop):
         topology.sources.close()
 
     def coordinator(self) -> Coordinator:
-        coordinator = Coordinator(load_project(self.folder), self.notes, record=self._note)
-        coordinator._spark = self.spark
-        return coordinator
+        return Coordinator(load_project(self.folder), self.notes, record=self._note, spark=self.spark)
 
     def _note(self, message: Message) -> None:
         if isinstance(message, Transaction):

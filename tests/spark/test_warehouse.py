@@ -24,7 +24,7 @@ from strobe.messages import Commit, CommitHeader
 from strobe.spark.relation import SparkRelation, local_data
 from strobe.warehouse import claim, inspect, reader, tables, view_table
 from strobe.warehouse.appender import APPENDS
-from strobe.warehouse.layout import Layout
+from strobe.warehouse.layout import Layout, Sizes
 from strobe.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.spark
@@ -82,10 +82,18 @@ MODEL: dict[str, Callable[[Row], list[Row]]] = {"bagged": half, "keyed": lambda 
 class Bench:
     """A warehouse beside a model that remembers every state."""
 
-    def __init__(self, spark: SparkSession, path: Path, *, at: Any = None, retention: timedelta = WEEK) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        path: Path,
+        *,
+        at: Any = None,
+        retention: timedelta = WEEK,
+        sizes: Sizes = Sizes(),  # noqa: B008  # frozen
+    ) -> None:
         self.spark, self.path = spark, path
         hook = {"at": at} if at else {}
-        self.warehouse = Warehouse.create_or_open(spark, Layout(path), retention, "tests", **hook)
+        self.warehouse = Warehouse.create_or_open(spark, Layout(path, sizes=sizes), retention, "tests", **hook)
         self.states: dict[int, dict[str, Counter[Row]]] = {}
 
     def commit(self, **changes: Any) -> Commit:
@@ -515,10 +523,10 @@ def test_rivals_collide_on_the_epoch(spark: SparkSession, tmp_path: Path) -> Non
     """Of two that claim one epoch, the second is told so."""
     bench = started(spark, tmp_path / "w")
     layout = bench.warehouse.layout
-    assert claim._add(spark, layout, "fence_2", 2, 1)
+    assert claim.add_fence(spark, layout, "fence_2", 2, 1)
     with pytest.raises(NotNow, match="same moment"):
-        claim._add(spark, layout, "fence_2", 2, 1)
-    assert not claim._add(spark, layout, "fence_3", 3, 0)
+        claim.add_fence(spark, layout, "fence_2", 2, 1)
+    assert not claim.add_fence(spark, layout, "fence_3", 3, 0)
 
 
 def test_foreign_newer_and_damaged_folders_are_refused_and_left_alone(spark: SparkSession, tmp_path: Path) -> None:
@@ -577,12 +585,9 @@ def test_columns_that_a_table_cannot_hold_are_refused(spark: SparkSession, tmp_p
     assert not Path(Layout(bench.path).view("odd")).exists()
 
 
-def test_large_tables_have_deletion_vectors(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_tables_have_deletion_vectors(spark: SparkSession, tmp_path: Path) -> None:
     """Folding into them is exact too, and another engine reads them through a query."""
-    monkeypatch.setattr(view_table, "LARGE", 3)
-    bench = started(spark, tmp_path / "w")
+    bench = started(spark, tmp_path / "w", sizes=Sizes(large=3))
     some_commits(bench)
     bench.warehouse.fold()
     bench.check([1, 5, 7])

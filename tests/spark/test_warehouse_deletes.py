@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from bags import expanded
 from pyspark.sql import SparkSession
 
 from strobe.algebra.bag import Bag, Row
@@ -23,9 +24,9 @@ from strobe.errors import UserError
 from strobe.merge.removals import combined
 from strobe.messages import ActionList, Commit, CommitHeader, KeyDelete
 from strobe.spark.relation import SparkRelation
-from strobe.warehouse import evaluation, inspect, view_table
+from strobe.warehouse import inspect
 from strobe.warehouse.appender import APPENDS
-from strobe.warehouse.layout import Layout
+from strobe.warehouse.layout import Layout, Sizes
 from strobe.warehouse.records import Generation
 from strobe.warehouse.warehouse import Warehouse
 
@@ -101,9 +102,10 @@ def one_by_one(state: Bag, action: ActionList) -> Bag:
 class Bench:
     """A warehouse beside a model that remembers every state."""
 
-    def __init__(self, spark: SparkSession, path: Path, start: Mapping[str, Bag]) -> None:
+    def __init__(self, spark: SparkSession, path: Path, start: Mapping[str, Bag], **sizes: int) -> None:
         self.spark, self.path = spark, path
-        self.warehouse = Warehouse.create_or_open(spark, Layout(path), timedelta(days=7), "tests")
+        layout = Layout(path, sizes=Sizes(**sizes))
+        self.warehouse = Warehouse.create_or_open(spark, layout, timedelta(days=7), "tests")
         self.warehouse.fence()
         loaded = [self.load(name, bag) for name, bag in start.items()]
         self.positions = {name: {"shop": "p"} for name in start}
@@ -112,7 +114,7 @@ class Bench:
 
     def load(self, name: str, bag: Bag) -> Generation:
         types = PLAIN.attribute_types()
-        raw = self.spark.createDataFrame(to_arrow(list(types), list(types.values()), bag.expand()))
+        raw = self.spark.createDataFrame(to_arrow(list(types), list(types.values()), expanded(bag)))
         raw = raw.where(VIEWS[name].condition or "true")
         frame = raw.selectExpr(*(f"{o.expression} AS {o.name}" for o in VIEWS[name].outputs))
         return self.warehouse.load(VIEWS[name], frame)
@@ -180,9 +182,12 @@ MANY = rows(*(row(i, no, f"w{i % 7}", "hidden" if i % 5 == 0 else None) for i in
 FEW = rows(row(1, "a", "x"), row(1, "b", "x"), row(2, "a", "y"), row(2, "b", "y"))
 
 
+START_WITH = {"plain": MANY, "other": MANY, "bagged": FEW}
+
+
 @pytest.fixture(scope="module")
 def bench(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Bench:
-    return Bench(spark, tmp_path_factory.mktemp("deletes") / "w", {"plain": MANY, "other": MANY, "bagged": FEW})
+    return Bench(spark, tmp_path_factory.mktemp("deletes") / "w", START_WITH)
 
 
 BOTH = ("plain", "other")
@@ -297,20 +302,20 @@ def test_a_view_whose_last_rows_cannot_be_computed_does_not_join(bench: Bench) -
     bench.check_all()
 
 
-@pytest.mark.parametrize("how", ["together", "spread", "in Spark"])
-def test_any_history(bench: Bench, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Random action lists: where one task searches a view, where many do, and by keys that are in Spark."""
-    if how == "spread":
-        monkeypatch.setattr(evaluation, "TOGETHER", 0)
+@pytest.mark.parametrize("how", ["together", "in Spark"])
+def test_any_history(bench: Bench, how: str) -> None:
+    """Random action lists: where one task searches a view, and by keys that are in Spark."""
     anything(random.Random(how), bench, how == "in Spark")
 
 
-def test_any_history_of_a_table_with_deletion_vectors(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_any_history_where_many_tasks_search_a_view(spark: SparkSession, tmp_path: Path) -> None:
+    """It is as exact as where one does."""
+    anything(random.Random("spread"), Bench(spark, tmp_path / "w", START_WITH, together=0))
+
+
+def test_any_history_of_a_table_with_deletion_vectors(spark: SparkSession, tmp_path: Path) -> None:
     """Its files hold rows that are gone, and that must not go again."""
-    monkeypatch.setattr(view_table, "LARGE", 3)
-    bench = Bench(spark, tmp_path / "w", {"plain": MANY})
+    bench = Bench(spark, tmp_path / "w", {"plain": MANY}, large=3)
     bench.append([does("plain", of_orders(3, 10))])
     bench.warehouse.fold()
     vectors = inspect.open_table(bench.warehouse.layout.view("plain")).deletion_vectors().read_all()

@@ -15,8 +15,8 @@ from strobe.algebra.schema import Column, RelationSchema
 from strobe.algebra.view import Occurrence, Output, View
 from strobe.errors import UserError
 from strobe.messages import Commit, CommitHeader
-from strobe.warehouse import claim, folding, inspect, log, retention
-from strobe.warehouse.layout import Layout
+from strobe.warehouse import claim, folding, inspect
+from strobe.warehouse.layout import Layout, Sizes
 from strobe.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.spark
@@ -36,18 +36,14 @@ def age(path: Path, by: timedelta) -> None:
             os.utime(file, (then, then))
 
 
-def test_retention_drops_what_is_old_and_keeps_the_horizon(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_retention_drops_what_is_old_and_keeps_the_horizon(spark: SparkSession, tmp_path: Path) -> None:
     """Ranges of the log, published rows, fences and files go; every commit inside the horizon reads the same as before.
 
     The view `quiet` has not changed since long before the horizon, and changes now: its old version must stay readable.
     """
-    for module in (log, retention):
-        monkeypatch.setattr(module, "RANGE", 4)
-    monkeypatch.setattr(retention, "MANY", 3)
     path = tmp_path / "w"
-    warehouse = Warehouse.create_or_open(spark, Layout(path), HOUR, "tests")
+    layout = Layout(path, sizes=Sizes(range=4, many=3))
+    warehouse = Warehouse.create_or_open(spark, layout, HOUR, "tests")
     warehouse.fence()
     now = datetime.now(timezone.utc)
     loaded = [warehouse.load(view, spark.range(3).selectExpr("id AS n")) for view in (BUSY, QUIET)]
@@ -63,7 +59,7 @@ def test_retention_drops_what_is_old_and_keeps_the_horizon(
         warehouse.append([commit])
     age(path, timedelta(hours=9))
     warehouse.close()
-    warehouse = Warehouse.create_or_open(spark, Layout(path), HOUR, "tests")
+    warehouse = Warehouse.create_or_open(spark, layout, HOUR, "tests")
     warehouse.fence()
     warehouse.use([BUSY, QUIET])
     warehouse.fold()
@@ -86,7 +82,7 @@ def test_retention_drops_what_is_old_and_keeps_the_horizon(
     versions = {name: inspect.version(warehouse.layout.view(name)) for name in ("busy", "quiet")}
     newest = folding.newest_published(warehouse.layout)
     assert newest is not None and newest.commit == 11 and dict(newest.views) == versions
-    assert inspect.small_files(warehouse.layout.log, retention.SMALL) <= 3, "small files were joined"
+    assert inspect.small_files(warehouse.layout.log, layout.sizes.small) <= 3, "small files were joined"
     warehouse.maintain()
     assert {name: inspect.version(warehouse.layout.view(name)) for name in versions} == versions, "nothing left to do"
     assert {number: state(number) for number in before} == before

@@ -23,7 +23,7 @@ class DeltaUnderTest(SourceUnderTest):
     kind = "delta"
     lacks: ClassVar[dict[str, str]] = {
         "several relations": "Delta has no transaction over several tables, so a source is one",
-        "duplicates": "they are in tests/unit/test_delta_source.py, with one relation",
+        "duplicates": "they are in tests/unit/sources/delta/test_source.py, with one relation",
         "prepare": "nothing is put into the table; the feed is its owner's to turn on",
     }
     values: ClassVar[dict[str, list[Any]]] = {

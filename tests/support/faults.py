@@ -35,7 +35,6 @@ from strobe.config.load import load_project
 from strobe.coordinator.verify import verify_source
 from strobe.errors import SourceUnavailable
 from strobe.messages import CommitHeader, Position
-from strobe.pipeline.backpressure import Limits
 from strobe.pipeline.pipeline import Pipeline
 from strobe.planning.topology import Topology, assemble
 from strobe.simulator.world import Contents, evaluate
@@ -330,13 +329,13 @@ class World:
 
     # Keeping.
 
-    def pipeline(self, *, verify: bool = True, limits: Limits = Limits()) -> Pipeline:  # noqa: B008  # frozen
+    def pipeline(self, *, verify: bool = True, **options: Any) -> Pipeline:
         """As at a start of the service: the sources are verified first."""
         if verify:
             for name, source in self.topology.sources.items():
                 verify_source(source, self.last, ["v"])
                 source.focus(self.topology.columns(name))
-        return Pipeline(self.topology, self.warehouse, self.last, through_spark=no_spark, limits=limits)
+        return Pipeline(self.topology, self.warehouse, self.last, through_spark=no_spark, **options)
 
     def keep(
         self,
@@ -406,13 +405,13 @@ class World:
         eventually(load)
         return found[0]
 
-    def restarted(self) -> Pipeline:
+    def restarted(self, **options: Any) -> Pipeline:
         """A new process, from the last commit."""
         self.topology = self.open()
-        return self.pipeline()
+        return self.pipeline(**options)
 
     def confirm(self) -> None:
-        """What the caretaker does: what is durable need not be kept by the sources."""
+        """What maintenance does: what is durable need not be kept by the sources."""
         for name, source in self.topology.sources.items():
             source.discard(source.position(self.last.positions["v"][name]))
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from bags import expanded
 from under_test import Change, SourceUnderTest, Table
 
 from strobe.algebra.bag import Bag
@@ -53,6 +54,12 @@ class FilesUnderTest(SourceUnderTest):
         self.rows = Bag(tuple(self.types))
         self._drop()
 
+    def holds(self, declared: str, value: Any) -> bool:
+        return value in self.values[declared]
+
+    def indexable(self, declared: str) -> bool:
+        return False
+
     def open(self) -> Source:
         from strobe.config.model import FilesSource as Config
         from strobe.sources.files.limits import Timing
@@ -76,7 +83,7 @@ class FilesUnderTest(SourceUnderTest):
         self.open().prepare([self.name])
 
     def _drop(self) -> None:
-        lines = [",".join(self.types), *(",".join(map(self._written, row)) for row in self.rows.expand())]
+        lines = [",".join(self.types), *(",".join(map(self._written, row)) for row in expanded(self.rows))]
         draft = self.base / "drop.draft"
         draft.write_text("\n".join(lines) + "\n", encoding="utf-8")
         draft.replace(self.base / "drop.csv")

@@ -109,11 +109,11 @@ class Literal:
             return "strong", next(
                 (n for n in range(2, len(self.transactions) + 1) if self.every(n, shown, passed)), None
             )
-        everywhere = [dict(zip(self.queues, at, strict=True)) for at in product(*map(self._positions, self.queues))]
+        everywhere = [dict(zip(self.queues, at, strict=True)) for at in product(*map(self.positions_of, self.queues))]
         anywhere = [seen(self.views(at)) for at in everywhere]
         return ("weak" if all(state in anywhere for state in shown) else "convergent"), None
 
-    def _positions(self, source: str) -> range:
+    def positions_of(self, source: str) -> range:
         return range(len(self.queues[source]) + 1)
 
     @staticmethod

@@ -21,7 +21,7 @@ from patience import PATIENCE
 from postgres_server import without_server
 
 PASSWORD = "s3cret/pass:word"
-RIGHTS = ["REPLICATION SLAVE, BINLOG MONITOR ON *.*"]
+RIGHTS = ["PROCESS, REPLICATION SLAVE, BINLOG MONITOR ON *.*"]
 USER = ["--user=mysql"] if os.geteuid() == 0 else []
 SETTINGS = {
     "log-bin": "binlog",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -16,6 +18,7 @@ from under_test import TEXTS, Change, SourceUnderTest, Table
 
 from strobe.algebra.bag import Bag, Row
 from strobe.sources.base import Source
+from strobe.sources.mariadb.values import LATIN1
 
 
 class MariadbUnderTest(SourceUnderTest):
@@ -50,11 +53,60 @@ class MariadbUnderTest(SourceUnderTest):
         ],
     }
     _DECLARED: ClassVar[dict[str, str]] = {
-        "string": "VARCHAR(100) COLLATE utf8mb4_general_ci",
-        "binary": "VARBINARY(100)",
+        "string": "VARCHAR(600) COLLATE utf8mb4_general_ci",
+        "binary": "VARBINARY(600)",
         "boolean": "BIT(1)",
         "timestamp": "TIMESTAMP(6) NULL",
         "timestamp_ntz": "DATETIME(6)",
+        "enum": "ENUM('', 'X', '1', '2', '0', 'a', '\u00df', 'NULL')",
+        "set": "SET('a', 'b', '1')",
+    }
+    columns: ClassVar[dict[str, str]] = {
+        **{type_: type_ for type_ in values if type_ != "decimal(38,20)"},
+        "decimal(38,0)": "decimal(38,0)",
+        "decimal(38,30)": "decimal(38,30)",
+        "tinyint unsigned": "smallint",
+        "mediumint": "int",
+        "int unsigned": "bigint",
+        "bigint unsigned": "decimal(20,0)",
+        "bit(8)": "bigint",
+        "bit(63)": "bigint",
+        "bit(64)": "decimal(20,0)",
+        "year": "smallint",
+        "varchar(600) character set latin1": "string",
+        "varchar(600) character set ascii": "string",
+        "varchar(600) character set utf8mb3": "string",
+        "varchar(600) collate utf8mb4_bin": "string",
+        "varchar(600) collate utf8mb4_unicode_520_ci": "string",
+        "varchar(600) collate latin1_german2_ci": "string",
+        "char(5)": "string",
+        "text": "string",
+        "enum": "string",
+        "set": "string",
+        "time": "string",
+        "json": "string",
+        "binary(5)": "binary",
+        "blob": "binary",
+        "datetime": "timestamp_ntz",
+    }
+    _RANGES: ClassVar[dict[str, tuple[int, int]]] = {
+        "tinyint unsigned": (0, 2**8),
+        "mediumint": (-(2**23), 2**23),
+        "int unsigned": (0, 2**32),
+        "bigint unsigned": (0, 2**64),
+        "bit(8)": (0, 2**8),
+        "bit(63)": (0, 2**63),
+        "bit(64)": (0, 2**64),
+        "year": (1901, 2156),
+    }
+    _HELD: ClassVar[dict[str, str]] = {
+        "enum": r"|X|1|2|0|a|\u00df|NULL",
+        "set": r"|a|b|1|a,b",
+        "time": r"\d\d:\d\d:\d\d",
+        "json": r'[01]|null|"x"|{}|{.*:.*}',
+        "char(5)": r".{,5}",
+        "varchar(600) character set ascii": r"[\0-\x7f]*",
+        "varchar(600) character set utf8mb3": r"[\0-\uffff]*",
     }
     _made = 0
 
@@ -80,12 +132,33 @@ class MariadbUnderTest(SourceUnderTest):
         for name, (types, key) in tables.items():
             self.types[name] = types
             columns = [
-                f"{self._quote(c)} {self._DECLARED.get(t, t.upper())}{' NOT NULL' if c in key else ''}"
+                f"{self._quote(c)} {self._DECLARED.get(t, t.upper())}".removesuffix(" NULL")
+                + (" NOT NULL" if c in key else " NULL")
                 for c, t in types.items()
             ]
             if key:
                 columns.append(f"PRIMARY KEY ({', '.join(map(self._quote, key))})")
             self.server.run(f"CREATE TABLE {self._quote(name)} ({', '.join(columns)})", database=self.database)
+
+    def holds(self, declared: str, value: Any) -> bool:
+        """As a strict server that stores what it is given says."""
+        if isinstance(value, float):
+            return math.isfinite(value)
+        if isinstance(value, str):
+            latin1 = "latin1" in declared
+            held = re.fullmatch(self._HELD.get(declared, ".*"), value, re.DOTALL) is not None
+            return held and (not latin1 or all(character in LATIN1 for character in value))
+        if isinstance(value, bytes):
+            return declared != "binary(5)" or len(value) <= 5
+        if isinstance(value, datetime):
+            first, last = datetime(1970, 1, 1, 0, 0, 1), datetime(2038, 1, 19, 3, 14, 7)
+            fits = value.tzinfo is None or first <= value.replace(tzinfo=None) <= last
+            return fits and (declared != "datetime" or not value.microsecond)
+        low, high = self._RANGES.get(declared, (-math.inf, math.inf))
+        return not isinstance(value, (int, Decimal)) or low <= value < high
+
+    def indexable(self, declared: str) -> bool:
+        return declared not in ("text", "blob", "json")
 
     @staticmethod
     def _quote(name: str) -> str:

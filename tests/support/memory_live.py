@@ -1,4 +1,4 @@
-"""The live coordinator over real SQLite databases under concurrent writers, with a warehouse in memory: no JVM."""
+"""The live pipeline over real SQLite databases under concurrent writers, with a warehouse in memory: no JVM."""
 
 from __future__ import annotations
 
@@ -200,12 +200,12 @@ Audits = list[tuple[dict[str, str], Mapping[str, Mapping[str, str]]]]
 
 def audit(pipeline: Pipeline, audits: Audits) -> Iterator[None]:
     """What an audit asks of a coordinator: stand still, and then commit exactly the vector that was read meanwhile."""
-    yield from pipeline.pause(PATIENCE)
+    yield from pipeline.barrier.pause(PATIENCE)
     time.sleep(0.02)
     vector = {name: source.now() for name, source in pipeline.topology.sources.items()}
-    yield from pipeline.bring_to(vector, PATIENCE)
+    yield from pipeline.barrier.bring_to(vector, PATIENCE)
     audits.append(({name: p.text for name, p in vector.items()}, pipeline.committer.last.positions))
-    pipeline.resume()
+    pipeline.barrier.resume()
 
 
 def keep(pipeline: Pipeline, done: Callable[[], bool]) -> None:
@@ -251,7 +251,7 @@ def run(
 
     def done() -> bool:
         if time.monotonic() > deadline:
-            raise TimeoutError("the coordinator did not come to rest")
+            raise TimeoutError("the pipeline did not come to rest")
         if audits is not None and not pipeline.operation_open and any(writer.is_alive() for writer in writers):
             pipeline.start_operation(audit(pipeline, audits))
         if any(writer.is_alive() for writer in writers):

@@ -42,7 +42,7 @@ def fetched(name: str) -> list[str]:
 
 class MysqlServer(Server):
     mysql = True
-    rights: ClassVar[Sequence[str]] = ["REPLICATION SLAVE, REPLICATION CLIENT ON *.*"]
+    rights: ClassVar[Sequence[str]] = ["PROCESS, REPLICATION SLAVE, REPLICATION CLIENT ON *.*"]
     defaults: ClassVar[Mapping[str, str]] = {
         **{n: v for n, v in mariadb_server.SETTINGS.items() if n not in ("binlog-format", "innodb-log-file-size")},
         "gtid-mode": "ON",

@@ -36,8 +36,10 @@ class Database:
         self.name = ""
         self.source: PostgresSource
 
-    def make(self, script: str, *relations: str, timeout: float = 5.0, **more: Any) -> PostgresSource:
-        self.name = self.server.database(script)
+    def make(
+        self, script: str, *relations: str, timeout: float = 5.0, encoding: str = "UTF8", **more: Any
+    ) -> PostgresSource:
+        self.name = self.server.database(script, encoding)
         self.source = self.open(timeout, **more)
         if relations:
             self.server.publish(self.name, self.source.prepare_script(relations))

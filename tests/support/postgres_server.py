@@ -157,11 +157,12 @@ class PostgresServer:
             cursor = connection.execute(statement, parameters or None)
             return cursor.fetchall() if cursor.description else []
 
-    def database(self, script: str = "") -> str:
+    def database(self, script: str = "", encoding: str = "UTF8") -> str:
         """A new database with these tables, which Strobe's role may read; returns its name."""
         self._made += 1
         name = f"db{self._made}"
-        self.execute("postgres", sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        other = "" if encoding == "UTF8" else f" ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"
+        self.execute("postgres", sql.SQL("CREATE DATABASE {}" + other).format(sql.Identifier(name)))
         role = sql.Identifier(self.role)
         grants = (
             "GRANT USAGE ON SCHEMA public TO {}; ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT SELECT ON TABLES TO {}"

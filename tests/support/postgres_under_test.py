@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime, timezone
@@ -24,7 +25,7 @@ class PostgresUnderTest(SourceUnderTest):
 
     kind = "postgres"
     lacks: ClassVar[dict[str, str]] = {
-        "restore": "it takes a server of its own: see tests/unit/test_faults_past.py",
+        "restore": "it takes a server of its own: see tests/servers/test_faults_past.py",
     }
     values: ClassVar[dict[str, list[Any]]] = {
         "smallint": [0, -1, 32767, -32768],
@@ -79,6 +80,51 @@ class PostgresUnderTest(SourceUnderTest):
         "decimal(38,18)": "numeric",
     }
 
+    columns: ClassVar[dict[str, str]] = {
+        **{type_: type_ for type_ in values if not type_.startswith("array")},
+        "decimal(38,0)": "decimal(38,0)",
+        'text COLLATE "ci"': "string",
+        "varchar(700)": "string",
+        "char(5)": "string",
+        "citext": "string",
+        "mood": "string",
+        "uuid": "string",
+        "positive": "int",
+        "json": "string",
+        "jsonb": "string",
+        "interval": "string",
+        "inet": "string",
+        "time": "string",
+        "bit varying(64)": "string",
+    }
+    _PREPARED: ClassVar[tuple[str, ...]] = (
+        "CREATE EXTENSION citext",
+        "CREATE COLLATION \"ci\" (provider = icu, locale = 'und-u-ks-level1', deterministic = false)",
+        "CREATE TYPE mood AS ENUM ('', ' ', 'x', 'X', 'x ', '1', 'a,b', 'é', 'é')",
+        "CREATE DOMAIN positive AS int CHECK (value >= 0)",
+    )
+    _HELD: ClassVar[dict[str, str]] = {
+        "mood": "|".join(map(re.escape, ("", " ", "x", "X", "x ", "1", "a,b", "é", "é"))),
+        "uuid": "[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
+        "json": r"""[01]|null|"x"|{}|{.*:.*}""",
+        "jsonb": r"""[01]|null|"x"|{}|{.*:.*}""",
+        "interval": "1 day|1[0-9]:.*|24:.*",
+        "inet": "192.*",
+        "time": "12:.*|24:.*",
+        "bit varying(64)": "[01]*",
+        "char(5)": ".{,5}",
+    }
+
+    def holds(self, declared: str, value: Any) -> bool:
+        if declared == "positive":
+            return bool(value >= 0)
+        if isinstance(value, str):
+            return "\0" not in value and re.fullmatch(self._HELD.get(declared, ".*"), value, re.DOTALL) is not None
+        return True
+
+    def indexable(self, declared: str) -> bool:
+        return declared != "json"
+
     def __init__(self, folder: Path, request: pytest.FixtureRequest) -> None:
         super().__init__(folder, request)
         self.server: PostgresServer = request.getfixturevalue("postgres")
@@ -102,6 +148,9 @@ class PostgresUnderTest(SourceUnderTest):
     def create(self, tables: Mapping[str, Table]) -> None:
         self.remove()
         self.database = self.server.database()
+        declared = {declared for types, _ in tables.values() for declared in types.values()}
+        if declared - self.values.keys():
+            self.run([(statement, ()) for statement in self._PREPARED])
         for name, (types, key) in tables.items():
             self.types[name] = types
             columns = [f'"{c}" {self._DECLARED.get(t, t)}' for c, t in types.items()]

@@ -79,9 +79,7 @@ class Shop:
             source.prepare([relation.name for relation in topology.relations(name)])
 
     def coordinator(self) -> Coordinator:
-        coordinator = Coordinator(load_project(self.folder), self.notes, timing=self.timing)
-        coordinator._spark = self.spark
-        return coordinator
+        return Coordinator(load_project(self.folder), self.notes, timing=self.timing, spark=self.spark)
 
     def write(self, source: str, *statements: str) -> None:
         connection = sqlite3.connect(self.folder / f"{source}.db", timeout=20)
@@ -92,8 +90,7 @@ class Shop:
 
     def ask(self, kind: str, **more: Any) -> dict[str, Any]:
         """What `strobe rebuild` and `strobe apply` do where no coordinator is running."""
-        coordinator = Coordinator(load_project(self.folder), self.notes, set_aside=True)
-        coordinator._spark = self.spark
+        coordinator = Coordinator(load_project(self.folder), self.notes, set_aside=True, spark=self.spark)
         with coordinator_at_work(coordinator.project, coordinator, self.notes.tell):
             return requests.request(Layout(self.warehouse).control, {"kind": kind, **more}, timeout=300)
 

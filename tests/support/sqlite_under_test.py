@@ -55,6 +55,19 @@ class SqliteUnderTest(SourceUnderTest):
         "timestamp": "TIMESTAMP",
     }
 
+    columns: ClassVar[dict[str, str]] = {
+        **{type_: type_ for type_ in (*_DECLARED, "decimal(10,2)", "decimal(18,0)", "decimal(20,0)", "decimal(38,10)")},
+        "TEXT COLLATE NOCASE": "string",
+        "TEXT COLLATE RTRIM": "string",
+        "FLOATING POINT": "double",
+    }
+
+    def holds(self, declared: str, value: Any) -> bool:
+        """A fraction is a binary one, of which 15 digits are known; NaN becomes NULL."""
+        if isinstance(value, Decimal) and (value.as_tuple().exponent or abs(value) >= 2**63):
+            return len("".join(map(str, value.as_tuple().digits)).strip("0")) <= 15
+        return not isinstance(value, float) or value == value
+
     def __init__(self, folder: Path, request: pytest.FixtureRequest) -> None:
         super().__init__(folder, request)
         self.path = folder / "it's 100% a.db"

@@ -33,9 +33,19 @@ class SourceUnderTest(ABC):
     `prune`, `outage`, `prepare`, `many transactions`."""
     values: ClassVar[dict[str, list[Any]]]
     """For every Spark type it offers: canonical values that must survive."""
+    columns: ClassVar[dict[str, str]] = {}
+    """Kinds of columns as they are declared, with their Spark types; where there are none, `values` names them."""
 
     def __init__(self, folder: Path, request: pytest.FixtureRequest) -> None:
         self.folder = folder
+
+    def holds(self, declared: str, value: Any) -> bool:
+        """Whether a column of this kind can hold a value."""
+        return True
+
+    def indexable(self, declared: str) -> bool:
+        """Whether a column of this kind can be part of a key."""
+        return True
 
     @abstractmethod
     def create(self, tables: Mapping[str, Table]) -> None:

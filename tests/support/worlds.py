@@ -6,6 +6,8 @@ import random
 from collections import deque
 from collections.abc import Callable
 
+from bags import expanded
+
 from strobe.algebra.bag import Bag
 from strobe.algebra.schema import Column, RelationSchema
 from strobe.algebra.view import Equality, Occurrence, Output, View
@@ -73,7 +75,7 @@ def random_world(
         for r in rng.sample(relations[source], rng.randint(1, len(relations[source]))):
             attributes = [c.name for c in r.columns]
             change = Bag.of(attributes, [row(r) for _ in range(rng.randrange(3))])
-            there = current[source][r.name].expand()
+            there = expanded(current[source][r.name])
             gone = rng.sample(there, min(len(there), rng.randrange(3)))
             change = change.add(Bag.of(attributes, gone, -1))
             current[source][r.name] = current[source][r.name].add(change)
@@ -92,3 +94,13 @@ def run(world: World, seed: int, steps: int = 100_000) -> None:
             return
         world.step(*rng.choice(choices))
     raise RuntimeError("the world did not come to rest")
+
+
+def wrong_states(world: World) -> list[str]:
+    """The states that differ from a recomputation at the vector they claim."""
+    return [
+        f"{state.numbers} {name} at {state.places[name]}: {rows} instead of {world.expected(name, state.places[name])}"
+        for state in world.history
+        for name, rows in state.views.items()
+        if name not in world.unguaranteed and rows != world.expected(name, state.places[name])
+    ]

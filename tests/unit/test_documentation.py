@@ -8,6 +8,7 @@ from paths import ROOT
 
 DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "tests").rglob("*.md")]
 PATH = r"`((?:tests|tools|benchmarks|docs|examples|src)/[\w./-]*\w)"
+CODE_PATH = r"\b((?:tests|tools|benchmarks|docs)/[\w./-]*\w\.(?:py|md))\b"
 
 
 def test_paths_exist() -> None:
@@ -15,6 +16,14 @@ def test_paths_exist() -> None:
     named = [(document, path) for document in DOCUMENTS for path in re.findall(PATH, document.read_text())]
     assert len(named) > 50
     assert [f"{document.name}: {path}" for document, path in named if not (ROOT / path).exists()] == []
+
+
+def test_paths_in_the_code_exist() -> None:
+    """So is every one that a comment or a message in the code names."""
+    files = [file for folder in ("src", "tests", "tools", "benchmarks") for file in (ROOT / folder).rglob("*.py")]
+    named = [(file, path) for file in files for path in re.findall(CODE_PATH, file.read_text(encoding="utf-8"))]
+    assert len(named) > 10
+    assert [f"{file.name}: {path}" for file, path in named if not (ROOT / path).exists()] == []
 
 
 def test_links_lead_somewhere() -> None:

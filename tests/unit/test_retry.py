@@ -91,5 +91,5 @@ def test_a_load_reads_a_source_four_times() -> None:
         raise SourceUnavailable("gone")
 
     with pytest.raises(SourceUnavailable):
-        load._again(read, Retry(retry.LOAD_SOURCE, clock.sleep, clock.now))  # type: ignore[arg-type]
+        load.read_again(read, Retry(retry.LOAD_SOURCE, clock.sleep, clock.now))  # type: ignore[arg-type]
     assert (len(reads), clock.waits) == (4, [1, 2, 3])

@@ -150,7 +150,3 @@ class Bag:
 
     def collect(self) -> Bag:
         return self
-
-    def expand(self) -> list[Row]:
-        """The rows, each as often as it is there. Only for bags without negative counts."""
-        return [row for row, n in self._rows.items() for _ in range(n)]

@@ -60,6 +60,32 @@ def comparison_class(type_: str) -> str:
     return base
 
 
+_JOINED = {"exact number", "string", "date", "timestamp", "timestamp_ntz", "boolean", "binary", "double", "float"}
+_DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 20}
+
+
+def joinable(left: str, right: str) -> bool:
+    """Whether raw values of the two types are equal on the driver exactly when Spark calls them equal.
+
+    Spark compares decimals of different types as a common type, which loses digits where it would need more than 38.
+    """
+    if comparison_class(left) != comparison_class(right) or comparison_class(left) not in _JOINED:
+        return False
+    if left == right or comparison_class(left) != "exact number":
+        return True
+    (p1, s1), (p2, s2) = _digits(left), _digits(right)
+    return max(p1 - s1, p2 - s2) + max(s1, s2) <= 38
+
+
+def _digits(type_: str) -> tuple[int, int]:
+    """Precision and scale of an exact number."""
+    base, _, arguments = type_.rstrip(")").partition("(")
+    if base in _DIGITS:
+        return _DIGITS[base], 0
+    numbers = [int(a) for a in arguments.split(",") if a.strip()] or [10]
+    return numbers[0], numbers[1] if len(numbers) > 1 else 0
+
+
 def quoted(name: str) -> str:
     """A name as Spark's SQL has it."""
     return "`" + name.replace("`", "``") + "`"

@@ -15,7 +15,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from strobe.algebra.schema import RelationSchema, comparison_class, quoted
+from strobe.algebra.schema import RelationSchema, joinable, quoted
 from strobe.algebra.sql_expressions import ColumnName, Expression, Item, check_moments, read_expression, read_item
 from strobe.algebra.sql_grammar import Alias, Join, Select, Source, Table, conjuncts, read, tables
 from strobe.algebra.sql_text import Span, Text
@@ -278,7 +278,7 @@ class _Compiler:
     def conjunct_equal(self, left: Value, right: Value, text: Value = ()) -> None:
         """`left = right`, as an equality where both are raw columns that the driver compares as Spark does."""
         a, b = _plain(left), _plain(right)
-        if a and b and a.occurrence != b.occurrence and _compared_alike(self.type_of(a), self.type_of(b)):
+        if a and b and a.occurrence != b.occurrence and joinable(self.type_of(a), self.type_of(b)):
             self.flat.equalities.append((a, b))
             return
         self.flat.conditions.append(text or (*_embedded(left), " = ", *_embedded(right)))
@@ -423,32 +423,6 @@ def _ends(qualifier: Sequence[str], written: Sequence[str]) -> bool:
     """Whether what the user wrote is the end of a qualifier, whatever the case."""
     tail = qualifier[-len(written) :]
     return len(tail) == len(written) and all(a.lower() == b.lower() for a, b in zip(tail, written, strict=True))
-
-
-_JOINED = {"exact number", "string", "date", "timestamp", "timestamp_ntz", "boolean", "binary", "double", "float"}
-_DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 20}
-
-
-def _compared_alike(left: str, right: str) -> bool:
-    """Whether raw values of the two types are equal on the driver exactly when Spark calls them equal.
-
-    Spark compares decimals of different types as a common type, which loses digits where it would need more than 38.
-    """
-    if comparison_class(left) != comparison_class(right) or comparison_class(left) not in _JOINED:
-        return False
-    if left == right or comparison_class(left) != "exact number":
-        return True
-    (p1, s1), (p2, s2) = _digits(left), _digits(right)
-    return max(p1 - s1, p2 - s2) + max(s1, s2) <= 38
-
-
-def _digits(type_: str) -> tuple[int, int]:
-    """Precision and scale of an exact number."""
-    base, _, arguments = type_.rstrip(")").partition("(")
-    if base in _DIGITS:
-        return _DIGITS[base], 0
-    numbers = [int(a) for a in arguments.split(",") if a.strip()] or [10]
-    return numbers[0], numbers[1] if len(numbers) > 1 else 0
 
 
 def _listed(names: Sequence[str], word: str = "and") -> str:

@@ -142,9 +142,6 @@ class View:
     def attribute_types(self) -> dict[str, str]:
         return {o.attribute(c): o.relation.column(c).type for o in self.occurrences for c in o.columns}
 
-    def occurrences_of(self, source: str, relation: str) -> tuple[Occurrence, ...]:
-        return tuple(o for o in self.occurrences if o.source == source and o.relation.name == relation)
-
     def columns_of(self, relation: RelationSchema) -> tuple[str, ...]:
         """The columns of a relation that any of its occurrences uses, in the relation's order."""
         used = {c for o in self.occurrences if o.relation.id == relation.id for c in o.columns}

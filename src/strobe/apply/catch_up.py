@@ -1,7 +1,7 @@
 """Views that are about to join: loaded and kept beside the others, until they are where these are.
 
 Their rows go at once into the tables that they will have, where nobody sees them, because no header names them. What
-changes from then on goes into a small log of their own, under `staging`, from a coordinator of their own with its own
+changes from then on goes into a small log of their own, under `staging`, from a pipeline of their own with its own
 streams of the sources: they catch up with the very machinery that keeps all views, and those that are there already go
 on meanwhile. Most of that log is merged into the tables before anybody has to wait. When both stand at one vector, one
 commit brings the views in, and carries the rest.
@@ -18,12 +18,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from strobe.algebra.view import View
-from strobe.apply.load import Snapshot, first_header, snapshot
+from strobe.apply.load import LoadSnapshot, first_header, snapshot
 from strobe.data.scratch import JOINING, Scratch
 from strobe.errors import BrokenInvariant, NotNow, SourceUnavailable, UserError
 from strobe.failpoints import reach
 from strobe.messages import Commit, CommitHeader, Position
-from strobe.pipeline.pipeline import Operation, Pipeline
+from strobe.pipeline.barrier import Operation
+from strobe.pipeline.pipeline import Pipeline
 from strobe.pipeline.run_end import RunEnd, Stopped
 from strobe.planning.topology import Topology, ViewPlan, as_applied
 from strobe.spark.answering import LargeAnswers
@@ -59,7 +60,7 @@ class Arrivals:
 
 class CatchUp:
     def __init__(self, main: Warehouse, spark: SparkSession, topology: Topology, names: Sequence[str]) -> None:
-        """`assembly` has sources of its own, not those that the others are kept with."""
+        """`topology` has sources of its own, not those that the others are kept with."""
         self._main = main
         loaded = {name: topology.views[name].view.sql for name in names}
         kept = as_applied(topology, loaded, lambda _: None)
@@ -123,7 +124,7 @@ class CatchUp:
         )
         self.pipeline.run(self._step).check()
 
-    def _load(self, view: View, taken: Snapshot) -> Generation:
+    def _load(self, view: View, taken: LoadSnapshot) -> Generation:
         if self._ended.is_set():
             raise NotNow("it was interrupted", where=f"view {view.name}", fix="Try again.")
         return self._main.load(view, taken.compute(self._spark, view), taken.fingerprints_of(view))
@@ -146,7 +147,7 @@ class CatchUp:
             view_table.catch_up(self._spark, self._main.layout, log, definition, after, through, unguaranteed)
         self._settled = through
 
-    # For the coordinator of the others, in whose loop all this is called.
+    # For the pipeline of the others, in whose loop all this is called.
 
     def check(self) -> None:
         """Raise what went wrong here."""
@@ -188,9 +189,9 @@ class CatchUp:
 
     def pause(self, other: Pipeline, seconds: float) -> Operation:
         """Let nothing more in, here and there; afterwards `vector` is where both can meet."""
-        yield from other.pause(seconds)
+        yield from other.barrier.pause(seconds)
         own = self._at_work()
-        yield from own.pause(seconds)
+        yield from own.barrier.pause(seconds)
         self._vector = {s: _later(monitor.position, other, s) for s, monitor in own.monitors.items()}
 
     @property
@@ -198,11 +199,11 @@ class CatchUp:
         return self._vector
 
     def stand(self, seconds: float) -> None:
-        """Come to the vector, in this coordinator's own loop."""
+        """Come to the vector, in this pipeline's own loop."""
         own = self._at_work()
 
         def operation() -> Operation:
-            yield from own.bring_to(self._vector, seconds, hold=True)
+            yield from own.barrier.bring_to(self._vector, seconds, hold=True)
             self._waiting, self._stands = own.committer.hand_over(), True
 
         own.start_operation(operation())

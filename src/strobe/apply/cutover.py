@@ -1,8 +1,8 @@
 """Views that come, change and go while the others are kept: an edit, from the request to the commit that shows it.
 
-New and changed views are loaded and catch up beside the others (`beside`). Then all come to one vector, and the commit
-with which the others get there brings the new ones in: nobody waits for more than an ordinary commit. The loop ends,
-and the boxes are built anew from its header.
+New and changed views are loaded and catch up beside the others (`catch_up`). Then all come to one vector, and the
+commit with which the others get there brings the new ones in: nobody waits for more than an ordinary commit. The run
+ends, and the next one begins from its header.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ from strobe.events import (
 from strobe.failpoints import reach
 from strobe.messages import Commit, CommitHeader
 from strobe.pipeline.background import aside
-from strobe.pipeline.pipeline import BRING, PAUSE, Operation, Pipeline
+from strobe.pipeline.barrier import BRING, PAUSE, Operation
+from strobe.pipeline.pipeline import Pipeline
 from strobe.planning.source_set import SourceSet
 from strobe.planning.topology import Topology, as_applied, assemble, preflight
 from strobe.retry import CATCH_UP
@@ -118,11 +119,11 @@ class Cutover:
     def rebuild(self, warehouse: Warehouse, pipeline: Pipeline, request: str, view: str) -> Operation:
         """Load one view anew, as strobe.yml defines it now."""
         wanted = partial(plan.rebuilt, view=view, kept=pipeline.topology.views)
-        return self._change(warehouse, pipeline, request, self._assembled, wanted)
+        return self.carry_out(warehouse, pipeline, request, self._assembled, wanted)
 
     def apply(self, warehouse: Warehouse, pipeline: Pipeline, request: str, drop_tables: bool) -> Operation:
         """Make the views those of strobe.yml."""
-        return self._change(warehouse, pipeline, request, self._assembled, plan.edit, drop_tables)
+        return self.carry_out(warehouse, pipeline, request, self._assembled, plan.edit, drop_tables)
 
     def reload(self, warehouse: Warehouse, pipeline: Pipeline, views: Sequence[str]) -> Operation:
         """Load views anew, as they were last applied; nobody has asked for it."""
@@ -130,9 +131,9 @@ class Cutover:
         edit = ApplyPlan(rebuild=tuple(views), keep=tuple(name for name in definitions if name not in views))
         applied = {name: definitions[name].sql for name in views}
         assembled = partial(self._as_applied, pipeline.topology.project, applied)
-        return self._change(warehouse, pipeline, None, assembled, lambda *_: edit)
+        return self.carry_out(warehouse, pipeline, None, assembled, lambda *_: edit)
 
-    def _change(
+    def carry_out(
         self,
         warehouse: Warehouse,
         pipeline: Pipeline,
@@ -157,7 +158,7 @@ class Cutover:
                 yield from self._before_they_leave(warehouse, change)
             arrivals = change.beside.arrivals() if change.beside is not None else Arrivals()
         except Exception as error:
-            pipeline.resume()
+            pipeline.barrier.resume()
             yield from aside(partial(self.give_up, warehouse), "give up")
             if isinstance(error, SourceUnavailable):
                 raise _refusal(error) from error
@@ -207,7 +208,7 @@ class Cutover:
         yield from own.pause(pipeline, PAUSE)
         own.stand(BRING)
         shared = {s: p for s, p in own.vector.items() if s in pipeline.monitors}
-        yield from pipeline.bring_to(shared, BRING, hold=True)
+        yield from pipeline.barrier.bring_to(shared, BRING, hold=True)
         while not own.stands:
             yield
         reach("apply.met")
@@ -247,9 +248,9 @@ class Cutover:
             change, self.change = self.change, None
             if change is not None:
                 change.close()
+                change.topology.sources.close()
                 if change.beside is not None:
                     warehouse.take_back()
-                change.topology.sources.close()
 
     def _join(
         self, warehouse: Warehouse, change: Change, arrivals: Arrivals, last: CommitHeader, before: Sequence[Commit]
@@ -282,8 +283,8 @@ class Cutover:
         if change.loaded.items() <= there.items() and not set(change.edit.drop) & there.keys():
             topology.sources.close()
             return change.topology
-        warehouse.take_back()
         change.topology.sources.close()
+        warehouse.take_back()
         return topology
 
     def interrupted(self) -> Project | None:

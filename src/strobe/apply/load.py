@@ -35,7 +35,7 @@ Progress = Callable[[str, int], None]
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class LoadSnapshot:
     """The sources as they were read, each in one state of its own."""
 
     staged: Mapping[str, staging.Staged]
@@ -61,7 +61,7 @@ def snapshot(
     views: Iterable[View],
     scratch: Scratch,
     progress: Progress = lambda _source, _rows: None,
-) -> Iterator[Snapshot]:
+) -> Iterator[LoadSnapshot]:
     """Read what these views use; the staged copies are gone afterwards."""
     wanted: dict[str, dict[str, tuple[RelationSchema, set[str]]]] = {}
     for view in views:
@@ -87,9 +87,9 @@ def snapshot(
                     found.lease.release()
                     raise SourceUnavailable("its tables were changed while they were read", where=f"source {source}")
 
-            staged[source], found = _again(read, Retry(LOAD_SOURCE))
+            staged[source], found = read_again(read, Retry(LOAD_SOURCE))
             fingerprints |= found
-        yield Snapshot(staged, fingerprints)
+        yield LoadSnapshot(staged, fingerprints)
     finally:
         for one in staged.values():
             one.lease.release()
@@ -105,7 +105,7 @@ def _fingerprints(source: Source, chosen: staging.Chosen) -> dict[str, str]:
     return {relation.id: found[relation.name] for relation, _ in chosen}
 
 
-def _again(read: Callable[[], T], retry: Retry) -> T:
+def read_again(read: Callable[[], T], retry: Retry) -> T:
     """If reading a source breaks off, all of it is read again, in another snapshot."""
     while True:
         try:
@@ -115,7 +115,7 @@ def _again(read: Callable[[], T], retry: Retry) -> T:
                 raise
 
 
-def first_header(sources: Mapping[str, Source], views: Iterable[View], taken: Snapshot) -> CommitHeader:
+def first_header(sources: Mapping[str, Source], views: Iterable[View], taken: LoadSnapshot) -> CommitHeader:
     """Of the commit that brings views in where none are."""
     vectors = {view.name: {s: taken.positions[s].text for s in view.sources} for view in views}
     found = CommitHeader(positions=vectors, identity={s: sources[s].identity() for s in taken.positions})

@@ -46,7 +46,7 @@ class ApplyPlan:
 
 
 def edit(topology: Topology, applied: Mapping[str, Definition]) -> ApplyPlan:
-    """What has to be done so that the views in `applied` become those of the assembly."""
+    """What has to be done so that the views in `applied` become those of the topology."""
     changed = [n for n, planned in topology.views.items() if n in applied and _differs(planned.view, applied[n])]
     return ApplyPlan(
         add=tuple(name for name in topology.views if name not in applied),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from strobe.algebra.schema import quoted
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
@@ -29,11 +31,13 @@ def differences(view: DataFrame, recomputed: DataFrame) -> tuple[int, list[Diffe
     from pyspark.sql import functions as F  # noqa: N812  # the name by which Spark's users know it
 
     names = view.columns
-    both = view.withColumn("_count", F.lit(1)).unionByName(recomputed.select(*names).withColumn("_count", F.lit(-1)))
-    uneven = both.groupBy(*names).agg(F.sum("_count").alias("_count")).where("_count <> 0").persist()
+    places = [f"c{i}" for i in range(len(names))]  # a name may need quoting, or be one of ours
+    expected = recomputed.select(*map(quoted, names)).toDF(*places)
+    both = view.toDF(*places).withColumn("_count", F.lit(1)).union(expected.withColumn("_count", F.lit(-1)))
+    uneven = both.groupBy(*places).agg(F.sum("_count").alias("_count")).where("_count <> 0").persist()
     try:
-        rows = uneven.orderBy(*names).limit(WITNESSES).collect()
+        rows = uneven.orderBy(*places).limit(WITNESSES).collect()
         total = uneven.count() if len(rows) == WITNESSES else len(rows)
     finally:
         uneven.unpersist()
-    return total, [Difference({name: row[name] for name in names}, int(row["_count"])) for row in rows]
+    return total, [Difference(dict(zip(names, row, strict=False)), int(row["_count"])) for row in rows]

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from strobe.apply import plan
-from strobe.apply.load import Snapshot, snapshot
+from strobe.apply.load import LoadSnapshot, snapshot
 from strobe.auditor.compare import differences
 from strobe.client.local import coordinator_at_work
 from strobe.config.model import Project
@@ -103,7 +103,7 @@ def _invalid(because: str) -> dict[str, Any]:
 
 
 def _verdict(
-    spark: SparkSession, state: reader.ViewsAtCommit, topology: Topology, name: str, taken: Snapshot
+    spark: SparkSession, state: reader.ViewsAtCommit, topology: Topology, name: str, taken: LoadSnapshot
 ) -> dict[str, Any]:
     planned, commit = topology.views[name], state.commit
     for source, text in state.header.positions[name].items() if planned.level != "none" else ():
@@ -119,7 +119,7 @@ def _verdict(
 
 
 @contextmanager
-def _read(spark: SparkSession, topology: Topology, names: list[str], project: Project) -> Iterator[Snapshot]:
+def _read(spark: SparkSession, topology: Topology, names: list[str], project: Project) -> Iterator[LoadSnapshot]:
     views = [topology.views[name].view for name in names]
     with snapshot(spark, topology.sources, views, Scratch(Layout(project.warehouse).staging)) as taken:
         yield taken

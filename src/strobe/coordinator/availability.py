@@ -57,8 +57,9 @@ from strobe.warehouse.control import todo
 from strobe.warehouse.layout import Layout
 from strobe.warehouse.records import Definition
 
-Found = tuple[set[str], set[str], set[str]]
-"""Sources that are back, views whose source was lost by mistake, and views whose question would be answered."""
+Found = tuple[dict[str, SourceUnavailable | None], set[str], set[str]]
+"""Sources, with why they are still down if they are; views whose source was lost by mistake; and views whose question
+would be answered."""
 
 NEW = VIEW.next(ViewState.CUTTING_OVER, ViewEvent.DURABLE)
 """What a generation is when a header names it first."""
@@ -93,6 +94,8 @@ class Availability:
         self.together: set[frozenset[str]] = set()
         """Sources that have taken part in one global transaction."""
         self._failing_since: dict[str, float] = {}
+        self._failures: dict[str, SourceUnavailable] = {}
+        """Of each source the last one."""
         self._looking: Future[Found] | None = None
         self._next_look = self._next_verify = 0.0
         self._mended = 0
@@ -120,6 +123,11 @@ class Availability:
         return self.detached | self._unreached
 
     @property
+    def outages(self) -> dict[str, SourceUnavailable]:
+        """By source that is down, what was wrong when it was last tried."""
+        return {name: self._failures[name] for name in sorted(self.down)}
+
+    @property
     def detached(self) -> set[str]:
         return self._which(SourceState.UNAVAILABLE)
 
@@ -142,7 +150,8 @@ class Availability:
     @property
     def stopped(self) -> dict[str, Reason]:
         """The views that are stopped, by what matters most."""
-        return {name: reason_of(error) for name, error in {**self.aside, **self.still}.items()}
+        aside = dict.fromkeys(self.aside, Reason.NOT_COMPILED)
+        return {**aside, **{name: reason_of(error) for name, error in self.still.items()}}
 
     def state(self, view: str) -> ViewState:
         return self._states[view]
@@ -165,6 +174,7 @@ class Availability:
 
     def as_applied(self, topology: Topology, definitions: Mapping[str, Definition]) -> Topology:
         """The views as they were last loaded, without those that cannot be kept."""
+        self._sources = {name: state for name, state in self._sources.items() if name in topology.sources}
         self._begin_with(definitions)
         wrong = {n: contradictions.error(d) for n, d in definitions.items() if d.wrong and n not in self.still}
         self.put_still(wrong)
@@ -172,6 +182,7 @@ class Availability:
         topology, failed = _asked(topology, {s for sql in applied.values() for s in source_names(sql)})
         for name, error in failed.items():
             if isinstance(error, SourceUnavailable):
+                self._failures[name] = error
                 self._told(name, SourceEvent.NOT_DESCRIBED)
         absent = {n: failed[s] for n, sql in applied.items() for s in sorted(source_names(sql)) if s in failed}
         rest = {name: sql for name, sql in applied.items() if name not in absent}
@@ -251,6 +262,7 @@ class Availability:
                 self.put_still(verify_source(topology.sources[name], last, users))
             except SourceUnavailable as error:
                 self._tell(SourceUnreachable(str(error)))
+                self._failures[name] = error
                 unreachable.add(name)
         return unreachable
 
@@ -345,7 +357,9 @@ class Availability:
         if self._detach_refused(pipeline, now):
             return frozenset(self.detached)
         if self._looking is not None and self._looking.done():
-            back, mended, answered = self._looking.result()
+            asked, mended, answered = self._looking.result()
+            self._failures |= {name: failure for name, failure in asked.items() if failure}
+            back = {name for name, failure in asked.items() if failure is None}
             self._looking, self._next_look = None, now + self._timing.probe.wait(1)
             self._mended += bool(mended)
             if back or mended or answered:
@@ -362,9 +376,14 @@ class Availability:
                 sources, last = pipeline.topology.sources, pipeline.committer.last
                 refusals = {n: r for n, r in self.refused.items() if r.query.source not in self.down}
                 self._looking = begin(
-                    partial(_look, sources, last, set(self.detached), set(self._unreached), doubted, refusals), "look"
+                    partial(_look, sources, last, self.detached, self._unreached, doubted, refusals), "look"
                 )
         return None
+
+    @property
+    def looking(self) -> bool:
+        """Whether somebody is finding out, aside, what is back."""
+        return self._looking is not None and not self._looking.done()
 
     def _detach_refused(self, pipeline: Pipeline, now: float) -> bool:
         """Go on without the views that a table does not answer, if there are any."""
@@ -377,7 +396,10 @@ class Availability:
 
     def _see_who_fails(self, pipeline: Pipeline, now: float) -> None:
         for name in pipeline.monitors:
-            failing = isinstance(pipeline.problem(name), SourceUnavailable)
+            problem = pipeline.problem(name)
+            failing = isinstance(problem, SourceUnavailable)
+            if isinstance(problem, SourceUnavailable):
+                self._failures[name] = problem
             if failing and self._sources[name] is SourceState.STREAMING:
                 self._told(name, SourceEvent.FAIL)
                 self._failing_since[name] = now
@@ -408,7 +430,7 @@ class Availability:
 
 
 def _asked(topology: Topology, used: set[str]) -> tuple[Topology, dict[str, UserError | SourceUnavailable]]:
-    """The assembly with what the sources offer that were not asked yet, each once; and which could not be asked."""
+    """The topology with what the sources offer that were not asked yet, each once; and which could not be asked."""
     known = {relation.source for relation in topology.schemas.values()}
     found, failed = dict(topology.schemas), dict[str, UserError | SourceUnavailable]()
     for name in sorted((used - known) & topology.sources.keys()):
@@ -441,9 +463,10 @@ def _look(
     doubted: Mapping[str, list[str]],
     refusals: Mapping[str, Refused],
 ) -> Found:
-    """Which sources are back, which views can be kept again, and which are answered again."""
-    back = {name for name in detached if _answers(sources[name].now)}
-    back |= {name for name in unreached if _answers(sources[name].schemas)}
+    """Why sources are still down, or None for those that are back; which views can be kept again; and which would be
+    answered again."""
+    asked = {name: _failure(sources[name].now) for name in detached}
+    asked |= {name: _failure(sources[name].schemas) for name in unreached}
     mended: set[str] = set()
     for name, views in doubted.items():
         try:
@@ -451,15 +474,15 @@ def _look(
         except StrobeError:
             continue
     answered = {name for name, each in refusals.items() if can_be_asked(sources[each.query.source], each)}
-    return back, mended, answered
+    return asked, mended, answered
 
 
-def _answers(ask: Callable[[], object]) -> bool:
-    """Whatever is wrong otherwise is found out when it is verified."""
+def _failure(ask: Callable[[], object]) -> SourceUnavailable | None:
+    """Why a source does not answer. Whatever is wrong otherwise is found out when it is verified."""
     try:
         ask()
-    except SourceUnavailable:
-        return False
+    except SourceUnavailable as error:
+        return error
     except StrobeError:
         pass
-    return True
+    return None

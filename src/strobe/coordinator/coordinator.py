@@ -79,9 +79,10 @@ class Coordinator:
         record: Callable[[Message], None] = lambda _: None,
         set_aside: bool = False,
         timing: Timing = USUAL,
+        spark: SparkSession | None = None,
     ) -> None:
         """With `set_aside`, views that cannot be kept (their source was replaced, a column is gone) stand still instead
-        of ending the run: for whoever wants to load or drop views."""
+        of ending the run: for whoever wants to load or drop views. `spark` is one that has been started."""
         self.project = project
         self._reporter = reporter
         self._record = record
@@ -90,7 +91,7 @@ class Coordinator:
         self._availability = Availability(self._layout, reporter.tell, set_aside=set_aside, timing=timing)
         self._scratch = Scratch(self._layout.staging)
         self._lock = CoordinatorLock(self._layout.control)
-        self._spark: SparkSession | None = None
+        self._spark = spark
         self._stop = threading.Event()
         self.pipeline: Pipeline | None = None
         self._cutover = Cutover(project, self.spark, reporter.tell)
@@ -127,7 +128,7 @@ class Coordinator:
             heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
             heart.start()
             try:
-                self._keep_views(Until(self._stop, idle=until_idle, seconds=seconds), take_over)
+                self.keep_views(Until(self._stop, idle=until_idle, seconds=seconds), take_over)
                 if until_idle:
                     self._availability.complain()
             except Fenced:
@@ -146,7 +147,7 @@ class Coordinator:
             self._topology.sources.close()
             self._scratch.close()
 
-    def _keep_views(self, until: Until, take_over: bool) -> None:
+    def keep_views(self, until: Until, take_over: bool) -> None:
         """From opening the warehouse to the end, as the table says; raises what it ended with."""
         phase: Phase = PHASES.begins
         event: Opened | Claimed | RunEnd = Opened()
@@ -363,7 +364,7 @@ class Coordinator:
 
     def _note_status(self, pipeline: Pipeline) -> None:
         apart = self._availability
-        self._status = observe(pipeline, apart.down, apart.problems, apart.refused)
+        self._status = observe(pipeline, apart.outages, apart.problems, apart.refused)
 
     def _beat(self) -> None:
         """Twice a second, in a thread of its own: say what the loop last said of itself, and see who else is there."""

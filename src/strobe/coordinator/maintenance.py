@@ -25,8 +25,8 @@ from strobe.warehouse.warehouse import Warehouse
 
 class Maintenance(threading.Thread):
     def __init__(self, pipeline: Pipeline, warehouse: Warehouse, tell: Listener, timing: Timing = USUAL) -> None:
-        super().__init__(name="caretaker", daemon=True)
-        self._coordinator = pipeline
+        super().__init__(name="maintenance", daemon=True)
+        self._pipeline = pipeline
         self._warehouse = warehouse
         self._tell = tell
         self._timing = timing
@@ -52,7 +52,7 @@ class Maintenance(threading.Thread):
     def _stop_wrong_views(self) -> None:
         """A fold may have found what no append has."""
         for name, definition in self._warehouse.definitions.items():
-            if definition.wrong and name in self._coordinator.topology.views:
+            if definition.wrong and name in self._pipeline.topology.views:
                 raise contradictions.error(definition)
 
     def run(self) -> None:
@@ -63,7 +63,7 @@ class Maintenance(threading.Thread):
                     self._warehouse.empty()
                     self._remember()
                 if now - self._discarded_at >= self._timing.discard_every:
-                    self._discard()
+                    self.discard()
                 if self._fold_due(now):
                     self._fold()
                 self._stop_wrong_views()
@@ -71,17 +71,17 @@ class Maintenance(threading.Thread):
                     self._warehouse.maintain()
                     self._maintained_at = time.monotonic()
             except LostGuarantee as error:  # more log is kept than may be, or a view is wrong
-                self._coordinator.fail(error)
+                self._pipeline.fail(error)
                 return
             except (SourceUnavailable, UserError) as error:
                 self._tell(MaintenancePutOff(str(error)))
                 self._folded_at = self._maintained_at = time.monotonic()
             except BaseException as error:  # the coordinator ends with it
-                self._coordinator.fail(error)
+                self._pipeline.fail(error)
                 return
 
     def _fold_due(self, now: float) -> bool:
-        last = self._coordinator.committer.last
+        last = self._pipeline.committer.last
         behind = last.number - self._folded
         since_commit = time.time() - last.committed_at.timestamp()
         waited = now - self._folded_at
@@ -93,25 +93,25 @@ class Maintenance(threading.Thread):
         return behind > 0 and (behind >= timing.fold_commits or waited >= pause or idle)
 
     def _fold(self) -> None:
-        last, began = self._coordinator.committer.last.number, time.monotonic()
+        last, began = self._pipeline.committer.last.number, time.monotonic()
         self._warehouse.fold()
         self._folded, self._folded_at = last, time.monotonic()
         self._fold_took = self._folded_at - began
 
     def _remember(self) -> None:
         """What has been proven of the views' relations since, so that the next start need not judge it again."""
-        proven = self._coordinator.prover.known
+        proven = self._pipeline.prover.known
         if proven != self._proven:
             self._warehouse.remember(proven, self._definitions)
             self._proven = proven
 
-    def _discard(self) -> None:
+    def discard(self) -> None:
         """Durable positions only: what is not in the log yet may have to be read again."""
         if self.logs_needed():
             return
         self._discarded_at = time.monotonic()
-        last = self._coordinator.committer.last
-        for name, source in self._coordinator.topology.sources.items():
+        last = self._pipeline.committer.last
+        for name, source in self._pipeline.topology.sources.items():
             users = [view for view, vector in last.positions.items() if name in vector]
             if users:
                 source.guard()
@@ -122,10 +122,10 @@ class Maintenance(threading.Thread):
 
     def _needed(self, name: str, source: Source, users: Sequence[str]) -> Position | None:
         """Up to where its log may go; None if that is not known."""
-        read = name in self._coordinator.vector
+        read = name in self._pipeline.vector
         keep = {Log.KEPT} if read else {Log.KEPT, Log.KEPT_UNLESS_READ}
         absent = {view for view, reason in self.stopped.items() if reason.log not in keep}
-        texts = [self._coordinator.committer.last.positions[view][name] for view in users if view not in absent]
+        texts = [self._pipeline.committer.last.positions[view][name] for view in users if view not in absent]
         if texts and read:
             return min((source.position(text) for text in texts), key=lambda position: position.order)
         if not texts and time.monotonic() >= self._next_end.get(name, 0.0):
@@ -139,7 +139,7 @@ class Maintenance(threading.Thread):
         self.join()
         self._warehouse.empty()
         self._warehouse.fold()
-        self._discard()
+        self.discard()
 
     def stop(self) -> None:
         self._ended.set()

@@ -8,7 +8,8 @@ from strobe.apply.cutover import Cutover
 from strobe.coordinator.availability import Availability
 from strobe.errors import LostGuarantee, NotNow, SourceLost, SourceUnavailable, UserError
 from strobe.pipeline.background import aside
-from strobe.pipeline.pipeline import Operation, Pipeline
+from strobe.pipeline.barrier import Operation
+from strobe.pipeline.pipeline import Pipeline
 from strobe.retry import REBUILD_WITHIN_LIMIT
 from strobe.warehouse.warehouse import Warehouse
 
@@ -25,7 +26,7 @@ def rebuild_lost(warehouse: Warehouse, pipeline: Pipeline, cutover: Cutover, ava
         if views := availability.ready:
             yield from cutover.reload(warehouse, pipeline, views)
     except (UserError, NotNow, SourceUnavailable) as error:
-        pipeline.resume()
+        pipeline.barrier.resume()
         availability.put_off(error)
         if not isinstance(error, SourceLost):
             return

@@ -1,4 +1,4 @@
-"""What others ask of a running coordinator through the mailbox: one request at a time, and every one is answered."""
+"""What others ask of a running coordinator through files: one request at a time, and every one is answered."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from strobe.coordinator.availability import Availability
 from strobe.coordinator.rebuilding import rebuild_lost
 from strobe.errors import NotNow, SourceUnavailable, UserError
 from strobe.pipeline.background import aside
-from strobe.pipeline.pipeline import BRING, PAUSE, Operation, Pipeline
+from strobe.pipeline.barrier import BRING, PAUSE, Operation
+from strobe.pipeline.pipeline import Pipeline
 from strobe.retry import REBUILD
 from strobe.warehouse.control import requests
 from strobe.warehouse.warehouse import Warehouse
@@ -21,12 +22,12 @@ FREEZE = 60.0
 
 
 class RequestHandler:
-    """Takes up requests from the mailbox, one at a time, and answers every one of them."""
+    """Takes up requests, one at a time, and answers every one of them."""
 
     def __init__(self, warehouse: Warehouse, cutover: Cutover, pipeline: Pipeline) -> None:
         self._warehouse = warehouse
-        self._mailbox = warehouse.layout.control
-        self._cutover, self._coordinator = cutover, pipeline
+        self._control = warehouse.layout.control
+        self._cutover, self._pipeline = cutover, pipeline
         self._next_look = self._next_rebuild = 0.0
         self._open: str | None = None
         self._document: dict[str, Any] = {}
@@ -38,22 +39,22 @@ class RequestHandler:
         if now < self._next_look:
             return
         self._next_look = now + 0.1
-        for number, document in requests.requests(self._mailbox):
+        for number, document in requests.requests(self._control):
             self._take(number, document)
 
     def rebuild(self, availability: Availability) -> None:
         """Unasked: views that needed log which is let go."""
-        if availability.to_rebuild and not self._coordinator.operation_open and time.monotonic() >= self._next_rebuild:
-            self._coordinator.start_operation(self._rebuild(availability))
+        if availability.to_rebuild and not self._pipeline.operation_open and time.monotonic() >= self._next_rebuild:
+            self._pipeline.start_operation(self._rebuild(availability))
 
     def _rebuild(self, availability: Availability) -> Operation:
-        yield from rebuild_lost(self._warehouse, self._coordinator, self._cutover, availability)
+        yield from rebuild_lost(self._warehouse, self._pipeline, self._cutover, availability)
         self._next_rebuild = time.monotonic() + REBUILD.wait(1)
 
     def put_back(self) -> None:
         """The coordinator starts anew without some views: an edit that was under way is begun anew with it."""
         if self._open is not None and self._document.get("kind") in EDITS and not self._cutover.ready:
-            requests.put_back(self._mailbox, self._open, self._document)
+            requests.put_back(self._control, self._open, self._document)
             self._open = None
 
     def _take(self, number: str, document: dict[str, Any]) -> None:
@@ -65,7 +66,7 @@ class RequestHandler:
                 self._frozen_until = time.monotonic() + FREEZE
             else:
                 self._brought = {"request": number, **document}
-        elif self._coordinator.operation_open:
+        elif self._pipeline.operation_open:
             self._refuse(number, "the coordinator is busy with another request")
         elif kind in EDITS:
             self._start(number, document, self._edit(number, document))
@@ -76,20 +77,20 @@ class RequestHandler:
 
     def _edit(self, number: str, document: dict[str, Any]) -> Operation:
         if document["kind"] == "rebuild":
-            return self._cutover.rebuild(self._warehouse, self._coordinator, number, str(document["view"]))
-        return self._cutover.apply(self._warehouse, self._coordinator, number, bool(document.get("drop_tables")))
+            return self._cutover.rebuild(self._warehouse, self._pipeline, number, str(document["view"]))
+        return self._cutover.apply(self._warehouse, self._pipeline, number, bool(document.get("drop_tables")))
 
     def _start(self, number: str, document: dict[str, Any], operation: Operation) -> None:
         self._open, self._document, self._brought = number, document, None
-        self._coordinator.start_operation(self._answered(number, operation))
+        self._pipeline.start_operation(self._answered(number, operation))
 
     def _answered(self, number: str, operation: Operation) -> Operation:
-        """An errand that fails is answered with its error, and everything goes on."""
+        """An operation that fails is answered with its error, and everything goes on."""
         try:
             yield from operation
         except (UserError, NotNow, SourceUnavailable) as error:
-            self._coordinator.resume()
-            requests.reply(self._mailbox, (self._brought or {}).get("request", number), error.document())
+            self._pipeline.barrier.resume()
+            requests.reply(self._control, (self._brought or {}).get("request", number), error.document())
         self._open = None
 
     def abandon(self) -> None:
@@ -99,27 +100,27 @@ class RequestHandler:
             self._refuse((self._brought or {}).get("request", self._open), "the coordinator was interrupted")
 
     def _refuse(self, number: str, why: str) -> None:
-        requests.reply(self._mailbox, number, NotNow(why, fix="Try again.").document())
+        requests.reply(self._control, number, NotNow(why, fix="Try again.").document())
 
     def _fold(self, request: str) -> Operation:
         """Bring the view tables up to the last commit."""
         yield from aside(self._warehouse.fold, "fold")
-        requests.reply(self._mailbox, request, {"commit": self._coordinator.committer.last.number})
+        requests.reply(self._control, request, {"commit": self._pipeline.committer.last.number})
 
     def _audit(self, request: str) -> Operation:
         """Stand still until the auditor has read the sources, commit exactly the vector that it read, and go on."""
-        yield from self._coordinator.pause(PAUSE)
-        requests.reply(self._mailbox, request, {"freeze": request})
+        yield from self._pipeline.barrier.pause(PAUSE)
+        requests.reply(self._control, request, {"freeze": request})
         self._frozen_until = time.monotonic() + FREEZE
         while self._brought is None:
             if time.monotonic() > self._frozen_until:
-                self._coordinator.resume()
+                self._pipeline.barrier.resume()
                 return
             yield
-        sources = self._coordinator.topology.sources
-        wanted = {s: text for s, text in self._brought["positions"].items() if s in self._coordinator.monitors}
+        sources = self._pipeline.topology.sources
+        wanted = {s: text for s, text in self._brought["positions"].items() if s in self._pipeline.monitors}
         vector = {s: sources[s].position(text) for s, text in wanted.items()}  # of others only views that stand still
-        yield from self._coordinator.bring_to(vector, BRING)
-        commit = self._coordinator.committer.last.number
-        self._coordinator.resume()
-        requests.reply(self._mailbox, self._brought["request"], {"commit": commit})
+        yield from self._pipeline.barrier.bring_to(vector, BRING)
+        commit = self._pipeline.committer.last.number
+        self._pipeline.barrier.resume()
+        requests.reply(self._control, self._brought["request"], {"commit": commit})

@@ -6,7 +6,7 @@ from enum import Enum
 from typing import Any
 
 from strobe.apply.states import VIEW
-from strobe.errors import RelationLost, SourceLost, UserError, ViewWrong
+from strobe.errors import RelationLost, SourceLost, ViewWrong
 from strobe.pipeline import run_end
 from strobe.pipeline.run_end import RunEnd
 from strobe.pipeline.states import COMMITTER, MONITOR, Machine
@@ -134,14 +134,13 @@ class Reason(Enum):
         return self is Reason.SOURCE_LOST
 
 
-def reason_of(error: UserError) -> Reason:
+def reason_of(error: SourceLost) -> Reason:
+    """Why a view is stopped that was compiled."""
     if isinstance(error, ViewWrong):
         return Reason.VIEW_WRONG
     if isinstance(error, RelationLost):
         return Reason.RELATION_LOST
-    if isinstance(error, SourceLost):
-        return Reason.LOG_RELEASED if error.rebuild else Reason.SOURCE_LOST
-    return Reason.NOT_COMPILED
+    return Reason.LOG_RELEASED if error.rebuild else Reason.SOURCE_LOST
 
 
 MACHINES: tuple[Machine[Any, Any], ...] = (PHASES, SOURCE, VIEW, COMMITTER, MONITOR)

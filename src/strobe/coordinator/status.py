@@ -3,12 +3,12 @@ and `strobe status`, and served as metrics."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from typing import Any, Protocol
 
-from strobe.errors import StrobeError
+from strobe.errors import AccessRefused, StrobeError
 from strobe.events import Event
 from strobe.pipeline.answerer import QueryCounts
 from strobe.pipeline.health import Refused, Wait
@@ -56,6 +56,8 @@ class MaintainedView:
     """By source, 0 when all that was read of it is shown; else the age in seconds of the newest thing shown."""
     waits: Wait | None = None
     """Why it makes no progress, if there is a reason."""
+    problem: str | None = None
+    """What keeps it from going on until somebody does something: a source does not let Strobe in."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class StaleView:
 
     waits_for: Sequence[str] = ()
     problem: str | None = None
-    """Why it has to be rebuilt; None where it only waits for sources."""
+    """Why it has to be rebuilt, or which source does not let Strobe in; None where it only waits for sources."""
     waits: Wait | None = None
     """Which table does not answer it."""
 
@@ -145,24 +147,24 @@ class Reporter(Protocol):
 
 def observe(
     pipeline: Pipeline,
-    detached: Collection[str] = (),
+    down: Mapping[str, StrobeError] | None = None,
     still: Mapping[str, StrobeError] | None = None,
     refused: Mapping[str, Refused] | None = None,
 ) -> Status:
-    """`detached` are sources that are down, without whose views the others go on; views in `still` have to be
-    rebuilt, and those in `refused` wait for a table to answer."""
-    last = pipeline.committer.last
+    """`down` are sources without whose views the others go on, and what is wrong with them; views in `still` have to
+    be rebuilt, and those in `refused` wait for a table to answer."""
+    last, down = pipeline.committer.last, down or {}
     oldest = pipeline.engine.oldest()
     return Status(
         at=datetime.now(timezone.utc),
         commit=last.number,
         committed_at=last.committed_at,
         sources={
-            **{name: DetachedSource("it cannot be reached; tried again") for name in detached},
+            **{name: DetachedSource(str(why)) for name, why in down.items()},
             **{name: _source(pipeline, name) for name in pipeline.vector},
         },
         views={
-            **{name: StaleView(sorted(detached)) for name in last.positions},
+            **{name: _stale({s: down[s] for s in vector if s in down}) for name, vector in last.positions.items()},
             **{name: StaleView([each.query.source], waits=each.wait) for name, each in (refused or {}).items()},
             **{name: StaleView(problem=str(why)) for name, why in (still or {}).items()},
             **{name: _view(pipeline, name) for name in pipeline.topology.views},
@@ -192,19 +194,30 @@ def _source(pipeline: Pipeline, name: str) -> WatchedSource:
 def _view(pipeline: Pipeline, name: str) -> MaintainedView:
     planned = pipeline.topology.views[name]
     worker = pipeline.workers[name]
-    down = [s for s in planned.view.sources if pipeline.problem(s)]
+    down = {s: problem for s in planned.view.sources if (problem := pipeline.problem(s))}
     return MaintainedView(
         level=planned.level,
         algorithm=planned.algorithm.name,
         freshness=planned.freshness,
         queue=pipeline.engine.waiting_for(name),
-        waits_for=down or list(worker.waits_for),
+        waits_for=list(down or worker.waits_for),
         dropped=pipeline.engine.dropped[name],
         compensations=worker.compensations,
         as_of=dict(pipeline.committer.last.as_of.get(name, {})),
         behind={source: _behind(pipeline, name, source) for source in planned.view.sources},
         waits=pipeline.wait(name),
+        problem=_refused(down.values()),
     )
+
+
+def _stale(down: Mapping[str, StrobeError]) -> StaleView:
+    """A view that waits for these sources."""
+    return StaleView(sorted(down), _refused(down.values()))
+
+
+def _refused(problems: Iterable[StrobeError]) -> str | None:
+    """What somebody has to do something about: an outage may pass by itself, a wrong password does not."""
+    return next((str(problem) for problem in problems if isinstance(problem, AccessRefused)), None)
 
 
 def _behind(pipeline: Pipeline, view: str, source: str) -> float:

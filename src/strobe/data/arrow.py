@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timezone
+from functools import reduce
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 
 from strobe.algebra.bag import Row, canonical
+from strobe.data.keys import key_form
 from strobe.errors import BrokenInvariant, UserError
 
 _PLAIN: dict[str, pa.DataType] = {
@@ -139,12 +142,34 @@ def _utc(value: datetime) -> datetime:
     return value.astimezone(timezone.utc)
 
 
-def fitting(values: Iterable[Any], type_: pa.DataType) -> list[Any]:
-    """The values that a column of this type can hold; no row has the others."""
-    found = []
-    for value in values:
-        try:
-            found.append(pa.scalar(value, type_).as_py())
-        except (pa.ArrowException, TypeError, OverflowError):
-            continue
-    return found
+def matching(data: ds.Dataset, on: Sequence[str], keys: Iterable[Row]) -> ds.Expression | None:
+    """What the rows with one of these keys have in common, as far as Arrow can tell; None if it cannot at all."""
+    tests = [_is_in(data, name, set(values)) for name, values in zip(on, zip(*keys, strict=True), strict=True)]
+    useful = [test for test in tests if test is not None]
+    return reduce(lambda a, b: a & b, useful) if useful else None
+
+
+def _is_in(data: ds.Dataset, name: str, values: Iterable[Any]) -> ds.Expression | None:
+    """Whether a column has one of these values; None where only Spark can tell (NaN and -0.0) and for arrays."""
+    type_ = data.schema.field(name).type
+    if pa.types.is_floating(type_) or pa.types.is_list(type_):
+        return None
+    form = key_form(ddl_type(type_))
+    held = [found for value in values if (found := form(value)) is not None]
+    if type_ in _COMPARABLE and any(_views(fragment, name) for fragment in data.get_fragments()):
+        return ds.field(name).cast(_COMPARABLE[type_]).isin(pa.array(held, _COMPARABLE[type_]))
+    return ds.field(name).isin(pa.array(held, type_))
+
+
+_COMPARABLE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
+"""Types for which Arrow leaves a file's statistics alone."""
+
+
+def _views(fragment: ds.Fragment, name: str) -> bool:
+    """Whether a file says that a column's values were views when it was written: Arrow cannot compare its statistics.
+
+    delta-rs writes such files when it merges, updates or deletes.
+    """
+    schema = fragment.physical_schema
+    place = schema.get_field_index(name)
+    return place >= 0 and schema.field(place).type in (pa.string_view(), pa.binary_view())

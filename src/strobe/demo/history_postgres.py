@@ -64,7 +64,7 @@ class PostgresRecorder(Recorder):
         super().__init__(source)
         self._dsn = dsn
         self._columns: dict[str, list[str]] = {}
-        self._waiting: list[tuple[str, str]] = []
+        self.waiting: list[tuple[str, str]] = []
         """Transactions that have committed, but are not visible yet."""
 
     def _begin(self) -> None:
@@ -90,13 +90,13 @@ class PostgresRecorder(Recorder):
 
     def _look(self, *, last: bool) -> None:
         end = time.monotonic() + LAST_LOOK_SECONDS
-        self._waiting += self._connection.execute(_COMMITS).fetchall()
-        while self._waiting:
-            xid, lsn = self._waiting[0]
+        self.waiting += self._connection.execute(_COMMITS).fetchall()
+        while self.waiting:
+            xid, lsn = self.waiting[0]
             rows = self._connection.execute(_ROWS, (xid,)).fetchall()
             if rows:
                 self._note(self.order(lsn), rows)
-                del self._waiting[0]
+                del self.waiting[0]
             elif not last:
                 return
             elif time.monotonic() > end:

@@ -48,8 +48,8 @@ _WATCHED = 'exec 3<&0; ({ read -r _ <&3; kill -QUIT $$; } 2>/dev/null &); exec "
 class Server:
     """Started when made; throws everything away when stopped."""
 
-    def __init__(self) -> None:
-        binaries = _binaries()
+    def __init__(self, installed: Path = INSTALLED) -> None:
+        binaries = _binaries(installed)
         self._process: subprocess.Popen[bytes] | None = None
         self._folder = Path(tempfile.mkdtemp(prefix="strobe-demo-pg-"))
         self.dsn = make_conninfo("", host=str(self._folder), user="shop", dbname="postgres")
@@ -120,7 +120,7 @@ class Server:
         return StrobeError(f"the demo's PostgreSQL server did not start: {said or 'it said nothing'}")
 
 
-def _binaries() -> Path:
+def _binaries(packages: Path) -> Path:
     """The newest server of the wheel, or one that is installed."""
     wheel = find_spec(WHEEL)
     folders = [Path(place) for place in (wheel.submodule_search_locations or ())] if wheel else []
@@ -128,7 +128,7 @@ def _binaries() -> Path:
     if found:
         return found[-1]
     on_path = shutil.which("initdb")
-    installed = [Path(on_path).resolve()] if on_path else sorted(INSTALLED.glob("*/bin/initdb"))
+    installed = [Path(on_path).resolve()] if on_path else sorted(packages.glob("*/bin/initdb"))
     if installed:
         return installed[-1].parent
     raise UserError(

@@ -20,7 +20,7 @@ Outbound = Query | ActionList
 
 
 @dataclass(frozen=True)
-class Asked(Immutable):
+class QueryTerm(Immutable):
     """A term of an open query: rows in the place of the known occurrences, which a source is to join with others."""
 
     known: tuple[int, ...]
@@ -40,7 +40,7 @@ class ViewManager(Protocol):
     def describe(self) -> dict[str, Any]:
         """What it has in mind, for people to look at, in the words of its paper.
 
-        `UQS`, the unanswered queries, has the terms (`Asked`) of each by its number; `pending` the key-deletes;
+        `UQS`, the unanswered queries, has the terms (`QueryTerm`) of each by its number; `pending` the key-deletes;
         `COLLECT`, `AL` or `Δ` the action lists that are being made; `queue` the updates received and not taken up.
         """
         ...

@@ -30,7 +30,7 @@ from typing import Any
 from strobe.algebra.relation import Relation
 from strobe.algebra.view import View
 from strobe.errors import BrokenInvariant
-from strobe.managers.base import Asked, Inbound, Outbound
+from strobe.managers.base import Inbound, Outbound, QueryTerm
 from strobe.managers.changes import change, key_delete, touches
 from strobe.managers.evaluation import Evaluation, nothing
 from strobe.managers.terms import Term, substituted
@@ -173,8 +173,8 @@ class Eca:
         return out
 
 
-def _asked(terms: Iterable[OpenTerm]) -> tuple[Asked, ...]:
-    found: list[Asked] = []
+def _asked(terms: Iterable[OpenTerm]) -> tuple[QueryTerm, ...]:
+    found: list[QueryTerm] = []
     start = 0
     for term in terms:
         found += term.evaluation.asked(term.lookups, start)

@@ -20,7 +20,7 @@ from strobe.algebra.bag import Bag
 from strobe.algebra.relation import Relation
 from strobe.algebra.substitution import Step, join_pairs, next_fragment, substitute
 from strobe.algebra.view import View
-from strobe.managers.base import Asked
+from strobe.managers.base import QueryTerm
 from strobe.messages import Lookup, Query, Seen
 
 Compensate = Callable[[int, int, Seen], Relation | None]
@@ -74,9 +74,9 @@ class Evaluation:
             lookups = (replace(lookups[0], keys=_unknown(lookups[0], self._known_rows)),)
         return Query(self.view.name, number, first.source, lookups, copy=first.copied)
 
-    def asked(self, lookups: Sequence[Lookup], first: int = 0) -> tuple[Asked, ...]:
+    def asked(self, lookups: Sequence[Lookup], first: int = 0) -> tuple[QueryTerm, ...]:
         """What these look-ups were asked for."""
-        return tuple(Asked(tuple(self.known), rows, tuple(lookups), first) for rows in self.terms.values())
+        return tuple(QueryTerm(tuple(self.known), rows, tuple(lookups), first) for rows in self.terms.values())
 
     def lookups(self, *, whole: bool = False, offset: int = 0) -> tuple[Lookup, ...]:
         """The next fragment (or everything at its source), as look-ups that come after `offset` others in a query."""

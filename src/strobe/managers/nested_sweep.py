@@ -24,7 +24,7 @@ from strobe.algebra.relation import Relation
 from strobe.algebra.substitution import join_pairs, substitute
 from strobe.algebra.view import View
 from strobe.errors import BrokenInvariant
-from strobe.managers.base import Asked, Inbound, Outbound
+from strobe.managers.base import Inbound, Outbound, QueryTerm
 from strobe.managers.changes import change, touches
 from strobe.managers.evaluation import Evaluation
 from strobe.managers.units import Received
@@ -69,9 +69,9 @@ class NestedSweep:
 
     def describe(self) -> dict[str, Any]:
         query, sweep = self._query, self._sweep
-        open_: dict[int, tuple[Asked, ...]] = {}
+        open_: dict[int, tuple[QueryTerm, ...]] = {}
         if query is not None:
-            grown = (Asked(tuple(self._span), self._delta, query.lookups),)
+            grown = (QueryTerm(tuple(self._span), self._delta, query.lookups),)
             open_[query.id] = grown if sweep is None else sweep.asked(query.lookups)
         return {
             "UQS": open_,

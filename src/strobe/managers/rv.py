@@ -19,7 +19,7 @@ from strobe.algebra.relation import Relation
 from strobe.algebra.substitution import join_pairs, substitute
 from strobe.algebra.view import Occurrence, View
 from strobe.errors import BrokenInvariant
-from strobe.managers.base import Asked, Inbound, Outbound
+from strobe.managers.base import Inbound, Outbound, QueryTerm
 from strobe.managers.changes import change
 from strobe.managers.units import Received
 from strobe.messages import ActionList, Answer, Lookup, Query, Update
@@ -51,7 +51,7 @@ class Rv:
         everything = Bag((), {(): 1})
         query = self._query
         return {
-            "UQS": {query.id: (Asked((), everything, query.lookups),)} if query else {},
+            "UQS": {query.id: (QueryTerm((), everything, query.lookups),)} if query else {},
             "batch": tuple(self._batch),
             "queue": tuple(self._waiting),
         }

@@ -4,8 +4,8 @@ source.
 A source has as many connections as it allows (two by default), so that one view's slow question does not hold up
 another's. Questions of all views that wait for a connection are pooled: they are answered one after another in one
 snapshot, and what several of them ask for is read once. Questions that fail are asked again, with back-off, for as
-long as the coordinator runs. Those that fail for a reason of a table, while the source answers others (permission
-denied, a lock), have a connection of their own for that: they hold up no view but those that ask this table.
+long as the run lasts. Those that fail for a reason of a table, while the source answers others (permission denied, a
+lock), have a connection of their own for that: they hold up no view but those that ask this table.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class Answerer:
                 del queries[1:]
                 if not retry.again():
                     return
-            except BaseException as error:  # nobody waits for this future: hand the failure to the coordinator
+            except BaseException as error:  # nobody waits for this future: hand the failure to the loop
                 self._fail(error)
                 return
 
@@ -201,7 +201,7 @@ class Answerer:
         if not large:
             limit = DRIVER_ROWS if self._evaluate == "auto" else 2**62
             self.asked[source.name].snapshots += 1
-            with Snapshot(source.reader(), queries) as snapshot:
+            with PooledSnapshot(source.reader(), queries) as snapshot:
                 for query in queries:
                     try:
                         relations = answer_within(query, limit, snapshot.read)
@@ -241,7 +241,7 @@ def _reads_all(query: Query) -> bool:
     return any(lookup.keys is None and lookup.keys_from is None for lookup in query.lookups)
 
 
-class Snapshot:
+class PooledSnapshot:
     """One snapshot of a source, in which several questions are answered; what more than one asks for is read once."""
 
     def __init__(self, reader: Reader, queries: Sequence[Query]) -> None:
@@ -258,7 +258,7 @@ class Snapshot:
         """The relation that was looked up last."""
         self._found: dict[tuple[str, tuple[str, ...], frozenset[Row] | None], Bag] = {}
 
-    def __enter__(self) -> Snapshot:
+    def __enter__(self) -> PooledSnapshot:
         self.seen = self._reader.open()
         return self
 

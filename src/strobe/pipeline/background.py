@@ -25,7 +25,7 @@ def begin(work: Callable[[], T], name: str) -> Future[T]:
 
 
 def aside(work: Callable[[], T], name: str) -> Generator[None, None, T]:
-    """An errand that waits for it, returns what it returns and raises what it raises."""
+    """An operation that waits for it, returns what it returns and raises what it raises."""
     done = begin(work, name)
     while not done.done():
         yield

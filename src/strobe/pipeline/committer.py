@@ -20,12 +20,15 @@ from functools import partial
 
 from strobe.algebra.view import View
 from strobe.engine.commits import Commits
+from strobe.engine.gathering import AGAIN, Gathering, Taken
 from strobe.errors import NotNow
 from strobe.messages import Commit, CommitHeader, Position, WarehouseTransaction
 from strobe.pipeline.batching import Batching
-from strobe.pipeline.commit_queue import AGAIN, CommitQueue, Taken
 from strobe.pipeline.sink import Sink
 from strobe.pipeline.states import COMMITTER, CommitterEvent, Committing
+
+QUIET = 30.0
+"""Seconds after which positions that moved without rows are made durable."""
 
 LOOK = 0.2
 """Seconds between two looks at definitions, at the least, while positions move and nothing is appended."""
@@ -58,6 +61,10 @@ def unproven(_sources: Collection[str]) -> Collection[str]:
     return ()
 
 
+def utc_now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
 class Committer(threading.Thread):
     def __init__(
         self,
@@ -69,8 +76,10 @@ class Committer(threading.Thread):
         unguaranteed: Collection[str] = (),
         prove: Prove = unproven,
         fail: Callable[[BaseException], None],
+        now: Callable[[], datetime] = utc_now,
     ) -> None:
         """`floors` is what each view reflects at the start: one may be ahead of others until they have caught up.
+        `now` is the time that commits carry.
 
         Views in `unguaranteed` keep no step with the others: they are where their own action lists say.
         """
@@ -78,10 +87,10 @@ class Committer(threading.Thread):
         self._sink = sink
         self._commits = Commits(last, views, floors, unguaranteed)
         self._durable = last
-        self._fail = fail
+        self._fail, self._now = fail, now
         self._prove = prove
         self._sources = frozenset(source for view in views.values() for source in view.sources)
-        self._queue = CommitQueue()
+        self._gathering = Gathering(QUIET)
         self.visible: dict[str, Position] = {}
         """The vector that readers see: of the last durable commit, or of what followed it without changing anything."""
         self._looked_at = float("-inf")
@@ -106,12 +115,12 @@ class Committer(threading.Thread):
     def busy(self) -> bool:
         """Whether anything is waiting or on its way."""
         with self._changed:
-            return len(self._queue) > 0 or self._state in WORKING or self._flush
+            return len(self._gathering) > 0 or self._state in WORKING or self._flush
 
     @property
     def waiting(self) -> int:
         with self._changed:
-            return len(self._queue)
+            return len(self._gathering)
 
     @property
     def last(self) -> CommitHeader:
@@ -121,7 +130,7 @@ class Committer(threading.Thread):
     def submit(self, transaction: WarehouseTransaction, *, wait: float, keep: bool) -> None:
         """Commit this, at the latest `wait` seconds from now."""
         with self._changed:
-            if self._queue.submit(transaction, time.monotonic(), wait, keep):
+            if self._gathering.add(transaction, wait, keep, time.monotonic()):
                 self._told(CommitterEvent.SUBMITTED)
             else:
                 self._changed.notify_all()
@@ -166,7 +175,7 @@ class Committer(threading.Thread):
         """Commit what is waiting (or, after a failure, only what is on its way), then end."""
         with self._changed:
             if not everything:
-                self._queue.clear()
+                self._gathering.clear()
             self._flush = True
             self._told(CommitterEvent.STOP)
 
@@ -186,9 +195,9 @@ class Committer(threading.Thread):
                 now = time.monotonic()
                 if self._state is Committing.ENDING and self._final is not None:
                     return partial(self._cut_over, self._final)
-                if self._state in APPENDS and self._queue.due(now, self.batching.size, flush=self._flush):
+                if self._state in APPENDS and self._gathering.due(now, self.batching.size, flush=self._flush):
                     self._told(CommitterEvent.DUE)
-                    return partial(self._append, self._queue.take(self.batching.size))
+                    return partial(self._append, self._gathering.take_out(self.batching.size))
                 if self._state in APPENDS:
                     self._flush = False
                 if self._state is Committing.DRAINING:
@@ -201,28 +210,22 @@ class Committer(threading.Thread):
 
     def _next_look(self) -> float:
         """When definitions are looked at, if nothing is appended before."""
-        moved = any(self.visible.get(s) != p for s, p in self._queue.moved.items())
+        moved = any(self.visible.get(s) != p for s, p in self._gathering.moved.items())
         return self._looked_at + (LOOK if moved else IDLE)
 
     def _patience(self, now: float) -> float:
         """Seconds to wait, if nobody says anything before."""
         if self._state not in APPENDS:
             return 1.0
-        return max(0.001, min(self._queue.next_due(now), self._next_look()) - now)
+        return max(0.001, min(self._gathering.next_due(now), self._next_look()) - now)
 
     def _gather(self) -> None:
         """What has come meanwhile waits like anything else."""
-        if len(self._queue) and self._state is Committing.IDLE:
+        if len(self._gathering) and self._state is Committing.IDLE:
             self._told(CommitterEvent.SUBMITTED)
 
     def _all_waiting(self) -> list[Commit]:
-        commits: list[Commit] = []
-        while self._queue:
-            batch, rest = self._queue.take(self.batching.size).commits()
-            commits += [self._numbered(transaction) for transaction in batch]
-            if rest is not None:
-                self._queue.put_back(rest, time.monotonic())
-        return commits
+        return [self._numbered(transaction) for transaction in self._gathering.take_all(time.monotonic())]
 
     def _cut_over(self, final: Final) -> None:
         """Make the last commit, as soon as everything in it is proven."""
@@ -242,25 +245,22 @@ class Committer(threading.Thread):
     def _look(self) -> None:
         """See whether all definitions are what they were; then positions that moved without rows may be shown."""
         with self._changed:
-            moved = dict(self._queue.moved)
+            moved = dict(self._gathering.moved)
         held = self._prove(self._sources)
         with self._changed:
             self._looked_at = time.monotonic()
             self.visible = {**self.visible, **{s: p for s, p in moved.items() if s not in held}}
 
     def _append(self, taken: Taken) -> None:
-        held, proven = taken.divided(self._prove(taken.sources))
-        batch, rest = proven.commits()
-        durable = self._commit(batch) if batch else self._durable
+        held = self._prove(taken.positions.keys())
         with self._changed:
             self._looked_at = time.monotonic()
-            if self._state is not Committing.DRAINING:
-                self._queue.hold_back(held, self._looked_at)
-            if rest is not None:
-                self._queue.put_back(rest, self._looked_at)
-            self._durable = durable
-            for transaction in (*batch, *([rest] if rest else [])):
-                self.visible = {**self.visible, **transaction.positions}
+            batch = self._gathering.sort_out(taken, held, self._looked_at)
+        if batch:
+            self._durable = self._commit(batch)
+        with self._changed:
+            shown = {s: p for s, p in taken.positions.items() if s not in held}
+            self.visible = {**self.visible, **shown}
             self._told(CommitterEvent.DURABLE if batch else CommitterEvent.PUT_OFF)
             self._gather()
 
@@ -275,4 +275,4 @@ class Committer(threading.Thread):
         return durable
 
     def _numbered(self, transaction: WarehouseTransaction) -> Commit:
-        return self._commits.next(transaction, datetime.now(timezone.utc))
+        return self._commits.next(transaction, self._now())

@@ -1,8 +1,8 @@
-"""The coordinator: one process that keeps the views of a project, live.
+"""One run: the views of a project kept, live, from the last commit on.
 
     monitors (a thread per source) ──Transaction──▶ ┐
     answerer (a few threads per source) ──Answer──▶ ├─ events ─▶ this loop: the engine
-    view tasks (a thread per view) ──ActionList───▶ ┘                │                  │ warehouse transactions
+    view workers (a thread per view) ─ActionList──▶ ┘                │                  │ warehouse transactions
         ▲ │ queries ▶ answerer                                       │                  ▼
         └─┴──────────────── updates, answers, cuts ◀─────────────────┘   committer (a thread, one append at a time)
 
@@ -15,14 +15,15 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 
 from strobe.algebra.relation import Relation
 from strobe.data.spilled import release
 from strobe.engine.engine import Effect, Engine, Promise, Submit, Tied, ToViews
-from strobe.errors import BrokenInvariant, NotNow, StrobeError
+from strobe.errors import BrokenInvariant, StrobeError
 from strobe.failpoints import reach
 from strobe.managers.base import Outbound
 from strobe.managers.inbox import Inbox
@@ -30,7 +31,8 @@ from strobe.messages import ActionList, Answer, CommitHeader, Cut, Message, Posi
 from strobe.pipeline import run_end
 from strobe.pipeline.answerer import Answerer, SparkAnswer
 from strobe.pipeline.backpressure import Backpressure, Limits
-from strobe.pipeline.committer import Committer
+from strobe.pipeline.barrier import Barrier, Operation
+from strobe.pipeline.committer import Committer, utc_now
 from strobe.pipeline.health import Health, Refused, Wait
 from strobe.pipeline.in_flight import InFlight, Read, into_memory
 from strobe.pipeline.monitor import Monitor
@@ -44,22 +46,15 @@ from strobe.sources.base import Source
 MOMENT = 0.3
 """Seconds without anything new after which nothing more is expected, by those who wait for the end."""
 
-PAUSE = 60.0
-"""Seconds in which the sources must come to rest for an errand."""
-
-BRING = 100.0
-"""Seconds in which the views must come to a vector."""
-
-Operation = Iterator[None]
-"""Work that takes several turns of the loop: it yields when it has to wait."""
-
 
 @dataclass(frozen=True)
-class Failure:
+class ThreadFailed:
+    """A thread of this run cannot go on."""
+
     error: BaseException
 
 
-Event = Transaction | Answer | ActionList | Failure
+Event = Transaction | Answer | ActionList | ThreadFailed
 
 
 class Pipeline:
@@ -75,8 +70,9 @@ class Pipeline:
         together: Collection[frozenset[str]] = (),
         fingerprints: Mapping[str, Fingerprints] | None = None,
         limits: Limits = Limits(),  # noqa: B008  # frozen
+        now: Callable[[], datetime] = utc_now,
     ) -> None:
-        """`last` is the last commit in the log, read after fencing; the assembly holds exactly the views in it.
+        """`last` is the last commit in the log, read after fencing; the topology holds exactly the views in it.
 
         `read` reads large transactions.
 
@@ -85,7 +81,9 @@ class Pipeline:
         `fingerprints` are those of the relations that each view was loaded from, or was last proven with.
 
         `record` is given every message that integrator and managers get, in each view's order: enough to replay them.
-        In which commits the views meet depends on when their action lists come, too."""
+        In which commits the views meet depends on when their action lists come, too.
+
+        `now` is the time that commits carry."""
         self.topology = topology
         self._sink = sink
         self._through_spark = through_spark
@@ -97,7 +95,7 @@ class Pipeline:
         """Sources that a global transaction ties together while their views are in different groups: then nothing more
         is taken in, and the loop is to end and to begin anew with them in one."""
         self._together = tuple(together)
-        self._limits = limits
+        self._limits, self._now = limits, now
         self._build(last, fingerprints or {})
 
     def _build(self, last: CommitHeader, fingerprints: Mapping[str, Fingerprints]) -> None:
@@ -132,6 +130,7 @@ class Pipeline:
             unguaranteed=unguaranteed,
             prove=self.prover.prove,
             fail=self.fail,
+            now=self._now,
         )
         self.backpressure = Backpressure(
             self._limits,
@@ -141,7 +140,7 @@ class Pipeline:
         )
         self.answerer = Answerer(
             {s: self.topology.sources[s] for s in self.vector},
-            deliver=self._events.put,
+            deliver=self.deliver,
             fail=self.fail,
             through_spark=self._through_spark,
             from_copy=self._from_copy,
@@ -154,13 +153,16 @@ class Pipeline:
                 self.topology.sources[s],
                 self.vector[s],
                 stops[s],
-                deliver=self._events.put,
+                deliver=self.deliver,
                 fail=self.fail,
                 room=partial(self.backpressure.room, s),
                 health=self.health,
             )
             for s in self.vector
         }
+        self.barrier = Barrier(
+            self.monitors, self.engine, self.committer, carry_out=self._carry_out, handled=self._events.empty
+        )
         for name in self.vector:
             self.topology.sources[name].focus(self.topology.columns(name))
         self._told = last.number
@@ -197,9 +199,13 @@ class Pipeline:
             if view in self.topology.views
         }
 
+    def deliver(self, event: Event) -> None:
+        """Give the loop something to do. From any thread."""
+        self._events.put(event)
+
     def fail(self, error: BaseException) -> None:
         """End the run with this error."""
-        self._events.put(Failure(error))
+        self.deliver(ThreadFailed(error))
 
     # The loop.
 
@@ -215,7 +221,7 @@ class Pipeline:
     def _until(self, step: Callable[[], RunEnd | None]) -> RunEnd:
         try:
             while (end := step()) is None:
-                self._turn()
+                self.turn()
             return end
         except BaseException as error:  # whoever runs this decides what it means
             return run_end.ended_with(error)
@@ -232,7 +238,8 @@ class Pipeline:
         self.committer.join()
         self.in_flight.end()
 
-    def _turn(self) -> None:
+    def turn(self) -> None:
+        """What has come, and what is due; the loop takes one after the other."""
         try:
             self._handle(self._events.get(timeout=0.02))
             for _ in range(200):
@@ -281,7 +288,7 @@ class Pipeline:
             event = self._events.get_nowait()
             if isinstance(event, Transaction):
                 release(event)
-            elif isinstance(event, Failure):
+            elif isinstance(event, ThreadFailed):
                 failed.append(event.error)
         return failed
 
@@ -324,9 +331,9 @@ class Pipeline:
         if isinstance(message, Query):
             self.answerer.ask(message)
         else:
-            self._events.put(message)
+            self.deliver(message)
 
-    # Coming to rest at an exact vector.
+    # Operations.
 
     @property
     def operation_open(self) -> bool:
@@ -334,54 +341,8 @@ class Pipeline:
 
     def start_operation(self, operation: Operation) -> None:
         if self._operation is not None:
-            raise BrokenInvariant("two errands at a time")
+            raise BrokenInvariant("two operations at a time")
         self._operation = operation
-
-    def pause(self, seconds: float) -> Operation:
-        """Let nothing more in from any source."""
-        deadline = time.monotonic() + seconds
-        for monitor in self.monitors.values():
-            monitor.pause()
-        while not all(monitor.at_rest for monitor in self.monitors.values()):
-            if time.monotonic() > deadline:
-                busy = [name for name, monitor in self.monitors.items() if not monitor.at_rest]
-                raise NotNow(f"{', '.join(busy)} could not be paused within {seconds:.0f} s", fix="Try again.")
-            yield
-
-    def bring_to(self, positions: Mapping[str, Position], seconds: float, *, hold: bool = False) -> Operation:
-        """Commit exactly this vector, or `hold` what brings the views there. The monitors have been paused before these
-        positions were read.
-
-        The sources are read up to there and the block ends; then they go on, because answers may have to wait for what
-        came after, but the merge lets nothing of that through until `resume`.
-        """
-        deadline = time.monotonic() + seconds
-        for source, position in positions.items():
-            monitor = self.monitors.get(source)
-            if monitor is None or position < monitor.position:
-                raise NotNow(f"source {source} is down, or past the position that was read", fix="Try again.")
-            monitor.hold_at(position)
-        while not (all(self.monitors[source].holds for source in positions) and self._events.empty()):
-            yield from _until(deadline)
-        yield
-        if hold:
-            self.committer.hold()
-        self._carry_out(self.engine.stop_here(time.monotonic()))
-        for monitor in self.monitors.values():
-            monitor.resume()
-        while not self.engine.stands:
-            yield from _until(deadline)
-        if not hold:
-            self.committer.flush()
-        while self.committer.working if hold else self.committer.busy:
-            yield from _until(deadline)
-
-    def resume(self) -> None:
-        """Go on after an errand, however it ended."""
-        for monitor in self.monitors.values():
-            monitor.resume()
-        self.committer.release()
-        self._carry_out(self.engine.go_on())
 
     def _early_answers(self) -> dict[str, Position]:
         wanted: dict[str, Position] = {}
@@ -441,12 +402,6 @@ class Pipeline:
             return source.now() <= monitor.position
         except StrobeError:
             return False
-
-
-def _until(deadline: float) -> Operation:
-    if time.monotonic() > deadline:
-        raise NotNow("the views could not be brought to the vector that was read in time", fix="Try again.")
-    yield
 
 
 def _order(position: Position) -> tuple[int, ...]:

@@ -13,8 +13,9 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import timedelta
 
-from strobe.engine.commits import Commits, absorbed
+from strobe.engine.commits import Commits
 from strobe.engine.engine import Effect, Engine, Progress, Promise, Submit, ToViews
+from strobe.engine.gathering import Gathering
 from strobe.errors import NotNow
 from strobe.managers.base import Outbound, ViewManager
 from strobe.managers.inbox import Inbox
@@ -83,9 +84,7 @@ class SimulatedRun:
         self._events: deque[Transaction | Answer | ActionList] = deque()
         self._limits: dict[str, int] | None = None
         """Up to where sources are read, if not to their ends."""
-        self._waiting: deque[Submit] = deque()
-        self._moved: WarehouseTransaction | None = None
-        self._moved_at = 0.0
+        self._gathering = Gathering(QUIET)
         self._appending: list[Commit] = []
         self._held = self._flush = False
         self.alive = True
@@ -165,13 +164,13 @@ class SimulatedRun:
                 self._post(event.view, event)
             else:
                 self._carry_out(self.engine.receive(event, self._clock.now))
-        self._carry_out(self.engine.cut_due(self._clock.now, self._at_work, len(self._waiting)))
+        self._carry_out(self.engine.cut_due(self._clock.now, self._at_work, len(self._gathering)))
         self._append()
 
     def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Submit):
-                self._submit(effect)
+                self._gathering.add(effect.transaction, effect.wait, effect.keep, self._clock.now)
             elif isinstance(effect, ToViews):
                 for view in effect.views:
                     self._post(view, effect.message)
@@ -180,36 +179,20 @@ class SimulatedRun:
 
     # Commits.
 
-    def _submit(self, submit: Submit) -> None:
-        if submit.keep or self._waiting or not all(action.empty for action in submit.transaction.actions):
-            self._waiting.append(submit)
-        else:
-            self._moved_at = self._moved_at if self._moved else self._clock.now
-            self._moved = absorbed(self._moved, submit.transaction)
-
     def _append(self) -> None:
         """Begin an append with some of what waits."""
         if self._appending or self._held:
             return
-        quiet = self._moved is not None and (self._flush or self._clock.now >= self._moved_at + QUIET)
-        if self._waiting or quiet:
-            self._appending = self._take(len(self._waiting) if self._flush else self._rng.randint(1, 5))
+        now = self._clock.now
+        if self._flush and not self._gathering.empty:
+            self._appending = self._all_waiting()
+        elif self._gathering.due(now, enough=1):
+            self._appending = [self._commit(t) for t in self._gathering.take(self._rng.randint(1, 5), now)]
+        if self._appending:
             self._later(self._rng.choice([0.05, 0.5, 2]), self._appended)
 
-    def _take(self, most: int) -> list[Commit]:
-        found: list[Commit] = []
-        moved, self._moved = self._moved, None
-        while self._waiting and len(found) < most:
-            submit = self._waiting.popleft()
-            moved = absorbed(moved, submit.transaction)
-            if submit.keep or not all(action.empty for action in submit.transaction.actions):
-                found.append(self._commit(moved))
-                moved = None
-        if moved is not None and not self._waiting and (not found or self._flush):
-            found.append(self._commit(moved))
-        elif moved is not None:
-            self._moved, self._moved_at = moved, self._clock.now
-        return found
+    def _all_waiting(self) -> list[Commit]:
+        return [self._commit(transaction) for transaction in self._gathering.take_all(self._clock.now)]
 
     def _commit(self, transaction: WarehouseTransaction) -> Commit:
         return self.commits.next(transaction, THEN + timedelta(seconds=self._clock.now))
@@ -222,12 +205,12 @@ class SimulatedRun:
     @property
     def committed(self) -> bool:
         """Whether nothing that was merged waits for its commit."""
-        return not (self._appending or self._waiting or self._moved)
+        return not self._appending and self._gathering.empty
 
     def hand_over(self) -> list[Commit]:
         """All that is waiting, as commits that somebody else appends."""
         self._flush = True
-        return self._take(len(self._waiting) + 1)
+        return self._all_waiting()
 
     # Standing at an exact vector.
 
@@ -269,14 +252,14 @@ class SimulatedRun:
         if self.engine.tied or self._events or any(self.read[s] < self._sources[s].now for s in self.read):
             return False
         self._carry_out(self.engine.cut_begun(self._clock.now))
-        return not self.engine.size and not self._waiting and not self._appending
+        return not self.engine.size and not len(self._gathering) and not self._appending
 
     def end(self) -> None:
         """In order: what was merged is committed."""
         self.alive = False
         appending, self._appending = self._appending, []
         self._flush = True
-        self._durable([*appending, *self._take(len(self._waiting) + 1)])
+        self._durable([*appending, *self._all_waiting()])
 
     def crash(self) -> None:
         """At any moment: nobody knows whether the append that was on its way happened."""

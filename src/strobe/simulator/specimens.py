@@ -20,7 +20,7 @@ from strobe.algebra.bag import Bag
 from strobe.algebra.relation import Relation
 from strobe.algebra.substitution import join_pairs, substitute
 from strobe.algebra.view import Occurrence, View
-from strobe.managers.base import Asked, Inbound, Outbound, ViewManager
+from strobe.managers.base import Inbound, Outbound, QueryTerm, ViewManager
 from strobe.managers.changes import change, delete, key_delete, touches
 from strobe.managers.eca import Eca, OpenTerm
 from strobe.managers.evaluation import Evaluation
@@ -116,7 +116,7 @@ class PrintedRv:
         self.view = view
         self._every = every
         self._counted: list[int] = []
-        self._open: dict[int, tuple[tuple[int, ...], Asked, list[str]]] = {}
+        self._open: dict[int, tuple[tuple[int, ...], QueryTerm, list[str]]] = {}
         """By query: the updates it is for, what is known and asked for, and the sources that come after."""
         self._asked = 0
 
@@ -142,7 +142,7 @@ class PrintedRv:
             return [ActionList(self.view.name, covers, rows.project(self.view.attributes), replaces=True)]
         here = [o for o in self.view.occurrences if o.source == sources[0]]
         lookups = tuple(Lookup(o.index, o.relation.name, o.columns) for o in here)
-        self._open[self._asked] = (covers, Asked(known, rows, lookups), sources[1:])
+        self._open[self._asked] = (covers, QueryTerm(known, rows, lookups), sources[1:])
         self._asked += 1
         return [Query(self.view.name, self._asked - 1, sources[0], lookups, whole=True)]
 

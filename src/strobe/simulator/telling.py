@@ -16,7 +16,7 @@ from strobe.algebra.relation import Relation
 from strobe.algebra.substitution import join_pairs, substitute
 from strobe.algebra.view import View
 from strobe.errors import BrokenInvariant
-from strobe.managers.base import Asked
+from strobe.managers.base import QueryTerm
 from strobe.messages import ActionList, Answer, KeyDelete, Query, Update
 from strobe.simulator.judging import Shown
 from strobe.simulator.lab import Event, Lab
@@ -127,7 +127,7 @@ class Teller:
         kind, source = event
         lab, before = self.lab, len(self.lab.states)
         message = lab.channels[source][0] if kind == "receive" else None
-        asked: Mapping[int, Sequence[Asked]] = lab.manager.describe()["UQS"]
+        asked: Mapping[int, Sequence[QueryTerm]] = lab.manager.describe()["UQS"]
         number = lab.executed[source]
         lab.step(event)
         answer: Rows | None = None
@@ -169,7 +169,7 @@ class Teller:
         return step.id, f"{source} executes {step.id} = <{', '.join(named)}>"
 
     def _sends(self, names: Sequence[str]) -> tuple[Sent, ...]:
-        asked: Mapping[int, Sequence[Asked]] = self.lab.manager.describe()["UQS"]
+        asked: Mapping[int, Sequence[QueryTerm]] = self.lab.manager.describe()["UQS"]
         found: list[Sent] = []
         at_sources = {query.id for waiting in self.lab.queries.values() for query in waiting}
         for query in (m for m in self.lab.last if isinstance(m, Query) and m.id in at_sources):
@@ -203,7 +203,7 @@ class Teller:
 
     # Queries and answers.
 
-    def _polynomial(self, terms: Iterable[Asked], *, joined: bool) -> Polynomial:
+    def _polynomial(self, terms: Iterable[QueryTerm], *, joined: bool) -> Polynomial:
         total: dict[tuple[Factor, ...], int] = {}
         for term in terms:
             asked = [lookup.occurrence for lookup in term.lookups]
@@ -228,7 +228,7 @@ class Teller:
             found += [index] if index in asked else []
         return tuple(found)
 
-    def _answer(self, terms: Sequence[Asked], answer: Answer) -> Rows:
+    def _answer(self, terms: Sequence[QueryTerm], answer: Answer) -> Rows:
         """What a source answered: every term joined with what was found for it, projected where it is complete."""
         total: Counter[Row] = Counter()
         for term in terms:

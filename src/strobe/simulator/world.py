@@ -156,7 +156,7 @@ class World:
     """Whether sources report everything between two looks as one transaction, as SQLite's monitor does."""
     gate: bool = True
     order: str = "source"
-    passing: frozenset[str] = frozenset()
+    unguaranteed: frozenset[str] = frozenset()
     """Views that promise nothing."""
     pace: int = 0
     """N, where all views are kept at complete-N, in one group."""
@@ -174,10 +174,10 @@ class World:
         views = {name: manager.view for name, manager in self.managers.items()}
         last = self.history[-1]
         places = {name: {s: position(n) for s, n in place.items()} for name, place in last.places.items()}
-        promises = {name: Promise("none" if name in self.passing else "strong", pace=self.pace) for name in views}
+        promises = {name: Promise("none" if name in self.unguaranteed else "strong", pace=self.pace) for name in views}
         self.engine = Engine(views, places, promises, order=self.order, together=self._together())
         texts = {name: {s: str(n) for s, n in place.items()} for name, place in last.places.items()}
-        self._commits = Commits(CommitHeader(positions=texts), views, places, self.passing)
+        self._commits = Commits(CommitHeader(positions=texts), views, places, self.unguaranteed)
         self.reported = {
             s: self.engine.vector[s].order[0] if s in self.engine.vector else last.vector[s] for s in self.sources
         }

@@ -182,6 +182,7 @@ class Source(ABC):
     def verify(self, position: Position) -> None:
         """Raise `LostGuarantee` unless the log still reaches back to this position and really passed through it."""
 
+    @abstractmethod
     def fingerprints(self, relations: Collection[str]) -> Mapping[str, str]:
         """What these relations are at this moment, as text for `changed`; empty for one that is not there (any more).
 
@@ -190,13 +191,12 @@ class Source(ABC):
         two looks, not even to be put back. One that is left out cannot be told at the moment, because a change of it is
         under way. One question to the source, whose cost does not grow with the tables.
         """
-        return dict.fromkeys(relations, "unknown")
 
+    @abstractmethod
     def changed(self, relation: str, columns: Collection[str], before: str, after: str) -> str:
         """What happened to a relation between two fingerprints, as a clause ("its column price was rewritten"); empty
         if that cannot have altered anything that views see which use these columns, in the rows or in their way into
         the log. What is not known to be harmless is not."""
-        return "" if before == after else "its definition was changed"
 
     @abstractmethod
     def transactions(

@@ -97,7 +97,7 @@ def claim(spark: SparkSession, layout: Layout) -> int:
     last = inspect.last_header_of(log)
     epoch = 1 + max(current_epoch(layout), last.epoch if last else 0)
     bound = last.number if last else 0
-    if not _add(spark, layout, f"fence_{epoch}", epoch, bound):
+    if not add_fence(spark, layout, f"fence_{epoch}", epoch, bound):
         _insist(spark, layout, epoch)
     drop_implied(spark, layout)
     return epoch
@@ -129,13 +129,13 @@ def _insist(spark: SparkSession, layout: Layout, epoch: int) -> None:
     for name, slack in ((f"fence_{epoch}_slack", SLACK), (f"fence_{epoch}", 0)):
         for attempt in range(FENCE.attempts):
             last = inspect.last_header_of(inspect.open_log(layout))
-            if _add(spark, layout, name, epoch, (last.number if last else 0) + slack * 2**attempt):
+            if add_fence(spark, layout, name, epoch, (last.number if last else 0) + slack * 2**attempt):
                 break
         else:
             raise NotNow("the other coordinator could not be fenced off", where=str(layout.root), fix="Try again.")
 
 
-def _add(spark: SparkSession, layout: Layout, name: str, epoch: int, bound: int) -> bool:
+def add_fence(spark: SparkSession, layout: Layout, name: str, epoch: int, bound: int) -> bool:
     """Whether the fence stands. False if an append came in between; `NotNow` if a rival has claimed the epoch."""
     try:
         spark.sql(

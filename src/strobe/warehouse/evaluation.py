@@ -30,9 +30,6 @@ from strobe.spark.relation import COUNT, SparkRelation, local_data
 from strobe.warehouse.records import Generation
 from strobe.warehouse.removal_plan import COMMIT, leaving
 
-TOGETHER = 16 * 2**20
-"""Up to so many bytes of a view are searched for removed rows by one task: no slower than two, and one job."""
-
 Part = tuple[DataFrame, bool]
 """Rows of a view's changes, and whether they sit in one partition."""
 
@@ -41,9 +38,14 @@ Stored = Callable[[str], tuple[DataFrame, int]]
 
 
 def changed_rows(
-    spark: SparkSession, members: Mapping[str, Generation], commits: Sequence[Commit], stored: Stored
+    spark: SparkSession,
+    members: Mapping[str, Generation],
+    commits: Sequence[Commit],
+    stored: Stored,
+    together: int,
 ) -> dict[str, Part]:
-    """For each changed view its net output rows by commit."""
+    """For each changed view its net output rows by commit. Up to so many bytes of a view are searched by one task
+    `together`."""
     changes: dict[str, dict[int, Relation]] = {}
     removals: dict[str, dict[int, Removal]] = {}
     for commit in commits:
@@ -59,7 +61,7 @@ def changed_rows(
         view = members[name].view
         if name in removals:
             resolved = resolve(view, removals[name], changes.get(name, {}))
-            found[name] = _with_removals(spark, view, resolved, *stored(name))
+            found[name] = _with_removals(spark, view, resolved, *stored(name), together)
         else:
             raw, small = _raw(spark, view, list(changes[name].items()))
             found[name] = (_net(view, _evaluated(view, raw)), small)
@@ -67,9 +69,10 @@ def changed_rows(
 
 
 def _with_removals(
-    spark: SparkSession, view: View, resolved: Resolved, rows: DataFrame, size: int
+    spark: SparkSession, view: View, resolved: Resolved, rows: DataFrame, size: int, most: int
 ) -> tuple[DataFrame, bool]:
-    """What comes and goes of a view, given its rows at the last commit and the size of what holds them."""
+    """What comes and goes of a view, given its rows at the last commit and the size of what holds them; one task
+    searches at the `most` so many bytes."""
     raw, small = _raw(spark, view, resolved.changes)
     for relation, first in resolved.leaving:
         itself = {i: {a: a for a in first.key_attributes(i)} for i in first.occurrences}
@@ -77,7 +80,7 @@ def _with_removals(
         small = False
     first = resolved.stored
     few = first.everything is None and not first.large
-    together = size <= TOGETHER and not first.large
+    together = size <= most and not first.large
     shown = {i: view.key_of(view.occurrences[i]) for i in first.occurrences}
     gone = leaving(rows.coalesce(1) if together else rows, first, shown, together=together)
     if few and not together:

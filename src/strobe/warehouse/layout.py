@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -27,9 +27,6 @@ LOG_RETENTION = "delta.logRetentionDuration"
 FILE_RETENTION = "delta.deletedFileRetentionDuration"
 DELETION_VECTORS = "delta.enableDeletionVectors"
 
-RANGE = 10_000
-"""Commits per partition of the log: whole ranges are dropped when they have become too old."""
-
 COPY = "_copy"
 
 HEADER_COLUMNS = ("commit", "committed_at", "epoch", "positions", "as_of", "identity", "generations")
@@ -50,12 +47,31 @@ DEFINITIONS_SCHEMA = """
 
 
 @dataclass(frozen=True)
+class Sizes:
+    """What is large or small, and how much belongs together."""
+
+    range: int = 10_000
+    """Commits per partition of the log: whole ranges are dropped when they have become too old."""
+    large: int = 500_000
+    """From so many rows on a view's table has deletion vectors: changing a few rows must not rewrite whole files.
+    Smaller tables have none, so that every engine can read them."""
+    together: int = 16 * 2**20
+    """Up to so many bytes of a view are searched for removed rows by one task: no slower than two, and one job."""
+    small: int = 8 * 2**20
+    """Files below this many bytes are small: compaction joins them, and leaves larger ones alone, so that a row is
+    rewritten a few times at most."""
+    many: int = 50
+    """So many small files in a table are worth a compaction."""
+
+
+@dataclass(frozen=True)
 class Layout:
     """Where the parts of a warehouse are."""
 
     root: Path
     views: Path | None = None
     """Where the tables of views lie, if not with the log."""
+    sizes: Sizes = Sizes()
 
     @property
     def log(self) -> Location:
@@ -89,7 +105,7 @@ class Layout:
 
     def beside(self, folder: Path) -> Layout:
         """A log of its own in another folder, over the tables that the views have here."""
-        return Layout(folder, (self.views or self.root / _VIEWS).absolute())
+        return replace(self, root=folder, views=(self.views or self.root / _VIEWS).absolute())
 
     def entries(self) -> tuple[list[str], bool]:
         """What lies here; and whether some of it is no part of a warehouse in the making."""

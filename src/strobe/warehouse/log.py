@@ -14,7 +14,7 @@ from strobe.algebra.schema import quoted
 from strobe.messages import Commit, CommitHeader
 from strobe.spark.relation import COUNT
 from strobe.warehouse.evaluation import Part, Stored, changed_rows
-from strobe.warehouse.layout import RANGE, Layout, sql_path, struct
+from strobe.warehouse.layout import Layout, sql_path, struct
 from strobe.warehouse.layout import field as column
 from strobe.warehouse.records import Generation
 from strobe.warehouse.removal_plan import COMMIT
@@ -56,7 +56,7 @@ def append(spark: SparkSession, layout: Layout, epoch: int, batches: Sequence[Ba
     """Append all commits, atomically."""
     frames, fields, all_small = [], [], True
     for batch in batches:
-        parts = changed_rows(spark, batch.members, batch.commits, stored)
+        parts = changed_rows(spark, batch.members, batch.commits, stored, layout.sizes.together)
         last = F.lit(batch.commits[-1].number).cast("bigint")
         parts |= {name: (frame.withColumn(COMMIT, last), small) for name, (frame, small) in batch.carried.items()}
         frames.append(_headers(spark, batch.headers(epoch)))
@@ -66,7 +66,7 @@ def append(spark: SparkSession, layout: Layout, epoch: int, batches: Sequence[Ba
     whole = _union(frames, list(dict.fromkeys(fields)))
     if all_small:
         whole = whole.coalesce(1)
-    whole = whole.withColumn("range", F.expr(f"commit div {RANGE}"))
+    whole = whole.withColumn("range", F.expr(f"commit div {layout.sizes.range}"))
     whole.write.format("delta").mode("append").save(layout.log)
 
 

@@ -16,14 +16,8 @@ from datetime import datetime, timedelta, timezone
 from pyspark.sql import SparkSession
 
 from strobe.warehouse import claim, inspect, view_table
-from strobe.warehouse.layout import OLDEST_PROPERTY, RANGE, Layout, sql_path
+from strobe.warehouse.layout import OLDEST_PROPERTY, Layout, Sizes, sql_path
 from strobe.warehouse.storage import Location
-
-SMALL = 8 * 1024 * 1024
-"""Files below this size are small: compaction joins them, and leaves larger ones alone, so that a row is rewritten a
-few times at most."""
-MANY = 50
-"""So many small files in a table are worth a compaction."""
 
 
 def drop_old(
@@ -42,8 +36,9 @@ def drop_old(
     oldest = before[-1]
     view_table.set_properties(spark, layout.published, {OLDEST_PROPERTY: str(oldest)})
     spark.sql(f"DELETE FROM {sql_path(layout.published)} WHERE commit < {oldest}")
-    ranges = min((oldest + 1) // RANGE, last.number // RANGE)
-    if any(file.last < ranges * RANGE for file in inspect.log_files(log)):
+    size = layout.sizes.range
+    ranges = min((oldest + 1) // size, last.number // size)
+    if any(file.last < ranges * size for file in inspect.log_files(log)):
         spark.sql(f"DELETE FROM {sql_path(layout.log)} WHERE `range` < {ranges}")
     with appending:
         claim.drop_implied(spark, layout, inspect.oldest_commit(inspect.open_log(layout)) or 0)
@@ -52,11 +47,11 @@ def drop_old(
 
 def compact(spark: SparkSession, layout: Layout, names: Iterable[str]) -> bool:
     """Join small files where there are many; returns whether a view's table has a new version."""
-    spark.conf.set("spark.databricks.delta.optimize.minFileSize", str(SMALL))
-    spark.conf.set("spark.databricks.delta.optimize.maxFileSize", str(16 * SMALL))
+    spark.conf.set("spark.databricks.delta.optimize.minFileSize", str(layout.sizes.small))
+    spark.conf.set("spark.databricks.delta.optimize.maxFileSize", str(16 * layout.sizes.small))
     for location in layout.small:
-        _compact(spark, location)
-    compacted = [name for name in names if _compact(spark, layout.view(name))]
+        _compact(spark, location, layout.sizes)
+    compacted = [name for name in names if _compact(spark, layout.view(name), layout.sizes)]
     return bool(compacted)
 
 
@@ -72,8 +67,8 @@ def vacuum(spark: SparkSession, layout: Layout, names: Iterable[str]) -> None:
         spark.sql(f"VACUUM {sql_path(location)}")
 
 
-def _compact(spark: SparkSession, location: Location) -> bool:
-    if inspect.small_files(location, SMALL) < MANY:
+def _compact(spark: SparkSession, location: Location, sizes: Sizes) -> bool:
+    if inspect.small_files(location, sizes.small) < sizes.many:
         return False
     spark.sql(f"OPTIMIZE {sql_path(location)}")
     return True

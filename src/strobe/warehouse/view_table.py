@@ -37,10 +37,6 @@ from strobe.warehouse.layout import (
 from strobe.warehouse.records import Definition
 from strobe.warehouse.storage import Location
 
-LARGE = 500_000
-"""From this many rows on a table has deletion vectors: changing a few rows must not rewrite whole files. Smaller tables
-have none, so that every engine can read them."""
-
 _COUNT, _LAST, _NEW, _OLD, _COME, _GONE = "_count", "_last", "_new", "_last_row", "_count_come", "_count_gone"
 _FORBIDDEN = set(" ,;{}()\n\t=")
 _RESERVED = (COPY, _COUNT, _LAST, _NEW, "_commit")
@@ -87,7 +83,7 @@ def load(
     else:
         allow_types(spark, location, (type_ for _, type_ in rows.dtypes))
     writer.save(location)
-    if inspect.rows_of(layout, view.name) >= LARGE:
+    if inspect.rows_of(layout, view.name) >= layout.sizes.large:
         set_properties(spark, location, {DELETION_VECTORS: "true"})
     return inspect.version(location)
 

@@ -260,10 +260,9 @@ class Warehouse:
         found: dict[str, list[Part]] = defaultdict(list)
         for name in inspect.changes(own, after, last):
             rows, size = view_table.logged(spark, own, self.definitions[name], after, last)
-            found[name].append((rows, size <= evaluation.TOGETHER))
-        waiting = evaluation.changed_rows(
-            spark, self._generations.members, commits, partial(self._appender.stored, spark=spark)
-        )
+            found[name].append((rows, size <= self.layout.sizes.together))
+        stored, together = partial(self._appender.stored, spark=spark), self.layout.sizes.together
+        waiting = evaluation.changed_rows(spark, self._generations.members, commits, stored, together)
         for name, (rows, small) in waiting.items():
             found[name].append((rows.drop(COMMIT), small))
         return {name: _summed(parts) for name, parts in found.items()}

@@ -12,6 +12,20 @@ from strobe.algebra.bag import Bag
 from strobe.errors import UserError
 from strobe.messages import Lookup, Query
 from strobe.sources.lookups import answer_on_driver
+from strobe.sources.postgres.values import CODECS
+
+REPERTOIRE = """
+CREATE FUNCTION repertoire(encoding text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE found text := '';
+BEGIN
+    FOR byte IN 1..255 LOOP
+        BEGIN
+            found := found || convert_from(set_byte('\\x00', 0, byte), encoding);
+        EXCEPTION WHEN OTHERS THEN NULL;
+        END;
+    END LOOP;
+    RETURN found;
+END $$"""
 
 
 def test_types_that_are_read_as_text(db: Database) -> None:
@@ -46,6 +60,26 @@ def test_types_that_are_read_as_text(db: Database) -> None:
     reader.open()
     assert Bag.of([c.name for c in schema.columns], reader.scan("t", [c.name for c in schema.columns])) == expected
     reader.close()
+
+
+def test_keys_that_a_database_cannot_store(db: Database) -> None:
+    """In a database whose encoding lacks a key's characters no row has it, and the server would refuse it; what the
+    encoding has is found."""
+    source = db.make("CREATE TABLE t (id text PRIMARY KEY, f char(3))", "t", encoding="LATIN1")
+    db.run("INSERT INTO t VALUES ('é', 'ÿ'), ('e', 'x')")
+    for column, keys in (("id", ["é", "e\u0301", "日本", "€", "\x80"]), ("f", ["ÿ  ", "Ÿ  "])):
+        lookup = Lookup(0, "t", ("id",), (column,), Bag.of((column,), [(key,) for key in keys]))
+        (found,), _ = answer_on_driver(source.reader(), Query("v", 1, "shop", (lookup,)), 10)
+        assert found == Bag.of(("id",), [("é",)])
+
+
+def test_what_an_encoding_has_is_what_the_server_says(db: Database) -> None:
+    """Python and the server know the same characters of every encoding of one byte."""
+    db.make(REPERTOIRE)
+    for encoding, codec in CODECS.items():
+        ((there,),) = db.server.execute(db.name, "SELECT repertoire(%s)", encoding)
+        ours = bytes(range(1, 256)).decode(codec, errors="ignore")
+        assert sorted(there) == sorted(ours), encoding
 
 
 def test_types_of_users(db: Database) -> None:

@@ -6,6 +6,7 @@ import math
 from decimal import Decimal
 
 import pytest
+from bags import expanded
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -101,8 +102,8 @@ def test_key_delete_removes_exactly_the_rows_with_these_keys(x: Bag, z: Bag) -> 
 def test_of_sums_equal_rows(x: Bag) -> None:
     """A bag from rows with repetitions holds each once, with its count."""
     plain = Bag(x.attributes, {row: abs(n) for row, n in x.items()})
-    assert Bag.of(["a", "b"], plain.expand()) == plain
-    assert Bag.of(["a", "b"], plain.expand(), count=-1) == plain.negate()
+    assert Bag.of(["a", "b"], expanded(plain)) == plain
+    assert Bag.of(["a", "b"], expanded(plain), count=-1) == plain.negate()
 
 
 @pytest.mark.parametrize(

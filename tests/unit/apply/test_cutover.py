@@ -25,6 +25,7 @@ class Applied:
         self.error, self.said = error, list[str]()
         self.closed = 0
         self.folding, self.taken_back = True, 0
+        self.no_way_back: StrobeError | None = None
         self.definitions: dict[str, Any] = dict.fromkeys(("kept", "gone"), SimpleNamespace(generation=1))
         self.unpublished = False
         self.last: Callable[[CommitHeader, list[Any]], CommitHeader | None] | None = None
@@ -34,9 +35,9 @@ class Applied:
         sources = SimpleNamespace(close=self._close, closed_on_error=lambda: _Nothing())
         self.fresh: Any = SimpleNamespace(sources=sources, views={}, project=project)
         committer = SimpleNamespace(last=LAST, end_with=self._end_with)
-        pipeline: Any = SimpleNamespace(committer=committer, resume=lambda: None)
+        pipeline: Any = SimpleNamespace(committer=committer, barrier=SimpleNamespace(resume=lambda: None))
         edit = ApplyPlan(drop=("gone",), keep=("kept",))
-        self.steps: Iterator[None] = self.cutover._change(
+        self.steps: Iterator[None] = self.cutover.carry_out(
             self.warehouse, pipeline, None, lambda: self.fresh, lambda *_: edit
         )
 
@@ -58,6 +59,8 @@ class Applied:
 
     def take_back(self) -> None:
         self.taken_back += 1
+        if self.no_way_back is not None:
+            raise self.no_way_back
 
     def until(self, state: ViewState) -> None:
         """Go on to this state."""
@@ -123,3 +126,15 @@ def test_an_edit_that_is_given_up() -> None:
     applied.cutover.abandon()
     assert applied.cutover.change is None and applied.closed == 1 and applied.now == (False, False, False)
     assert applied.cutover.joined(applied.warehouse, applied.old) is applied.old
+
+
+def test_sources_are_closed_though_the_tables_cannot_be_taken_back() -> None:
+    """If Spark has ended the process goes on, and nobody would have them any more."""
+    applied = Applied(NotNow("not at the moment"))
+    applied.folding = False
+    applied.until(ViewState.CUTTING_OVER)
+    applied.commit()
+    applied.no_way_back = CommitUnknown("the disk is full")
+    with pytest.raises(CommitUnknown):
+        applied.cutover.joined(applied.warehouse, applied.old)
+    assert applied.closed == 1 and applied.cutover.joined(applied.warehouse, applied.old) is applied.old

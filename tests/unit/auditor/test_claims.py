@@ -255,7 +255,7 @@ def test_claims_are_judged_as_the_definitions_say(seed: int) -> None:
         if rng.random() < 0.2:
             rng.shuffle(kept)
         if rng.random() < 0.2:
-            kept.append({source: rng.choice(literal._positions(source)) for source in literal.queues})
+            kept.append({source: rng.choice(literal.positions_of(source)) for source in literal.queues})
         states = [literal.views(vector) for vector in kept]
         claims = [dict.fromkeys(judge.views, vector) for vector in kept]
         verdict = judge.verdict(states, "strong", claims)

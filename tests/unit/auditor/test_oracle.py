@@ -24,7 +24,7 @@ def random_states(rng: random.Random, literal: Literal) -> list[State]:
         i, k = rng.randrange(len(kept)), rng.randrange(len(kept))
         kept[i], kept[k] = kept[k], kept[i]
     if rng.random() < 0.4:
-        at = {source: rng.choice(literal._positions(source)) for source in literal.queues}
+        at = {source: rng.choice(literal.positions_of(source)) for source in literal.queues}
         kept.insert(rng.randrange(len(kept) + 1), at)
     states: list[State] = [literal.views(at) for at in kept]
     if rng.random() < 0.15:
@@ -58,7 +58,7 @@ def test_a_verdict_is_valid_exactly_where_the_level_is_kept_and_else_has_a_witne
     literal = Literal(random_world(rng))
     judge = Judge(literal.initial, literal.transactions, evaluate)
     states = random_states(rng, literal)
-    places = [{source: rng.choice(literal._positions(source)) for source in literal.queues} for _ in states]
+    places = [{source: rng.choice(literal.positions_of(source)) for source in literal.queues} for _ in states]
     claims = [dict.fromkeys(judge.views, place) for place in places]
     for wanted in (*LEVELS[1:], "complete-2"):
         for claimed in (None, claims, [claim if rng.random() < 0.5 else None for claim in claims]):

@@ -43,7 +43,7 @@ from strobe.messages import CommitHeader, Lookup, Query
 from strobe.pipeline.health import Refused
 from strobe.planning.source_set import SourceSet
 from strobe.planning.topology import Topology
-from strobe.retry import VERIFY, Policy
+from strobe.retry import PROBE, VERIFY, Policy
 from strobe.warehouse import contradictions
 from strobe.warehouse.layout import Layout
 from strobe.warehouse.records import Definition
@@ -84,18 +84,18 @@ class World:
     def hear(self, event: Event) -> None:
         self.said.append(str(event))
 
-    def absences(
+    def availability(
         self, *, set_aside: bool = False, timing: Timing = USUAL, clock: Callable[[], float] = time.monotonic
     ) -> Availability:
         layout = Layout(self.folder / "warehouse")
         return Availability(layout, self.hear, set_aside=set_aside, timing=timing, clock=clock)
 
-    def present(self, absences: Availability, topology: Topology | None = None) -> Topology:
-        return absences.present(absences.as_applied(topology or self.topology, self.definitions), self.last)
+    def present(self, availability: Availability, topology: Topology | None = None) -> Topology:
+        return availability.present(availability.as_applied(topology or self.topology, self.definitions), self.last)
 
-    def begin(self, absences: Availability, topology: Topology | None = None) -> set[str]:
+    def begin(self, availability: Availability, topology: Topology | None = None) -> set[str]:
         """The views that are kept."""
-        return set(self.present(absences, topology).views)
+        return set(self.present(availability, topology).views)
 
     def loaded_anew(self, *views: str) -> None:
         anew = {n: replace(self.definitions[n], generation=2) for n in views}
@@ -108,7 +108,7 @@ class World:
             connection.execute("CREATE TABLE payments (id INTEGER PRIMARY KEY, order_id INTEGER, cents INTEGER)")
         connection.close()
 
-    def mind(self, absences: Availability, pipeline: Any = None) -> set[str] | None:
+    def mind(self, availability: Availability, pipeline: Any = None) -> set[str] | None:
         """What a running loop would be told, when it has been looked once."""
         pipeline = pipeline or SimpleNamespace(
             monitors={},
@@ -116,27 +116,27 @@ class World:
             committer=SimpleNamespace(last=self.last),
             refusals={},
         )
-        changed = absences.mind(pipeline)
-        if absences._looking is not None:
-            eventually(absences._looking.done)
-            changed = absences.mind(pipeline)
+        changed = availability.mind(pipeline)
+        if changed is None:
+            eventually(lambda: not availability.looking)
+            changed = availability.mind(pipeline)
         return None if changed is None else set(changed)
 
     def rebuilt(
-        self, absences: Availability, monkeypatch: pytest.MonkeyPatch, error: StrobeError | None
+        self, availability: Availability, monkeypatch: pytest.MonkeyPatch, error: StrobeError | None
     ) -> list[ApplyPlan]:
         """What is loaded anew unasked, three times; loading `people` ends with this error."""
         plan, renewed = list[ApplyPlan](), list[str]()
 
         def change(
-            _self: object, _warehouse: object, _coordinator: object, _request: object, _assembled: object, wanted: Any
+            _self: object, _warehouse: object, _pipeline: object, _request: object, _assembled: object, wanted: Any
         ) -> Any:
             plan.append(wanted())
             if error is not None and "people" in plan[-1].rebuild:
                 raise error
             yield
 
-        monkeypatch.setattr(Cutover, "_change", change)
+        monkeypatch.setattr(Cutover, "carry_out", change)
         for name, source in self.topology.sources.items():
             monkeypatch.setattr(source, "renew", partial(renewed.append, name))
         cutover = Cutover(self.topology.project, None, self.hear)  # type: ignore[arg-type]
@@ -144,11 +144,11 @@ class World:
             topology=self.topology,
             committer=SimpleNamespace(last=self.last),
             vector={"billing": None},
-            resume=lambda: None,
+            barrier=SimpleNamespace(resume=lambda: None),
         )
         warehouse: Any = SimpleNamespace(definitions=self.definitions)
         for _ in range(3):
-            for _ in rebuild_lost(warehouse, pipeline, cutover, absences):
+            for _ in rebuild_lost(warehouse, pipeline, cutover, availability):
                 pass
         assert set(renewed) == {"sales"}, "what is read for others is left alone"
         return plan
@@ -165,37 +165,39 @@ def lost(source: str, *, rebuild: bool = False) -> SourceLost:
 
 def test_views_of_a_lost_source_stand_still(world: World) -> None:
     """And no others, until none is left: then the reason is raised. Once loaded anew they are kept again."""
-    absences = world.absences()
-    assert world.begin(absences) == set(world.definitions)
-    absences.stand_still(lost("billing"))
-    assert world.begin(absences) == {"orders", "people"}
-    assert {absences.stopped[n].log for n in ("paid", "both")} == {Log.KEPT_UNLESS_READ}, "whose log it is nobody knows"
-    absences.stand_still(RelationLost("gone", source="sales", relations=["orders"]))
-    assert world.begin(absences) == {"people"} and absences.stopped["orders"].log is Log.RELEASED
-    assert {n for n in world.definitions if absences.state(n) is ViewState.STOPPED} == {"orders", "paid", "both"}
+    availability = world.availability()
+    assert world.begin(availability) == set(world.definitions)
+    availability.stand_still(lost("billing"))
+    assert world.begin(availability) == {"orders", "people"}
+    assert {availability.stopped[n].log for n in ("paid", "both")} == {Log.KEPT_UNLESS_READ}, (
+        "whose log it is nobody knows"
+    )
+    availability.stand_still(RelationLost("gone", source="sales", relations=["orders"]))
+    assert world.begin(availability) == {"people"} and availability.stopped["orders"].log is Log.RELEASED
+    assert {n for n in world.definitions if availability.state(n) is ViewState.STOPPED} == {"orders", "paid", "both"}
     with pytest.raises(LostGuarantee, match="both, orders, paid stand still"):
-        absences.complain()
+        availability.complain()
     with pytest.raises(LostGuarantee, match="its log is gone"):
-        absences.stand_still(lost("sales"))
+        availability.stand_still(lost("sales"))
     world.loaded_anew("both", "paid")
-    assert world.begin(absences) == {"both", "paid"}
+    assert world.begin(availability) == {"both", "paid"}
 
 
 def test_a_view_that_was_found_wrong_stands_still_alone(world: World) -> None:
     """At once and at every later start, until it was loaded again; if it is the only one, that is the reason to end."""
     wrong = replace(world.definitions["orders"], wrong="commit 7 took away a row", right_to=6)
-    absences = world.absences()
-    world.begin(absences)
-    absences.stand_still(contradictions.error(wrong))
-    assert world.begin(absences) == {"people", "paid", "both"}
-    assert (absences.stopped["orders"].log, absences.stopped["orders"].rebuilt) == (Log.RELEASED, False)
+    availability = world.availability()
+    world.begin(availability)
+    availability.stand_still(contradictions.error(wrong))
+    assert world.begin(availability) == {"people", "paid", "both"}
+    assert (availability.stopped["orders"].log, availability.stopped["orders"].rebuilt) == (Log.RELEASED, False)
     world.definitions["orders"] = wrong
-    later = world.absences()
+    later = world.availability()
     assert world.begin(later) == {"people", "paid", "both"}
     assert "commit 7 took away a row" in world.said[-1] and "`strobe rebuild orders`" in world.said[-1]
     world.definitions = {"orders": wrong}
     with pytest.raises(ViewWrong, match="commit 7"):
-        world.begin(world.absences())
+        world.begin(world.availability())
     world.definitions = {"orders": replace(wrong, generation=2, wrong="")}
     assert world.begin(later) == {"orders"}
 
@@ -203,22 +205,22 @@ def test_a_view_that_was_found_wrong_stands_still_alone(world: World) -> None:
 def test_another_database_is_noticed_at_the_start(world: World) -> None:
     """By its identity; views of other sources are kept."""
     world.identity["billing"] = "another"
-    absences = world.absences()
-    assert world.begin(absences) == {"orders", "people"}
-    assert "another database" in str(absences.problems["paid"])
+    availability = world.availability()
+    assert world.begin(availability) == {"orders", "people"}
+    assert "another database" in str(availability.problems["paid"])
     world.identity["sales"] = "another"
     with pytest.raises(LostGuarantee, match="another database"):
-        world.begin(world.absences())
-    assert world.begin(world.absences(set_aside=True)) == set()
+        world.begin(world.availability())
+    assert world.begin(world.availability(set_aside=True)) == set()
 
 
 def test_a_source_that_is_not_prepared_any_more_stops_its_views_only(world: World) -> None:
     """At a start, and when one comes back so that was down."""
-    absences = world.absences()
+    availability = world.availability()
     world.unprepare("billing")
-    assert world.begin(absences) == {"orders", "people"}
-    assert "strobe prepare billing" in absences.problems["paid"].fix
-    other = world.absences()
+    assert world.begin(availability) == {"orders", "people"}
+    assert "strobe prepare billing" in availability.problems["paid"].fix
+    other = world.availability()
     (world.folder / "billing.db").rename(world.folder / "away.db")
     assert world.begin(other) == {"orders", "people"} and other.detached == {"billing"}
     (world.folder / "away.db").rename(world.folder / "billing.db")
@@ -232,40 +234,41 @@ def test_what_cannot_be_read_of_a_position_stops_its_views_only(world: World) ->
     """Another kind of database under the old name."""
     for view in ("paid", "both"):
         world.positions[view]["billing"] = "16/B374D848"
-    assert world.begin(world.absences()) == {"orders", "people"}
+    assert world.begin(world.availability()) == {"orders", "people"}
 
 
 def test_a_source_that_was_lost_by_mistake_is_found_again(world: World) -> None:
     """The old one is back: its views are kept again, without a new start."""
+    now = [0.0]
     known, world.identity["billing"] = world.identity["billing"], "another"
-    absences = world.absences()
-    assert world.begin(absences) == {"orders", "people"}
-    assert world.mind(absences) is None
+    availability = world.availability(clock=lambda: now[0])
+    assert world.begin(availability) == {"orders", "people"}
+    assert world.mind(availability) is None
     world.identity["billing"] = known
-    absences._next_look = absences._next_verify = 0.0
-    assert absences.state("paid") is ViewState.STOPPED
-    assert world.mind(absences) == set() and not absences.still
-    assert absences.state("paid") is ViewState.MAINTAINED
-    assert absences.verify_every == 2 * VERIFY.wait(1), "it will be believed less soon"
-    assert world.begin(absences) == set(world.definitions)
+    now[0] += availability.verify_every
+    assert availability.state("paid") is ViewState.STOPPED
+    assert world.mind(availability) == set() and not availability.still
+    assert availability.state("paid") is ViewState.MAINTAINED
+    assert availability.verify_every == 2 * VERIFY.wait(1), "it will be believed less soon"
+    assert world.begin(availability) == set(world.definitions)
 
 
 def test_views_to_be_rebuilt_are_remembered(world: World) -> None:
     """Also by the next run, which does not ask whether the log reaches back to them, and until their generation is
     another one. Whoever rebuilds views by hand is left alone."""
-    absences = world.absences()
-    world.begin(absences)
-    absences.stand_still(lost("sales", rebuild=True))
-    assert set(absences.to_rebuild) == set(absences.ready) == {"orders", "people", "both"}
-    absences.stand_still(lost("billing", rebuild=True))
-    again = world.absences()
+    availability = world.availability()
+    world.begin(availability)
+    availability.stand_still(lost("sales", rebuild=True))
+    assert set(availability.to_rebuild) == set(availability.ready) == {"orders", "people", "both"}
+    availability.stand_still(lost("billing", rebuild=True))
+    again = world.availability()
     assert world.begin(again) == set(), "nothing is left, and yet no reason to end"
     assert set(again.to_rebuild) == set(again.still) == set(world.definitions)
     assert again.to_renew == {"sales", "billing"}
-    by_hand = world.absences(set_aside=True)
+    by_hand = world.availability(set_aside=True)
     assert world.begin(by_hand) == set() and by_hand.to_rebuild == []
     world.loaded_anew("orders")
-    assert world.begin(world.absences()) == {"orders"}
+    assert world.begin(world.availability()) == {"orders"}
     world.loaded_anew(*world.definitions)
     assert world.begin(again) == set(world.definitions), "also if nobody told it that they joined"
     assert again.to_rebuild == [] and not list((world.folder / "warehouse" / "_strobe").glob("rebuild*"))
@@ -273,19 +276,19 @@ def test_views_to_be_rebuilt_are_remembered(world: World) -> None:
 
 def test_a_view_that_lost_more_is_not_rebuilt_unasked(world: World) -> None:
     """Somebody has to decide about one of its sources, whichever was lost first, and whoever finds it out when."""
-    absences = world.absences()
-    world.begin(absences)
-    absences.stand_still(lost("billing"))
-    absences.stand_still(lost("sales", rebuild=True))
-    assert set(absences.ready) == {"orders", "people"} and not absences.still["both"].rebuild
+    availability = world.availability()
+    world.begin(availability)
+    availability.stand_still(lost("billing"))
+    availability.stand_still(lost("sales", rebuild=True))
+    assert set(availability.ready) == {"orders", "people"} and not availability.still["both"].rebuild
 
 
 def test_a_view_is_rebuilt_unasked_only_from_what_it_was_loaded_from(world: World) -> None:
     """Its other sources are verified, and the one that let its log go must be the same."""
-    absences = world.absences()
-    world.begin(absences)
-    absences.stand_still(lost("sales", rebuild=True))
-    other = world.absences()
+    availability = world.availability()
+    world.begin(availability)
+    availability.stand_still(lost("sales", rebuild=True))
+    other = world.availability()
     world.begin(other)
     assert set(other.ready) == {"orders", "people", "both"}
     sources, last = world.topology.sources, world.last
@@ -305,52 +308,78 @@ def test_a_view_is_rebuilt_unasked_only_from_what_it_was_loaded_from(world: Worl
 
 def test_a_view_to_be_rebuilt_that_cannot_be(world: World) -> None:
     """What it uses is gone, or its source from strobe.yml: it says so, and nobody waits for it."""
-    absences = world.absences()
-    world.begin(absences)
-    absences.stand_still(lost("billing", rebuild=True))
+    availability = world.availability()
+    world.begin(availability)
+    availability.stand_still(lost("billing", rebuild=True))
     world.definitions["paid"] = replace(world.definitions["paid"], sql="SELECT id, nope FROM billing.payments")
-    again = world.absences()
+    again = world.availability()
     world.begin(again)
     assert again.ready == ["both"] and "nope" in str(again.problems["paid"])
     without = replace(world.unasked, sources=SourceSet({"sales": world.topology.sources["sales"]}))
-    last = world.absences()
+    last = world.availability()
     assert world.begin(last, without) == {"orders", "people"} and last.ready == []
+
+
+def test_a_source_that_was_down_and_is_no_longer_in_the_project(world: World) -> None:
+    """With its views it left in an apply: nobody waits for it, or asks whether it is back."""
+    (world.folder / "billing.db").rename(world.folder / "away.db")
+    availability = world.availability()
+    assert world.begin(availability) == {"orders", "people"} and availability.down == {"billing"}
+    world.definitions = {name: world.definitions[name] for name in ("orders", "people")}
+    world.topology = replace(world.topology, sources=SourceSet({"sales": world.topology.sources["sales"]}))
+    assert world.begin(availability) == {"orders", "people"} and not availability.down
+    assert world.mind(availability) is None
+
+
+def test_log_is_kept_for_a_view_that_is_not_compiled(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever keeps its source from saying what it offers: nothing is known yet of what the view needs."""
+
+    def schemas() -> None:
+        raise RelationLost("its newest version is gone", source="billing", relations=["payments"])
+
+    monkeypatch.setattr(world.topology.sources["billing"], "schemas", schemas)
+    availability = world.availability()
+    assert world.begin(availability, world.unasked) == {"orders", "people"}
+    assert {availability.stopped[n].log for n in ("paid", "both")} == {Log.KEPT}
 
 
 def test_a_copy_that_stands_still_is_not_used(tmp_path: Path) -> None:
     """Only a view was loaded anew of a source that was lost: it asks the source. Loading it anew loads the copy too."""
     world = World(tmp_path, CACHED)
-    absences, copy = world.absences(), "copy__sales__orders"
-    copied = {o.relation.id: o.copied for o in world.present(absences).views["both"].view.occurrences}
+    availability, copy = world.availability(), "copy__sales__orders"
+    copied = {o.relation.id: o.copied for o in world.present(availability).views["both"].view.occurrences}
     assert copied == {"sales.orders": True, "billing.payments": False}
-    absences.stand_still(lost("sales"))
-    kept = world.begin(absences)
+    availability.stand_still(lost("sales"))
+    kept = world.begin(availability)
     edit = plan.rebuilt(world.topology, world.definitions, "both", kept)
     assert (edit.add, edit.rebuild) == ((), (copy, "both"))
     world.loaded_anew("both")
-    view = world.present(absences).views["both"].view
+    view = world.present(availability).views["both"].view
     assert not any(o.copied for o in view.occurrences)
     assert plan.rebuilt(world.topology, world.definitions, "both", [copy, "both"]).rebuild == ("both",)
 
 
 def test_a_source_that_is_down_at_the_start_is_waited_for(world: World) -> None:
     """Its views are taken in when it is back; until then they cannot be rebuilt either. So too if all are down."""
+    now = [0.0]
     (world.folder / "billing.db").rename(world.folder / "away.db")
-    absences = world.absences()
-    assert world.begin(absences, world.unasked) == {"orders", "people"}
-    assert (absences.down, absences.problems, world.mind(absences)) == ({"billing"}, {}, None)
+    availability = world.availability(clock=lambda: now[0])
+    assert world.begin(availability, world.unasked) == {"orders", "people"}
+    assert (availability.down, availability.problems, world.mind(availability)) == ({"billing"}, {}, None)
+    assert "billing.db" in str(availability.outages["billing"])
     (world.folder / "sales.db").rename(world.folder / "gone.db")
-    without = world.absences()
+    without = world.availability()
     assert world.begin(without, world.unasked) == set() and without.down == {"sales", "billing"}
     (world.folder / "gone.db").rename(world.folder / "sales.db")
     assert world.mind(without) == set() and world.begin(without, world.unasked) == {"orders", "people"}
-    absences.stand_still(lost("sales", rebuild=True))
-    assert set(absences.to_rebuild) == {"orders", "people", "both"} and set(absences.ready) == {"orders", "people"}
+    availability.stand_still(lost("sales", rebuild=True))
+    assert set(availability.to_rebuild) == {"orders", "people", "both"}
+    assert set(availability.ready) == {"orders", "people"}
     (world.folder / "away.db").rename(world.folder / "billing.db")
-    absences._next_look = 0.0
-    assert world.mind(absences) == set()
+    now[0] += PROBE.wait(1)
+    assert world.mind(availability) == set()
     world.loaded_anew("orders", "people", "both")
-    assert world.begin(absences, world.unasked) == set(world.definitions) and not absences.down
+    assert world.begin(availability, world.unasked) == set(world.definitions) and not availability.down
 
 
 @pytest.mark.parametrize("error", [SourceUnavailable("it is down"), AccessRefused("not this one")])
@@ -358,10 +387,10 @@ def test_how_long_a_source_may_be_down(world: World, error: SourceUnavailable) -
     """Ten seconds on end, whatever is wrong with it; then the views that can go on without it do. One that all views
     need is waited for, and so is one that answers in between."""
     now, problems = [100.0], {"billing": error}
-    absences = world.absences(clock=lambda: now[0])
+    availability = world.availability(clock=lambda: now[0])
     pipeline: Any = SimpleNamespace(
         monitors={"sales": None, "billing": None},
-        topology=world.present(absences),
+        topology=world.present(availability),
         committer=SimpleNamespace(last=world.last),
         problem=problems.get,
         refusals={},
@@ -369,7 +398,7 @@ def test_how_long_a_source_may_be_down(world: World, error: SourceUnavailable) -
 
     def after(seconds: float) -> set[str] | None:
         now[0] += seconds
-        return world.mind(absences, pipeline)
+        return world.mind(availability, pipeline)
 
     assert after(0.0) is None and after(10.0) is None
     problems.clear()
@@ -382,26 +411,27 @@ def test_how_long_a_source_may_be_down(world: World, error: SourceUnavailable) -
     assert after(10.1) is None, "nothing would be left"
     problems.update(sales=UserError("bad data"))  # type: ignore[dict-item]  # which nobody waits for
     assert after(20.0) == {"billing"}
-    absences.regroup({"billing"})
-    assert absences.state("paid") is ViewState.MAINTAINED, "until the run has ended"
-    assert absences.down == {"billing"} and world.begin(absences) == {"orders", "people"}
-    assert {n for n in world.definitions if absences.state(n) is ViewState.DETACHED} == {"paid", "both"}
-    absences.stand_still(RelationLost("gone", source="billing", relations=["payments"]))
-    assert absences.state("paid") is ViewState.STOPPED and world.begin(absences) == {"orders", "people"}
-    absences.regroup([])
-    assert not absences.down and world.begin(absences) == {"orders", "people"}
+    availability.regroup({"billing"})
+    assert availability.state("paid") is ViewState.MAINTAINED, "until the run has ended"
+    assert availability.down == {"billing"} and world.begin(availability) == {"orders", "people"}
+    assert availability.outages == {"billing": error}
+    assert {n for n in world.definitions if availability.state(n) is ViewState.DETACHED} == {"paid", "both"}
+    availability.stand_still(RelationLost("gone", source="billing", relations=["payments"]))
+    assert availability.state("paid") is ViewState.STOPPED and world.begin(availability) == {"orders", "people"}
+    availability.regroup([])
+    assert not availability.down and world.begin(availability) == {"orders", "people"}
     world.loaded_anew("paid", "both")
-    assert world.begin(absences) == set(world.definitions)
+    assert world.begin(availability) == set(world.definitions)
 
 
 def test_a_table_that_does_not_answer_detaches_the_views_that_ask_it(world: World) -> None:
     """After ten seconds they wait, and say for what; the others go on, and who asks this table then need not be waited
     for. They come back when it answers."""
     now, refused = [100.0], dict[str, Refused]()
-    absences = world.absences(clock=lambda: now[0])
+    availability = world.availability(clock=lambda: now[0])
     pipeline: Any = SimpleNamespace(
         monitors={},
-        topology=world.present(absences),
+        topology=world.present(availability),
         committer=SimpleNamespace(last=world.last),
         problem=lambda _: None,
         refusals=refused,
@@ -414,7 +444,7 @@ def test_a_table_that_does_not_answer_detaches_the_views_that_ask_it(world: Worl
 
     def after(seconds: float) -> set[str] | None:
         now[0] += seconds
-        return world.mind(absences, pipeline)
+        return world.mind(availability, pipeline)
 
     refuse("both")
     assert after(0.0) is None and after(10.0) is None
@@ -424,18 +454,22 @@ def test_a_table_that_does_not_answer_detaches_the_views_that_ask_it(world: Worl
     assert after(1.0) is None and after(10.1) == set()
     assert "both stands still until it answers again: table billing.locked cannot be asked" in world.said[-1]
     refused.clear()
-    pipeline.topology = world.present(absences)
-    assert set(pipeline.topology.views) == {"orders", "people", "paid"} and absences.state("both") is ViewState.DETACHED
+    pipeline.topology = world.present(availability)
+    assert (
+        set(pipeline.topology.views) == {"orders", "people", "paid"}
+        and availability.state("both") is ViewState.DETACHED
+    )
     assert after(5.0) is None
     refuse("paid")
-    assert after(0.1) == set() and world.begin(absences) == {"orders", "people"}
-    assert {name: each.wait.why for name, each in absences.refused.items()} == dict.fromkeys(
+    assert after(0.1) == set() and world.begin(availability) == {"orders", "people"}
+    assert {name: each.wait.why for name, each in availability.refused.items()} == dict.fromkeys(
         ("both", "paid"), "table billing.locked cannot be asked: permission denied\n  Grant it."
     )
     refused.clear()
     with closing(sqlite3.connect(world.folder / "billing.db")) as connection:
         connection.execute("CREATE TABLE locked (id INTEGER PRIMARY KEY)")
-    assert after(5.0) == set() and world.begin(absences) == set(world.definitions)
+    eventually(lambda: after(5.0) == set())
+    assert world.begin(availability) == set(world.definitions)
 
 
 def test_views_that_all_ask_a_table_that_does_not_answer_are_kept() -> None:
@@ -456,46 +490,62 @@ def test_a_source_that_does_not_say_what_it_offers(world: World, monkeypatch: py
         raise SourceUnavailable("a statement took longer")
 
     monkeypatch.setattr(world.topology.sources["billing"], "schemas", schemas)
-    absences = world.absences(timing=Timing(probe=Policy((0.0,))))
-    assert world.begin(absences, world.unasked) == {"orders", "people"} and absences.down == {"billing"}
+    availability = world.availability(timing=Timing(probe=Policy((0.0,))))
+    assert world.begin(availability, world.unasked) == {"orders", "people"} and availability.down == {"billing"}
     assert len(asked) == 1
-    assert world.mind(absences) is None
+    assert world.mind(availability) is None
+
+
+def test_what_is_wrong_with_a_source_may_change_while_it_is_down(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An outage that ends with a refused password is reported as that: what the last probe found counts."""
+    errors = [SourceUnavailable("it is down"), AccessRefused("wrong password")]
+
+    def schemas() -> None:
+        raise errors[0]
+
+    monkeypatch.setattr(world.topology.sources["billing"], "schemas", schemas)
+    availability = world.availability(timing=Timing(probe=Policy((0.0,))))
+    world.begin(availability, world.unasked)
+    assert availability.outages == {"billing": errors[0]}
+    before = errors.pop(0)
+    assert world.mind(availability) is None
+    assert availability.outages == {"billing": errors[0]} != {"billing": before}
 
 
 def test_rebuilding_unasked(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """All views that can be, in one edit, and again if that fails; but not for ever if the limit is the reason."""
-    absences = world.absences()
-    world.begin(absences)
-    absences.stand_still(lost("sales", rebuild=True))
-    (edit, *again) = world.rebuilt(absences, monkeypatch, None)
+    availability = world.availability()
+    world.begin(availability)
+    availability.stand_still(lost("sales", rebuild=True))
+    (edit, *again) = world.rebuilt(availability, monkeypatch, None)
     assert (set(edit.rebuild), edit.keep, edit.add, edit.drop) == ({"orders", "people", "both"}, ("paid",), (), ())
     assert again == [edit, edit]
-    assert len(world.rebuilt(absences, monkeypatch, NotNow("interrupted"))) == 3
+    assert len(world.rebuilt(availability, monkeypatch, NotNow("interrupted"))) == 3
     assert "could not be rebuilt yet: interrupted" in world.said[-1]
     with pytest.raises(LostGuarantee, match="its log is gone") as error:
-        world.rebuilt(absences, monkeypatch, lost("sales", rebuild=True))
+        world.rebuilt(availability, monkeypatch, lost("sales", rebuild=True))
     assert "Raise slot.limit" in error.value.fix
 
 
 def test_what_is_let_go_and_loaded_is_looked_at_first(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A source that is read for others keeps its log, and a view that has lost more is left to whoever decides."""
-    absences = world.absences()
-    world.begin(absences)
-    absences.stand_still(lost("billing", rebuild=True))
-    absences.stand_still(lost("sales", rebuild=True))
-    assert absences.to_renew == {"sales", "billing"}
+    availability = world.availability()
+    world.begin(availability)
+    availability.stand_still(lost("billing", rebuild=True))
+    availability.stand_still(lost("sales", rebuild=True))
+    assert availability.to_renew == {"sales", "billing"}
     world.identity["billing"] = "another"
-    (edit, *_) = world.rebuilt(absences, monkeypatch, None)
+    (edit, *_) = world.rebuilt(availability, monkeypatch, None)
     assert set(edit.rebuild) == {"orders", "people"}
-    assert set(absences.to_rebuild) == {"orders", "people"}
+    assert set(availability.to_rebuild) == {"orders", "people"}
 
 
 def test_a_view_that_is_lost_while_it_is_rebuilt(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits for somebody, and is not tried again; the others are."""
-    absences = world.absences()
-    world.begin(absences)
-    absences.stand_still(lost("sales", rebuild=True))
+    availability = world.availability()
+    world.begin(availability)
+    availability.stand_still(lost("sales", rebuild=True))
     gone = RelationLost("a table is gone", source="sales", relations=["customers"])
-    loaded = [set(edit.rebuild) for edit in world.rebuilt(absences, monkeypatch, gone)]
+    loaded = [set(edit.rebuild) for edit in world.rebuilt(availability, monkeypatch, gone)]
     assert loaded == [{"orders", "people", "both"}, {"orders", "both"}, {"orders", "both"}]
-    assert absences.still["people"] is gone
+    assert availability.still["people"] is gone

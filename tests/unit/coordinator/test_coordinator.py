@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -71,7 +72,7 @@ class Told(Coordinator):
 def did(folder: Path, *ends: RunEnd | Exception, commits: bool = False, fails: Exception | None = None) -> list[str]:
     coordinator = Told(folder, iter(ends), commits=commits)
     with nullcontext() if fails is None else pytest.raises(type(fails)) as raised:
-        coordinator._keep_views(Until(coordinator._stop, idle=False, seconds=None), take_over=False)
+        coordinator.keep_views(Until(threading.Event(), idle=False, seconds=None), take_over=False)
     assert fails is None or raised.value is fails
     return coordinator.did
 

@@ -95,8 +95,8 @@ def test_logs_are_discarded_as_far_as_nobody_needs_them() -> None:
     """Of a source that is read, up to the view that is last of those that are kept; of one that nobody will read, all
     that can be seen; of one whose view waits, or may have been lost by mistake, nothing."""
     sources = {name: FakeSource() for name in ("read", "waiting", "lost", "other", "unused")}
-    maintenance = made(sources, [])
-    maintenance._discard()
+    maintenance = made(sources, [], Timing(end_every=0.0))
+    maintenance.discard()
     assert {name: source.discarded for name, source in sources.items()} == {
         "read": ["3"],
         "waiting": [],
@@ -112,11 +112,10 @@ def test_logs_are_discarded_as_far_as_nobody_needs_them() -> None:
         "unused": 0,
     }
     sources["lost"].end = None
-    maintenance._next_end.clear()
-    maintenance._discard()
+    maintenance.discard()
     assert sources["lost"].discarded == ["9"] and sources["read"].discarded == ["3"], "said once"
     maintenance.logs_needed = lambda: True
-    maintenance._discard()
+    maintenance.discard()
     assert sources["waiting"].guarded == 2, "views that are about to join need all of it"
 
 

@@ -11,6 +11,7 @@ import pytest
 from strobe.coordinator import requests as module
 from strobe.coordinator.requests import RequestHandler
 from strobe.warehouse.control import requests
+from strobe.warehouse.control.store import ControlStore
 from strobe.warehouse.layout import Layout
 
 
@@ -41,6 +42,17 @@ def test_an_edit_survives_a_coordinator_that_starts_anew(tmp_path: Path) -> None
     handler().look()
     assert taken == [(asked, "v")] * 3
     assert not list(tmp_path.rglob("*.reply.json"))
+
+
+def test_a_request_that_cannot_be_taken_up_ends_nothing(tmp_path: Path) -> None:
+    """Whoever asked made the folder, and does not let the coordinator write to it."""
+
+    class ReadOnly(ControlStore):
+        def delete(self, name: str) -> bool:
+            raise PermissionError(name)
+
+    requests.post(Layout(tmp_path).control, {"kind": "fold"})
+    assert list(requests.requests(ReadOnly(Layout(tmp_path).control.folder))) == []
 
 
 def test_whoever_asks_while_views_join_is_answered(tmp_path: Path) -> None:

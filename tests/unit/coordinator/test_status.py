@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
+from types import SimpleNamespace
+from typing import Any
 
 from strobe.coordinator.status import (
     Appends,
@@ -13,7 +15,9 @@ from strobe.coordinator.status import (
     StaleView,
     Status,
     WatchedSource,
+    observe,
 )
+from strobe.errors import AccessRefused, SourceUnavailable
 from strobe.pipeline.answerer import QueryCounts
 from strobe.pipeline.health import Wait
 
@@ -62,6 +66,7 @@ def test_the_document_of_a_heartbeat() -> None:
                 "as_of": {"shop": noon},
                 "behind": {"shop": 2.5},
                 "waits": None,
+                "problem": None,
             },
             "paid": {"stale": True, "waits_for": ["billing"]},
             "lost": {"stale": True, "waits_for": [], "problem": "another database"},
@@ -74,4 +79,28 @@ def test_the_document_of_a_heartbeat() -> None:
             "commits": 2,
         },
         "appends": {"number": 11, "milliseconds": 1234},
+    }
+
+
+def test_what_a_view_waits_for_and_who_has_to_act() -> None:
+    """A view waits for those of its own sources that are down. A wrong password is said of the view as well, since it
+    goes on only when somebody does something; an outage is said of the source alone."""
+    positions = {"orders": {"shop": "1"}, "paid": {"shop": "1", "billing": "2"}, "stock": {"depot": "3"}}
+    last = SimpleNamespace(number=7, committed_at=NOON, positions=positions)
+    pipeline: Any = SimpleNamespace(
+        committer=SimpleNamespace(last=last, waiting=0, appends=0, append_seconds=0.0),
+        engine=SimpleNamespace(size=0, oldest=lambda: None, missing_parts=dict),
+        topology=SimpleNamespace(views={}),
+        vector={},
+    )
+    refused, outage = AccessRefused("wrong password", where="source billing"), SourceUnavailable("no answer")
+    said = observe(pipeline, {"billing": refused, "depot": outage})
+    assert said.sources == {
+        "billing": DetachedSource("source billing: wrong password"),
+        "depot": DetachedSource("no answer"),
+    }
+    assert said.views == {
+        "orders": StaleView([]),
+        "paid": StaleView(["billing"], "source billing: wrong password"),
+        "stock": StaleView(["depot"]),
     }

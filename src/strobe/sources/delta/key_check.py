@@ -12,8 +12,8 @@ import pyarrow.dataset as ds
 
 from strobe.algebra.bag import Bag, Row
 from strobe.algebra.relation import Relation
-from strobe.data.arrow import from_arrow
-from strobe.sources.delta.data_files import dataset_over, fragment_of, matching, schema_of
+from strobe.data.arrow import from_arrow, matching
+from strobe.sources.delta.data_files import dataset_over, fragment_of, schema_of
 from strobe.sources.delta.log import Commit, DeltaLog, Shape
 from strobe.sources.delta.reader import opened, reading
 
@@ -45,7 +45,7 @@ class KeyWatch:
         for file in (file for file in commit.moved if file.sign < 0):
             self._fragments.pop(file.path, None)
         for file in (file for file in commit.moved if file.sign > 0):
-            self._fragments[file.path] = fragment_of(file, types, shape.partitioned)
+            self._fragments[file.path] = fragment_of(file.partitioned_by(shape.partitioned), types)
         if change is None or change.known_empty:
             return
         suspects = {row for row, n in change.project(self._key).items() if n > 0} if isinstance(change, Bag) else None
@@ -53,8 +53,8 @@ class KeyWatch:
             return
         data = dataset_over(self._fragments.values(), schema_of(types))
         plain = suspects is not None and not any(None in row for row in suspects)
-        condition = matching(data.schema, self._key, suspects) if suspects is not None and plain else None
         with reading(self._log):
+            condition = matching(data, self._key, suspects) if suspects is not None and plain else None
             for row in repeated(data, self._key, condition):
                 if suspects is None or row in suspects:
                     fix = "Mend the rows, or take `key` out of strobe.yml; then rebuild the views that use this source."

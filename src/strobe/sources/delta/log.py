@@ -12,7 +12,7 @@ import os
 import re
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -105,6 +105,10 @@ class DataFile:
     """As the log writes it. A partition that is NULL may be left out; None where the log does not tell at all."""
     sign: int
 
+    def partitioned_by(self, columns: Sequence[str]) -> DataFile:
+        """The same with a value for each of the columns that the table is partitioned by."""
+        return replace(self, partition={column: (self.partition or {}).get(column) for column in columns})
+
 
 @dataclass(frozen=True)
 class Commit:
@@ -153,6 +157,7 @@ class DeltaLog:
         self.name, self.root, self.relation = name, root, relation
         self._folder = root / "_delta_log"
         self._known: dict[int, tuple[tuple[int, ...], Position]] = {}
+        self._newest: tuple[Position, Shape, Protocol] | None = None
         self._lock = threading.Lock()
 
     @property
@@ -191,6 +196,23 @@ class DeltaLog:
                 raise self.lost(message) from problem
             raise SourceUnavailable(f"version {version} cannot be opened: {reason}", where=self.where) from problem
 
+    def newest(self) -> tuple[Shape, Protocol]:
+        """What the table is now: of the commits since the last time, or else of its newest version."""
+        with self._lock:
+            known = self._newest
+        try:
+            while known is not None and (commit := self.after(known[0])) is not None:
+                known = commit.position, commit.shape or known[1], commit.protocol or known[2]
+        except LostGuarantee:
+            known = None
+        if known is None:
+            version = self.versions()[-1]
+            position, table = self.position(version), self.table(version)
+            known = position, *self.shape(table)
+        with self._lock:
+            self._newest = known
+        return known[1:]
+
     def shape(self, table: DeltaTable) -> tuple[Shape, Protocol]:
         metadata, protocol = table.metadata(), table.protocol()
         partitioned = list(metadata.partition_columns)
@@ -205,7 +227,7 @@ class DeltaLog:
         path = self._path(version)
         try:
             found = path.stat()
-            sign = (found.st_mtime_ns, found.st_size, found.st_ino)
+            sign = (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
             with self._lock:
                 known = self._known.get(version)
             if known is not None and known[0] == sign:

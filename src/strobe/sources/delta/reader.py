@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from strobe.algebra.bag import Row
-from strobe.data.arrow import from_arrow
+from strobe.data.arrow import from_arrow, matching
 from strobe.errors import SourceUnavailable, UserError
 from strobe.messages import Lookup, Position, Seen
 from strobe.sources.base import Reader
-from strobe.sources.delta.data_files import dataset_of, matching, schema_of
+from strobe.sources.delta.data_files import dataset_of, schema_of
 from strobe.sources.delta.log import DeltaLog, Shape
 
 
@@ -72,7 +72,11 @@ class DeltaReader(Reader):
             return self._rows(lookup.columns, None)
         wanted = list(keys)
         self._require(lookup.on)
-        return self._rows(lookup.columns, matching(self._opened.schema, lookup.on, wanted)) if wanted else iter(())
+        if not wanted:
+            return iter(())
+        with reading(self._log):
+            condition = matching(self._opened, lookup.on, wanted)
+        return self._rows(lookup.columns, condition)
 
     def scan(self, relation: str, columns: Sequence[str]) -> Iterator[Row]:
         return self._rows(columns, None)

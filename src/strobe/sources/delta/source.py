@@ -15,6 +15,7 @@ from strobe.errors import StrobeError, UserError
 from strobe.messages import Position, Transaction
 from strobe.sources.base import Finding, Reader, Source, SourceContext
 from strobe.sources.delta.data_files import searchable
+from strobe.sources.delta.fingerprint import changed, fingerprint
 from strobe.sources.delta.limits import Limits, Timing
 from strobe.sources.delta.log import DeltaLog, Shape
 from strobe.sources.delta.preflight import check, enable
@@ -114,6 +115,13 @@ class DeltaSource(Source):
 
     def now(self) -> Position:
         return self.log.position(self.log.versions()[-1])
+
+    def fingerprints(self, relations: Collection[str]) -> Mapping[str, str]:
+        found = fingerprint(*self.log.newest())
+        return {relation: found if relation == self._relation else "" for relation in relations}
+
+    def changed(self, relation: str, columns: Collection[str], before: str, after: str) -> str:
+        return changed(columns, before, after)
 
     def verify(self, position: Position) -> None:
         self.log.verify(position)

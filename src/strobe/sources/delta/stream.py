@@ -56,9 +56,9 @@ class Stream:
                 time.sleep(self._timing.poll)
                 continue
             self._readable(commit, shape, watched)
-            shape = commit.shape or shape
+            before, shape = shape, commit.shape or shape
             files = active.follow(commit)
-            change = self._change(commit, files, shape, watched) if files and watched else None
+            change = self._change(commit, files, before, shape, watched) if files and watched else None
             if keys is not None:
                 keys.follow(commit, shape, change)
             changes = {} if change is None or change.known_empty else {self._log.relation: change}
@@ -94,27 +94,33 @@ class Stream:
         message = f"the column {column}, which a view uses, is gone or of another type {at}".rstrip()
         return self._log.lost(message, "Change the views that use it, and rebuild them.")
 
-    def _change(self, commit: Commit, files: Sequence[DataFile], shape: Shape, watched: Mapping[str, str]) -> Relation:
+    def _change(
+        self, commit: Commit, named: Sequence[DataFile], before: Shape, after: Shape, watched: Mapping[str, str]
+    ) -> Relation:
         """What a commit changed, net. Everything is there or nothing is: a missing file was vacuumed."""
-        gone = [file.path for file in files if not Path(file.path).exists()]
+        gone = [file.path for file in named if not Path(file.path).exists()]
         if gone:
             self._log.verify(commit.position)
             raise self._log.lost(
                 f"files of version {commit.version} have been vacuumed away, such as {gone[0]}",
                 "Rebuild the views that use this source; for the future raise delta.deletedFileRetentionDuration.",
             )
-        if shape.partitioned and any(file.partition is None for file in files):
-            raise self._log.lost(f"version {commit.version} does not tell the partitions of files that it removed")
+        files = []
+        for file in named:
+            partitioned = before.partitioned if file.sign < 0 else after.partitioned
+            if partitioned and file.partition is None:
+                raise self._log.lost(f"version {commit.version} does not tell the partitions of files that it removed")
+            files.append(file.partitioned_by(partitioned))
         with reading(self._log):
-            many = dataset_of_files(files, watched, shape.partitioned).count_rows() > self._limits.driver_rows
+            many = dataset_of_files(files, watched).count_rows() > self._limits.driver_rows
             if many and self._spark is not None:
                 from strobe.spark.failures import reading as through_spark
                 from strobe.spark.parallel_read import read_pieces
 
-                read = partial(changes_in, columns=watched, partitioned=shape.partitioned)
+                read = partial(changes_in, columns=watched)
                 with through_spark(self._log.name):
                     return read_pieces(self._spark(), files, read, watched, self._limits.driver_rows)
-            return _summed(watched, changes_in(files, watched, shape.partitioned))
+            return _summed(watched, changes_in(files, watched))
 
 
 def _summed(columns: Mapping[str, str], rows: Iterable[tuple[tuple[Any, ...], int]]) -> Bag:

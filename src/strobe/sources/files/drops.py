@@ -36,6 +36,9 @@ class Drop:
     path: Path
     size: int
     mtime_ns: int
+    ctime_ns: int
+    """The file system sets it at every change, and nobody else can: so a file shows that has the size and the time of
+    modification of the one that it replaced."""
 
     @classmethod
     def of(cls, path: Path) -> Drop:
@@ -43,11 +46,12 @@ class Drop:
             stat = path.stat()
         except OSError as problem:
             raise SourceUnavailable(f"the drop cannot be read: {problem.strerror}", where=str(path)) from problem
-        return cls(path, stat.st_size, stat.st_mtime_ns)
+        return cls(path, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
 
     @property
-    def fingerprint(self) -> dict[str, str | int]:
-        return {"name": self.path.name, "size": self.size, "mtime_ns": self.mtime_ns}
+    def identity(self) -> dict[str, str | int]:
+        """What is kept of it with the version that it becomes."""
+        return {"name": self.path.name, "size": self.size, "mtime_ns": self.mtime_ns, "ctime_ns": self.ctime_ns}
 
 
 def waiting_drops(pattern: str, last: Mapping[str, Any] | None) -> list[Drop]:
@@ -57,7 +61,7 @@ def waiting_drops(pattern: str, last: Mapping[str, Any] | None) -> list[Drop]:
     drops = [Drop.of(path) for path in paths if path.is_file() and not path.name.startswith(".")]
     if several and last is not None:
         drops = [drop for drop in drops if drop.path.name >= last["name"]]
-    return [drop for drop in drops if drop.fingerprint != last]
+    return [drop for drop in drops if drop.identity != last]
 
 
 def require_columns(columns: Iterable[str], found: Iterable[str], path: Path) -> None:

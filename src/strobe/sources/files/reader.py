@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache, reduce
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
 from strobe.algebra.bag import Row
-from strobe.data.arrow import fitting, from_arrow
+from strobe.data.arrow import from_arrow, matching
 from strobe.errors import SourceUnavailable
 from strobe.messages import Lookup, Seen
 from strobe.sources.base import Reader
@@ -43,12 +41,10 @@ class FilesReader(Reader):
     def lookup(self, lookup: Lookup, keys: Iterable[Row] | None) -> Iterator[Row]:
         if keys is None or not lookup.on:
             return self._rows(lookup.columns, None)
-        columns = list(zip(*keys, strict=True))
-        if not columns:
+        wanted = list(keys)
+        if not wanted:
             return iter(())
-        tests = [self._is_in(name, values) for name, values in zip(lookup.on, columns, strict=True)]
-        useful = [test for test in tests if test is not None]
-        return self._rows(lookup.columns, reduce(lambda a, b: a & b, useful) if useful else None)
+        return self._rows(lookup.columns, matching(self._opened, self._stored(lookup.on), wanted))
 
     def scan(self, relation: str, columns: Sequence[str]) -> Iterator[Row]:
         return self._rows(columns, None)
@@ -60,16 +56,18 @@ class FilesReader(Reader):
         self._data = None
 
     def _rows(self, columns: Sequence[str], condition: ds.Expression | None) -> Iterator[Row]:
-        if self._data is None:
-            raise SourceUnavailable("the reader is not open", where=self._path)
-        stored = [f"c{self._names.index(c)}" for c in columns]
-        for batch in self._data.to_batches(columns=stored, filter=condition, batch_readahead=2, fragment_readahead=1):
+        batches = self._opened.to_batches(
+            columns=self._stored(columns), filter=condition, batch_readahead=2, fragment_readahead=1
+        )
+        for batch in batches:
             yield from from_arrow(batch)
 
-    def _is_in(self, column: str, values: Iterable[Any]) -> ds.Expression | None:
-        """Whether a column has one of these values; None where only Spark can tell (NaN and -0.0)."""
-        stored = f"c{self._names.index(column)}"
-        type_ = self._data.schema.field(stored).type if self._data is not None else pa.null()
-        if pa.types.is_floating(type_):
-            return None
-        return ds.field(stored).isin(pa.array(fitting(set(values), type_), type_))
+    @property
+    def _opened(self) -> ds.Dataset:
+        if self._data is None:
+            raise SourceUnavailable("the reader is not open", where=self._path)
+        return self._data
+
+    def _stored(self, columns: Sequence[str]) -> list[str]:
+        """The columns as they are stored."""
+        return [f"c{self._names.index(c)}" for c in columns]

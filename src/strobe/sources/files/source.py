@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,6 +22,7 @@ from strobe.errors import UserError
 from strobe.messages import Position, Transaction
 from strobe.sources.base import Finding, Reader, Source, SourceContext, SparkStarter
 from strobe.sources.files.drops import Expected
+from strobe.sources.files.fingerprint import changed, fingerprint
 from strobe.sources.files.limits import Limits, Timing
 from strobe.sources.files.preflight import check, unknown
 from strobe.sources.files.reader import FilesReader
@@ -106,6 +107,15 @@ class FilesSource(Source):
 
     def now(self) -> Position:
         return self._stream.now()
+
+    def fingerprints(self, relations: Collection[str]) -> Mapping[str, str]:
+        found = ""
+        if self._table.exists:
+            found = fingerprint(identity_of(self._table.open()), self._table.columns(), self._expected)
+        return {relation: found if relation == self._expected.relation else "" for relation in relations}
+
+    def changed(self, relation: str, columns: Collection[str], before: str, after: str) -> str:
+        return changed(columns, before, after)
 
     def verify(self, position: Position) -> None:
         self._stream.verify(position)

@@ -88,8 +88,8 @@ class Stream:
         rows = list(from_arrow(change.dataframe().limit(most + 1).toArrow()))
         bag = Bag(names, {row[:-1]: row[-1] for row in rows})
         changes = {self._expected.relation: change if len(rows) > most else bag}
-        fingerprint = self._table.fingerprint(version)
-        at = datetime.fromtimestamp(fingerprint["mtime_ns"] / 1e9, timezone.utc) if fingerprint else None
+        drop = self._table.drop(version)
+        at = datetime.fromtimestamp(drop["mtime_ns"] / 1e9, timezone.utc) if drop else None
         return Transaction(
             self._source, position_at(identity_of(table), version), changes=changes if rows else {}, committed_at=at
         )
@@ -98,7 +98,7 @@ class Stream:
 
     def waiting(self) -> list[Drop]:
         """The drops not staged yet."""
-        return waiting_drops(self._expected.pattern, self._table.fingerprint(self._table.open().version()))
+        return waiting_drops(self._expected.pattern, self._table.drop(self._table.open().version()))
 
     def _settled(self, drop: Drop) -> bool:
         """Whether it looked the same some time ago: a drop that is still being written is left alone."""
@@ -157,7 +157,7 @@ class Stream:
         spark = self._session()
         frame = read_checked(spark, copy, format_, found, columns, self._expected.key, str(drop.path))
         before = self._table.open().version()
-        write_version(spark, frame, self._table.path, json.dumps(drop.fingerprint))
+        write_version(spark, frame, self._table.path, json.dumps(drop.identity))
         if self._table.open().version() == before:
             where = f"{self._source}: {drop.path}"
             raise BrokenInvariant("a drop was written, but there is no new version", where=where)

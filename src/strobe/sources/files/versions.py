@@ -101,8 +101,8 @@ class StagedTable:
         """When the version after this one was written, in seconds since 1970."""
         return float(self._commit_info(version + 1).get("timestamp", 0) / 1000)
 
-    def fingerprint(self, version: int) -> dict[str, Any] | None:
-        """The drop whose content a version holds."""
+    def drop(self, version: int) -> dict[str, Any] | None:
+        """The identity of the drop whose content a version holds."""
         for at in range(version, 0, -1):
             if metadata := self._commit_info(at).get("userMetadata"):
                 found: dict[str, Any] = json.loads(metadata)

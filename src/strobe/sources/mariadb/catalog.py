@@ -16,6 +16,7 @@ import pymysql
 from strobe.algebra.schema import Column, RelationSchema
 from strobe.errors import UserError
 from strobe.sources.mariadb.connection import ConnectionSettings, Pool, quote, rows
+from strobe.sources.mariadb.session import is_mysql
 from strobe.sources.mariadb.values import Kind, kind_of
 
 
@@ -174,6 +175,12 @@ def cascades(connection: Any, table: str) -> list[str]:
             constraint = re.match(r"\s*CONSTRAINT `((?:[^`]|``)*)`", line)
             found.append(constraint[1].replace("``", "`") if constraint else line.strip())
     return found
+
+
+def logs_actions(connection: Any) -> bool:
+    """Whether rows that foreign keys change are in the binlog: MySQL from 9.6 on, unless it is told otherwise."""
+    found = rows(connection, "SHOW GLOBAL VARIABLES LIKE 'innodb_native_foreign_keys'")
+    return is_mysql(connection) and [value for _, value in found] == ["OFF"]
 
 
 def _without_comments(created: str) -> str:

@@ -22,14 +22,9 @@ from pymysql.cursors import Cursor, SSCursor
 
 from strobe.errors import AccessRefused, RelationLost, SourceLost, SourceUnavailable, UserError
 from strobe.sources.mariadb.limits import Limits, Timing
+from strobe.sources.mariadb.session import Session
 
 OPTIONS = {"ssl", "ssl_ca", "ssl_cert", "ssl_key", "ssl_verify_identity", "unix_socket"}
-SESSION = (
-    "SET SESSION sql_mode = 'STRICT_ALL_TABLES', time_zone = '+00:00', autocommit = 1,"
-    " net_write_timeout = 600, sql_quote_show_create = 1"
-)
-"""What decoding relies on: UTC, no padding of CHAR, backslash escapes, snapshots that stay."""
-
 _TIMEOUT = {1969, 3024}
 _REFUSED = {1045, 1698}
 _DENIED = {1044, 1142, 1143, 1227, 1370}
@@ -140,14 +135,10 @@ class ConnectionSettings:
         return connection
 
     def _begin(self, connection: Any) -> None:
-        if is_mysql(connection):
-            bound = (
-                f"transaction_isolation = 'REPEATABLE-READ', max_execution_time = {self.statement_timeout * 1000:.0f}"
-            )
-        else:
-            bound = f"tx_isolation = 'REPEATABLE-READ', max_statement_time = {self.statement_timeout:.3f}"
+        session = Session.of(connection, self.database, self.statement_timeout)
         try:
-            rows(connection, f"{SESSION}, {bound}")
+            rows(connection, session.setting())
+            session.verify(rows(connection, session.question())[0], self.where)
         except BaseException:
             connection._force_close()
             raise
@@ -275,10 +266,6 @@ def _drop(connection: Any) -> None:
     connection._force_close()  # without a farewell: nobody may be there to hear it
 
 
-def is_mysql(connection: Any) -> bool:
-    return "mariadb" not in connection.get_server_info().lower()
-
-
 def rows(connection: Any, sql: str) -> list[tuple[Any, ...]]:
     with connection.cursor(Cursor) as cursor:
         cursor.execute(sql)
@@ -293,6 +280,13 @@ def several(connection: Any, *statements: str) -> list[list[tuple[Any, ...]]]:
         while cursor.nextset():
             found.append(list(cursor.fetchall()))
         return found
+
+
+def grantee(connection: Any) -> tuple[str, str]:
+    """The user of a connection, and how GRANT names it."""
+    ((user,),) = rows(connection, "SELECT CURRENT_USER()")
+    name, _, host = user.rpartition("@")
+    return user, f"{connection.escape(name)}@{connection.escape(host)}"
 
 
 def streamed(connection: Any, sql: str, size: int = 1000) -> Iterator[tuple[Any, ...]]:

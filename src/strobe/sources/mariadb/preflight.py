@@ -11,10 +11,12 @@ import pymysql
 from strobe.errors import StrobeError
 from strobe.sources.base import Finding
 from strobe.sources.mariadb import snapshot
-from strobe.sources.mariadb.catalog import MariadbTable, cascades, read_tables
-from strobe.sources.mariadb.connection import ConnectionSettings, is_mysql, quote, rows
+from strobe.sources.mariadb.catalog import MariadbTable, cascades, logs_actions, read_tables
+from strobe.sources.mariadb.connection import ConnectionSettings, grantee, quote, rows
+from strobe.sources.mariadb.definitions import shows_files
 from strobe.sources.mariadb.global_names import GlobalNames
 from strobe.sources.mariadb.position import created
+from strobe.sources.mariadb.session import is_mysql
 
 OLDEST, OLDEST_MYSQL = (10, 6), (8, 0)
 SETTINGS = {
@@ -151,19 +153,14 @@ def privileges(connection: Any, settings: ConnectionSettings) -> Iterator[Findin
         created(settings, logs[-1][0])
     except (StrobeError, pymysql.err.Error):
         yield denied(connection, settings, "REPLICATION SLAVE ON *.*", "it may not read the binlog")
+    if not shows_files(connection):
+        what = "it may not read which files its tables have, by which changes are found that the binlog does not report"
+        yield denied(connection, settings, "PROCESS ON *.*", what)
 
 
 def denied(connection: Any, settings: ConnectionSettings, right: str, what: str) -> Finding:
-    ((user,),) = rows(connection, "SELECT CURRENT_USER()")
-    name, _, host = user.rpartition("@")
-    account = f"{connection.escape(name)}@{connection.escape(host)}"
+    user, account = grantee(connection)
     return Finding("error", settings.where, f"the user {user} lacks a right: {what}", f"GRANT {right} TO {account};")
-
-
-def logs_cascades(connection: Any) -> bool:
-    """Whether rows that foreign keys change are in the binlog: MySQL from 9.6 on, unless it is told otherwise."""
-    found = rows(connection, "SHOW GLOBAL VARIABLES LIKE 'innodb_native_foreign_keys'")
-    return is_mysql(connection) and [value for _, value in found] == ["OFF"]
 
 
 def check_relation(
@@ -184,7 +181,7 @@ def check_relation(
         return
     try:
         rows(connection, f"SELECT 1 FROM {quote(relation)} LIMIT 0")
-        constraints = [] if logs_cascades(connection) else cascades(connection, relation)
+        constraints = [] if logs_actions(connection) else cascades(connection, relation)
     except pymysql.err.Error:
         problem = denied(connection, settings, f"SELECT ON {target}", "")
         yield Finding("error", where, "the table, or some of its columns, may not be read", problem.fix)

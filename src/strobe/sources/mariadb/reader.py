@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from itertools import islice
 from typing import Any
 
 import pymysql
@@ -13,12 +12,14 @@ from strobe.errors import SourceUnavailable, Unfit, UserError
 from strobe.messages import Lookup, Position, Seen
 from strobe.retry import Retry
 from strobe.sources.base import Reader
+from strobe.sources.keyed import look_up
 from strobe.sources.mariadb import snapshot
 from strobe.sources.mariadb.binlog import protocol as binlog
 from strobe.sources.mariadb.catalog import MariadbTable, charsets
-from strobe.sources.mariadb.connection import ConnectionSettings, is_mysql, quote, rows, streamed
+from strobe.sources.mariadb.connection import ConnectionSettings, quote, rows, streamed
 from strobe.sources.mariadb.position import Log
 from strobe.sources.mariadb.server import Server
+from strobe.sources.mariadb.session import is_mysql
 from strobe.sources.mariadb.stream import Stream
 from strobe.sources.mariadb.values import decoder, encoder, selected
 
@@ -115,17 +116,13 @@ class MariadbReader(Reader):
         if not search.columns:
             yield from self.scan(lookup.relation, lookup.columns)
             return
-        columns = list(dict.fromkeys((*lookup.columns, *lookup.on)))
-        row_decoder = RowDecoder(self._server.settings, table, columns)
-        places = [columns.index(c) for c in lookup.on]
-        width = len(lookup.columns)
-        wanted = ((key, found) for key in keys if (found := search.encode(key)) is not None)
-        while batch := dict(islice(wanted, self._server.settings.limits.keys)):
-            sql = f"{row_decoder.select()} WHERE {search.condition(list(batch.values()))}"
-            for row in self._read(row_decoder, sql):
-                # The server's idea of equality is wider (letter case, trailing blanks), and an index serves it.
-                if tuple([row[i] for i in places]) in batch:
-                    yield row[:width]
+
+        def read(columns: Sequence[str], batch: list[tuple[str, ...]]) -> Iterator[Row]:
+            row_decoder = RowDecoder(self._server.settings, table, columns)
+            return self._read(row_decoder, f"{row_decoder.select()} WHERE {search.condition(batch)}")
+
+        types = {c: kind.type for c, kind in table.kinds.items()}
+        yield from look_up(lookup, keys, types, self._server.settings.limits.keys, search.encode, read)
 
     def scan(self, relation: str, columns: Sequence[str]) -> Iterator[Row]:
         """Without the limit on time: a whole table takes what it takes."""

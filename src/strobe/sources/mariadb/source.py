@@ -13,6 +13,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -24,14 +25,19 @@ from strobe.messages import Position, Seen, Transaction
 from strobe.sources.base import Finding, Reader, Source, SourceContext
 from strobe.sources.mariadb import snapshot
 from strobe.sources.mariadb.binlog import protocol as binlog
+from strobe.sources.mariadb.binlog.statements import Scene
 from strobe.sources.mariadb.catalog import MariadbTable, charsets
-from strobe.sources.mariadb.connection import Address, ConnectionSettings, is_mysql, rows
+from strobe.sources.mariadb.connection import Address, ConnectionSettings, rows
+from strobe.sources.mariadb.definitions import Facts, look
+from strobe.sources.mariadb.descent import Descents
+from strobe.sources.mariadb.fingerprint import changed
 from strobe.sources.mariadb.global_names import GlobalNames
 from strobe.sources.mariadb.limits import Limits, Timing
 from strobe.sources.mariadb.position import Whereabouts, file_number, verify
 from strobe.sources.mariadb.preflight import check
 from strobe.sources.mariadb.reader import MariadbReader
 from strobe.sources.mariadb.server import Server
+from strobe.sources.mariadb.session import is_mysql
 from strobe.sources.mariadb.stream import Stream
 from strobe.sources.mariadb.transaction_builder import Watched
 
@@ -73,6 +79,9 @@ class MariadbSource(Source):
         self.server = Server(self.settings)
         given = config.global_transactions
         self._names = GlobalNames.parse(given, self.settings.where) if given else None
+        self._descents = Descents(self.settings)
+        self._facts: tuple[int, Facts] | None = None
+        """And when they were asked for, in connections made so far."""
         self._focus: Mapping[str, Collection[str]] | None = None
 
     @classmethod
@@ -136,10 +145,32 @@ class MariadbSource(Source):
         with self.server.connections.session() as connection:
             verify(self.settings, connection, position)
 
+    def fingerprints(self, relations: Collection[str]) -> Mapping[str, str]:
+        """See `fingerprint`. Where the log could not be read far enough to say how a table came to be what it is, the
+        table is left out."""
+        if not relations:
+            return {}
+        with self.server.connections.session() as connection:
+            made = self.server.connections.made
+            if self._facts is None or self._facts[0] != made:
+                self._facts = made, Facts.of(connection)
+            facts = self._facts[1]
+            seen = look(connection, self.settings, relations, facts)
+        found = dict.fromkeys(seen.gone, "")
+        scene = Scene(self.settings.database, list(relations), facts.folds_case, facts.logs_actions)
+        generations = {relation: fingerprint.generation for relation, fingerprint in seen.found.items()}
+        with self.settings.errors():
+            came = self._descents.of(generations, seen.low, seen.high, scene, facts.charsets)
+        return found | {relation: replace(seen.found[relation], **vars(how)).text() for relation, how in came.items()}
+
+    def changed(self, relation: str, columns: Collection[str], before: str, after: str) -> str:
+        return changed(columns, before, after)
+
     def transactions(
         self, after: Position, stops: Sequence[Position], stopped: Callable[[], bool]
     ) -> Iterator[Transaction]:
         watched, names = self._watched(), self._names
+        self._descents.begin(after)
         stream = Stream(self.server.connections, self.server.log, watched, stops, stopped, self.spill, names)
         return stream.transactions(after)
 

@@ -17,7 +17,7 @@ from strobe.messages import Position, Transaction
 from strobe.sources.base import Spill
 from strobe.sources.mariadb.binlog import protocol as binlog
 from strobe.sources.mariadb.binlog.protocol import Dump
-from strobe.sources.mariadb.catalog import charsets
+from strobe.sources.mariadb.catalog import charsets, logs_actions
 from strobe.sources.mariadb.connection import Pool, rows
 from strobe.sources.mariadb.global_names import GlobalNames
 from strobe.sources.mariadb.position import Log, Whereabouts, file_number
@@ -78,6 +78,7 @@ class Stream:
             self._log.verify(connection, after)
             if not self._charsets:
                 self._charsets = charsets(connection)
+            self._builder.logs_actions = logs_actions(connection)
         at = Whereabouts.parse(after.text)
         self._builder.begin(at, self._charsets)
         self._looks_back = True

@@ -20,7 +20,8 @@ from strobe.sources.mariadb.binlog import xa
 from strobe.sources.mariadb.binlog.events import payload, statement, uncompressed
 from strobe.sources.mariadb.binlog.protocol import Event
 from strobe.sources.mariadb.binlog.rows import RowPlan, TableMap, Undescribed, kind_of, lenenc
-from strobe.sources.mariadb.binlog.statements import effect, first_words, tokens
+from strobe.sources.mariadb.binlog.sql import words
+from strobe.sources.mariadb.binlog.statements import Scene, judge
 from strobe.sources.mariadb.connection import ConnectionSettings
 from strobe.sources.mariadb.global_names import GlobalNames
 from strobe.sources.mariadb.position import Log, LogFingerprint, Whereabouts, passed_by
@@ -28,6 +29,8 @@ from strobe.sources.mariadb.values import Kind
 from strobe.sources.net_changes import NetChanges, Saved
 
 STANDALONE, PREPARED = 1, 64
+SHORT = 1000
+"""Characters of a statement that begins or ends a transaction, and more."""
 
 Watched = Mapping[str, Mapping[str, Kind]]
 """The tables that are reported, with the columns that somebody uses and what they hold."""
@@ -87,6 +90,8 @@ class TransactionBuilder:
         """First phases whose second has not come."""
         self.at = Whereabouts("", 0, 0)
         """Behind the last event."""
+        self.logs_actions = False
+        """Whether rows that foreign keys change are in the log."""
 
     def begin(self, at: Whereabouts, charsets: Mapping[int, str]) -> None:
         """Events come from this place on. What was read of an unfinished transaction is forgotten."""
@@ -205,27 +210,29 @@ class TransactionBuilder:
         )
 
     def _query(self, event: Event, group: EventGroup) -> NetChanges | None:
-        schema, sql = statement(event)
-        head = first_words(sql)
+        said = statement(event, self._charsets)
+        spoken = words(said.text[:SHORT])
+        head = " ".join(spoken[:2]).upper()
         verb = head.partition(" ")[0]
-        if verb == "BEGIN":
+        if head == "BEGIN":
             group.standalone = False
-        elif verb == "COMMIT":
+        elif head == "COMMIT":
             return group.net
         elif verb == "ROLLBACK":
             if not head.startswith("ROLLBACK TO"):
                 group.net.forget()
                 group.named = []
                 return group.net
-            group.back_to(tokens(sql)[-1])
+            group.back_to(spoken[-1])
         elif verb == "SAVEPOINT":
-            group.save(tokens(sql)[-1])
+            group.save(spoken[-1])
         elif head in ("XA COMMIT", "XA ROLLBACK"):
-            return self._decide(sql, head == "XA COMMIT", group)
+            return self._decide(said.text, head == "XA COMMIT", group)
         elif head in ("XA START", "XA BEGIN"):
             group.standalone, group.prepared = False, True
         elif verb not in ("RELEASE", "XA") and self._first_phase is not None:
-            found = effect(sql, schema, self._settings.database, self._watched)
+            scene = Scene(self._settings.database, self._watched, folds_case=True, logs_actions=self.logs_actions)
+            found = judge(said, scene).harm_to(self._watched)
             if found is not None:
                 message = f"{found.what}, at {self.at.file}:{self.at.offset}"
                 raise self._settings.table_lost(message, found.table) if found.table else self._settings.lost(message)

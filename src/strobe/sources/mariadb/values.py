@@ -24,7 +24,6 @@ _INTEGERS = {"tinyint": "tinyint", "smallint": "smallint", "mediumint": "int", "
 _UNSIGNED = {"tinyint": "smallint", "smallint": "int", "mediumint": "int", "int": "bigint", "bigint": "decimal(20,0)"}
 _TEXT = {"varchar", "tinytext", "text", "mediumtext", "longtext"}
 _BYTES = {"varbinary", "tinyblob", "blob", "mediumblob", "longblob"}
-_RANGES = {"tinyint": 2**7, "smallint": 2**15, "int": 2**31, "bigint": 2**63}
 _DATE = re.compile(r"(\d{4})-(\d{2})-(\d{2})", re.ASCII)
 _MOMENT = re.compile(r"(\d{4})-(\d{2})-(\d{2}) (\d{2}):(\d{2}):(\d{2})(?:\.(\d{1,6}))?", re.ASCII)
 _FIRST, _LAST = datetime(1970, 1, 1, 0, 0, 1), datetime(2106, 2, 7, 6, 28, 15, 999999)
@@ -191,7 +190,7 @@ _DECODERS: dict[str, Callable[[Any], Any]] = {
 
 
 def encoder(kind: Kind, literal: Callable[[Any], str]) -> Callable[[Any], str | None]:
-    """A canonical key (never None) to a literal that finds every row Spark calls equal; None when no row can be.
+    """A key in the form of `data.keys` to a literal that finds every row Spark calls equal; None when no row can be.
 
     `literal` is the driver's own quoting of text.
     """
@@ -199,34 +198,9 @@ def encoder(kind: Kind, literal: Callable[[Any], str]) -> Callable[[Any], str | 
         return lambda key: literal(key) if _encodable(key, kind.charset) else None
     if kind.type == "binary":
         return lambda key: f"X'{bytes(key).hex()}'"
-    if kind.form == "bits" or kind.type in _RANGES:
-        bound = _RANGES.get(kind.type, 2**64)
-        return lambda key: _integer(key, -bound, bound)
-    return _number_or_time(kind.type)
-
-
-def _number_or_time(type_: str) -> Callable[[Any], str | None]:
-    if type_.startswith("decimal"):
-        precision, scale = map(int, type_[8:-1].split(","))
-        return lambda key: _exact(key, precision, scale)
-    return {"float": _float_key, "double": _float_key, "date": _date_key, "timestamp_ntz": _ntz_key}.get(
-        type_, _instant_key
-    )
-
-
-def _integer(key: Any, low: int, high: int) -> str | None:
-    return str(int(key)) if key == int(key) and low <= key < high else None
-
-
-def _exact(key: Any, precision: int, scale: int) -> str | None:
-    _, digits, exponent = Decimal(key).as_tuple()
-    if not isinstance(exponent, int):
-        return None
-    text = "".join(map(str, digits)).lstrip("0")
-    spare = len(text) - len(text.rstrip("0"))
-    if -exponent - spare > scale or len(text) + exponent > precision - scale:
-        return None
-    return f"{Decimal(key):f}"
+    if kind.form in ("bits", "number") and kind.type not in ("float", "double"):
+        return lambda key: f"{Decimal(key):f}"
+    return _KEYS[kind.type]
 
 
 def _float_key(key: Any) -> str | None:
@@ -247,6 +221,15 @@ def _ntz_key(key: datetime) -> str:
 def _instant_key(key: datetime) -> str | None:
     moment = key.astimezone(timezone.utc).replace(tzinfo=None)
     return _ntz_key(moment) if _FIRST <= moment <= _LAST else None
+
+
+_KEYS: dict[str, Callable[[Any], str | None]] = {
+    "float": _float_key,
+    "double": _float_key,
+    "date": _date_key,
+    "timestamp_ntz": _ntz_key,
+    "timestamp": _instant_key,
+}
 
 
 def _encodable(key: str, charset: str) -> bool:

@@ -1,7 +1,8 @@
 """Which PostgreSQL database, and the connections to it: few, each with the same settings, and errors that are Strobe's.
 
-Connections are bounded by a limit and kept between questions. Every session fixes what the text form of values depends
-on, and turns row security *off*: a policy that would hide rows then stops the query instead.
+Connections are bounded by a limit and kept between questions. Every session sets each variable on which an answer or
+the text form of a value depends, and checks that it took: neither the role, the database, the server nor the `options`
+of the DSN can change what Strobe reads. Row security is *off*: a policy that would hide rows then stops the query.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -18,6 +19,7 @@ import psycopg
 from psycopg import errors, generators, sql
 from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGresult
 
 from strobe.errors import AccessRefused, RelationLost, SourceLost, SourceUnavailable, StrobeError, UserError
@@ -27,13 +29,34 @@ T = TypeVar("T")
 
 SESSION = {
     "row_security": "off",
-    "datestyle": "ISO",
-    "timezone": "UTC",
-    "intervalstyle": "postgres",
+    "search_path": "pg_catalog",
+    "client_encoding": "UTF8",
+    "standard_conforming_strings": "on",
+    "default_transaction_isolation": "read committed",
+    "DateStyle": "ISO, MDY",
+    "TimeZone": "UTC",
+    "IntervalStyle": "postgres",
     "extra_float_digits": "1",
     "bytea_output": "hex",
+    "xmlbinary": "base64",
+    "xmloption": "content",
     "lc_monetary": "C",
+    "array_nulls": "on",
+    "transform_null_equals": "off",
+    "quote_all_identifiers": "off",
+    "constraint_exclusion": "off",
+    "gin_fuzzy_search_limit": "0",
+    "plan_cache_mode": "force_generic_plan",
 }
+"""Variables on which answers depend, or how they are written; `plan_cache_mode` is for the speed of catalog queries."""
+
+DEMANDED = {"zero_damaged_pages": "off", "ignore_checksum_failure": "off"}
+"""Variables that only a superuser can set: with others than these values, rows are missing from answers."""
+
+SHOWN = sql.SQL("SELECT {}").format(
+    sql.SQL(", ").join(sql.SQL("current_setting({})").format(sql.Literal(name)) for name in (*SESSION, *DEMANDED))
+)
+"""What these variables are now."""
 LONGEST_NAME = 63
 
 STARTED = "SELECT extract(epoch FROM pg_postmaster_start_time())::text"
@@ -98,25 +121,42 @@ class ConnectionSettings:
     def connect(self, *, replication: bool = False, timeout: float | None = None) -> Connection:
         """A new connection. With `replication` it is a walsender's, for the stream."""
         limit = self.statement_timeout if timeout is None else timeout
-        given = self._given()
-        session = dict(SESSION)
-        if not replication:
-            session |= {"statement_timeout": f"{limit * 1000:.0f}", "idle_in_transaction_session_timeout": "0"}
-        options = " ".join(f"-c {name}={value}" for name, value in session.items())
         parameters = {
             "connect_timeout": self.timing.connect,
             "application_name": self.name,
             "keepalives_idle": 30,
-            **given,
+            **self._given(),
             "client_encoding": "UTF8",
-            "options": f"{given.get('options') or ''} {options}".strip(),
         }
         if replication:
             parameters["replication"] = "database"
         with self.errors():
             connection = Connection.connect(make_conninfo("", **parameters), autocommit=True)
+            try:
+                self._begin_session(connection, {} if replication else _timeouts(limit))
+            except BaseException:
+                connection.close()
+                raise
         connection.patience = limit + self.timing.answer if limit else self.timing.longest_answer
         return connection
+
+    def _begin_session(self, connection: Connection, more: dict[str, str]) -> None:
+        setting = [
+            sql.SQL("set_config({}, {}, false)").format(sql.Literal(name), sql.Literal(value))
+            for name, value in (SESSION | more).items()
+        ]
+        for statement in (sql.SQL("SELECT {}").format(sql.SQL(", ").join(setting)), SHOWN):
+            result = connection.run(statement.as_string(connection))
+            if result.status != ExecStatus.TUPLES_OK:
+                raise errors.error_from_result(result)
+        self.check_session([(result.get_value(0, place) or b"").decode() for place in range(result.nfields)])
+
+    def check_session(self, shown: Sequence[object]) -> None:
+        """Raise unless a session's variables, as `SHOWN` reads them, are what answers rely on."""
+        for (name, value), found in zip((SESSION | DEMANDED).items(), shown, strict=True):
+            if found != value:
+                fix = f"Set {name} to {value} for this role, and connect to the server directly, without a pooler."
+                raise UserError(f"{name} is {found!r}, and answers need {value!r}", where=self.where, fix=fix)
 
     def _given(self) -> dict[str, str | int | None]:
         try:
@@ -176,6 +216,10 @@ class ConnectionSettings:
 
     def not_prepared(self, what: str) -> UserError:
         return UserError(what, where=self.where, fix=f"Run `strobe prepare {self.source}`.")
+
+
+def _timeouts(limit: float) -> dict[str, str]:
+    return {"statement_timeout": f"{limit * 1000:.0f}", "idle_in_transaction_session_timeout": "0"}
 
 
 class Pool:

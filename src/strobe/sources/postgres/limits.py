@@ -31,8 +31,6 @@ class Timing:
     """Between two reports that irrelevant log has been passed."""
     stopping: float = 0.05
     """Between two looks whether to stop, while no transaction comes."""
-    definitions: float = 3.0
-    """Between two looks at the tables' definitions."""
     retained: float = 10.0
     """Between two looks at how much log the server keeps for the slot."""
     slot_in_use: Policy = PG_SLOT_IN_USE

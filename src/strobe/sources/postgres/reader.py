@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
 from typing import Any, cast
 
 import psycopg
@@ -25,6 +24,7 @@ from strobe.errors import SourceUnavailable, Unfit, UserError
 from strobe.messages import Lookup, Position, Seen
 from strobe.retry import PG_EXACT_SNAPSHOT, Retry
 from strobe.sources.base import Reader, Shared
+from strobe.sources.keyed import look_up
 from strobe.sources.postgres import pgoutput
 from strobe.sources.postgres.catalog import PgTable, read_tables
 from strobe.sources.postgres.connection import STARTED, Connection, ConnectionSettings, Pool, rows
@@ -39,7 +39,7 @@ from strobe.sources.postgres.snapshot import (
     flushed,
     import_snapshot,
 )
-from strobe.sources.postgres.values import Decode, Encoding, PgType, decoder, encoding, unfit_error
+from strobe.sources.postgres.values import CODECS, Decode, Encoding, PgType, decoder, encoding, unfit_error
 
 _SNAPSHOT = """
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
@@ -47,12 +47,18 @@ SELECT pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text, pg_curren
        EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = {}), ({})
 """
 
+_WHOLE = """
+SELECT relkind = 'p' OR relfilenode = pg_relation_filenode(oid) FROM pg_class WHERE oid = {}
+"""
+"""Whether a table that is locked now is the one that the snapshot sees: TRUNCATE and ALTER TABLE make a new file, which
+an older snapshot finds empty. What happens to partitions is seen in the table's fingerprint."""
+
 
 class PostgresReader(Reader):
     """One snapshot, on one connection of the pool."""
 
     def __init__(self, pool: Pool, tables: dict[str, PgTable] | None = None, *, at_a_position: bool = False) -> None:
-        """`tables` are as they were last; what comes back is checked against them."""
+        """`tables` are as they were when views were made; what comes back is checked against them."""
         self._settings = pool.settings
         self._pool = pool
         self._at_a_position = at_a_position
@@ -148,14 +154,18 @@ class PostgresReader(Reader):
 
     def lookup(self, lookup: Lookup, keys: Iterable[Row] | None) -> Iterator[Row]:
         table = self._table(lookup.relation)
-        search = KeySearch(table, lookup.on)
+        stored = self._open_connection().info.parameter_status("server_encoding")
+        search = KeySearch(table, lookup.on, CODECS.get(stored or "", "utf-8"))
         if keys is None or not search.columns:
             yield from self.scan(lookup.relation, lookup.columns)
             return
-        found = RowDecoder(self._settings, table, lookup.columns)
-        wanted = filter(None, map(search.encode, keys))
-        while batch := list(islice(wanted, self._settings.limits.keys)):
-            yield from self._read(table, found, search.statement(found.selected, batch))
+
+        def read(columns: Sequence[str], batch: list[tuple[Any, ...]]) -> Iterator[Row]:
+            found = RowDecoder(self._settings, table, columns)
+            return self._read(table, found, search.statement(found.selected, batch))
+
+        types = {c.name: c.type.spark or "" for c in table.offered}
+        yield from look_up(lookup, keys, types, self._settings.limits.keys, search.encode, read)
 
     def scan(self, relation: str, columns: Sequence[str]) -> Iterator[Row]:
         table = self._table(relation)
@@ -180,29 +190,31 @@ class PostgresReader(Reader):
         name = sql.Identifier(f"strobe_{self._cursors}")
         most = self._settings.limits.fetched
         fetch = sql.SQL("FETCH {} FROM {}").format(sql.SQL(str(most)), name)
+        whole = sql.SQL(_WHOLE).format(sql.Literal(table.id))
         with self._settings.errors(table.name):
             cursor = connection.execute(
-                sql.SQL("DECLARE {} NO SCROLL CURSOR FOR {}; {}").format(name, statement, fetch)
+                sql.SQL("DECLARE {} NO SCROLL CURSOR FOR {}; {}; {}").format(name, statement, whole, fetch)
             )
             cursor.nextset()
+            self._expect_whole(table, cursor.fetchall())
+            cursor.nextset()
             while (result := cursor.pgresult) is not None and result.ntuples:
-                self._expect(found, result)
+                found.expect(result)
                 yield from found.decode(result)
                 if result.ntuples < most:
                     return
                 cursor = connection.execute(fetch)
 
-    def _expect(self, found: RowDecoder, result: psycopg.pq.abc.PGresult) -> None:
-        try:
-            found.expect(result)
-        except UserError:
-            self._tables.clear()
-            raise
+    def _expect_whole(self, table: PgTable, found: Sequence[tuple[object, ...]]) -> None:
+        if found != [(True,)]:
+            message = "the table was rewritten after the snapshot was taken, and is asked again"
+            raise SourceUnavailable(message, where=f"{self._settings.where}, table {table.name}")
 
     def _table(self, name: str) -> PgTable:
         if name not in self._tables:
             with self._settings.errors():
-                self._tables.update(read_tables(self._open_connection(), self._settings))
+                for found, table in read_tables(self._open_connection(), self._settings).items():
+                    self._tables.setdefault(found, table)
         if name not in self._tables:
             raise self._settings.table_lost(f"there is no table {name}", name)
         return self._tables[name]
@@ -274,11 +286,13 @@ class RowDecoder:
     def __init__(self, settings: ConnectionSettings, table: PgTable, columns: Sequence[str]) -> None:
         self._settings, self._table, self._columns = settings, table, tuple(columns)
         self._types: list[PgType] = []
+        self._numbers: list[int] = []
         for name in columns:
             column = table.column(name)
             if column is None or not column.type.spark:
                 raise UserError(f"there is no column {name} of a supported type", where=self._where)
             self._types.append(column.type)
+            self._numbers.append(column.number)
         self._decoders: list[Decode] = [decoder(t) for t in self._types]
 
     @property
@@ -289,11 +303,15 @@ class RowDecoder:
     def selected(self) -> sql.Composable:
         names = sql.SQL(", ").join(sql.Identifier("t", c) for c in self._columns)
         table = sql.Identifier(self._table.schema, self._table.table)
-        return sql.SQL("SELECT {} FROM {} AS t").format(names, table)
+        only = sql.SQL("" if self._table.partitioned else "ONLY ")
+        return sql.SQL("SELECT {} FROM {}{} AS t").format(names, only, table)
 
     def expect(self, result: psycopg.pq.abc.PGresult) -> None:
         """The columns are still what they were."""
-        for place, type_ in enumerate(self._types):
+        for place, (type_, number) in enumerate(zip(self._types, self._numbers, strict=True)):
+            if (result.ftable(place), result.ftablecol(place)) != (self._table.id, number):
+                what = f"its column {self._columns[place]} is another one now, or one of another table"
+                raise self._settings.table_lost(what, self._table.name)
             if (result.ftype(place), result.fmod(place)) != (type_.oid, type_.modifier):
                 column = self._columns[place]
                 raise self._settings.table_lost(f"its column {column} has another type now", self._table.name)
@@ -323,12 +341,12 @@ class KeySearch:
     Columns whose equality differs from Spark's narrow nothing.
     """
 
-    def __init__(self, table: PgTable, on: Sequence[str]) -> None:
+    def __init__(self, table: PgTable, on: Sequence[str], codec: str) -> None:
         columns = {c.name: c for c in table.offered if c.searchable}
         self._places = [i for i, c in enumerate(on) if c in columns]
         self.columns = [on[i] for i in self._places]
         self._types = [columns[c].type for c in self.columns]
-        self._encodings: list[Encoding] = [encoding(t) for t in self._types]
+        self._encodings: list[Encoding] = [encoding(t, codec) for t in self._types]
 
     def encode(self, key: Row) -> tuple[Any, ...] | None:
         values = tuple(e.encode(key[i]) for i, e in zip(self._places, self._encodings, strict=True))

@@ -22,10 +22,12 @@ from strobe.data.spilled import release
 from strobe.errors import SourceUnavailable, StrobeError, UserError
 from strobe.messages import Position, Transaction
 from strobe.sources.base import Finding, Kept, Reader, Source, SourceContext
-from strobe.sources.postgres.catalog import PgTable, read_tables, read_types, usable_table
+from strobe.sources.postgres.catalog import LiveCatalog, PgTable, read_tables, usable_table
 from strobe.sources.postgres.connection import STARTED, Connection, ConnectionSettings, Pool, object_name, rows
-from strobe.sources.postgres.definition_watch import DefinitionWatch, unpublished
+from strobe.sources.postgres.definition import changed
+from strobe.sources.postgres.fingerprint import read_fingerprints
 from strobe.sources.postgres.limits import SlotLimits, Timing
+from strobe.sources.postgres.partitions import Partitions
 from strobe.sources.postgres.pgoutput import lsn_text, parse_lsn
 from strobe.sources.postgres.position import parse, passes, position_at
 from strobe.sources.postgres.preflight import check
@@ -35,7 +37,6 @@ from strobe.sources.postgres.slot import Guard, Slot, copy_slot, kept, read_slot
 from strobe.sources.postgres.snapshot import end_of_log
 from strobe.sources.postgres.stream import Slots, Stream, Visible
 from strobe.sources.postgres.transaction_builder import TransactionBuilder, Watched, parts_before
-from strobe.sources.postgres.values import PgType
 
 
 class PostgresSource(Source):
@@ -48,13 +49,13 @@ class PostgresSource(Source):
         self._preparation = Preparation(self._pool)
         self._slots = Slots()
         self._guard = Guard(self._pool)
+        self._partitions = Partitions()
         self._durable = 0
         self._history = ""
         """Which server's, and which of its timelines, as first seen."""
         self._focus: Mapping[str, Collection[str]] | None = None
         self._tables: dict[str, PgTable] = {}
-        """As they were when the views were made; a change of what is used stops the stream."""
-        self._answering: dict[str, PgTable] = {}
+        """As they were when the views were made: stream and answers are held against them."""
 
     @classmethod
     def from_config(
@@ -176,6 +177,15 @@ class PostgresSource(Source):
             if not passes(looking, settings, *copy_slot(looking, settings), position):
                 raise settings.lost(f"the log has other transactions before position {position.text}: it was restored")
 
+    # Definitions.
+
+    def fingerprints(self, relations: Collection[str]) -> Mapping[str, str]:
+        with self._pool.session() as connection:
+            return read_fingerprints(connection, self.settings, relations, self._partitions.of(relations))
+
+    def changed(self, relation: str, columns: Collection[str], before: str, after: str) -> str:
+        return changed(columns, before, after)
+
     # The stream.
 
     def transactions(
@@ -184,14 +194,16 @@ class PostgresSource(Source):
         with self._pool.session() as connection:
             watched = self._watched(connection)
         visible = Visible(self._pool)
-        definitions = DefinitionWatch(self._pool, watched)
+        self._partitions.begin()
 
         def check(slot: str, started: str) -> None:
             self._check_stream(after, slot, started)
 
         with Stream(
             self.settings,
-            TransactionBuilder(self.settings, watched, self._types, visible.widen, self.spill),
+            TransactionBuilder(
+                self.settings, watched, LiveCatalog(self._pool), visible.widen, self._partitions, self.spill
+            ),
             after,
             stops,
             self._slots,
@@ -199,9 +211,7 @@ class PostgresSource(Source):
             check=check,
             guard=self.guard,
         ) as stream:
-            reported = after.order[0]
             while not stopped():
-                definitions.look(reported)
                 transaction = stream.take(self.settings.timing.stopping)
                 if transaction is None:
                     continue
@@ -213,8 +223,8 @@ class PostgresSource(Source):
                         release(transaction)
                 if not shown:
                     return
+                self._partitions.reported(transaction.position.order[0])
                 yield transaction
-                reported = transaction.position.order[0]
 
     def _check_stream(self, after: Position, slot: str, started: str) -> None:
         """A stream has begun, from a server that was started then: it is the one that was read up to this position."""
@@ -236,7 +246,9 @@ class PostgresSource(Source):
         published = read_prepared(connection, self.settings).publication or frozenset()
         missing = set(self._focus or ()) - published
         if missing:
-            raise unpublished(self.settings, *sorted(missing))
+            listed = ", ".join(sorted(missing))
+            what = f"table {listed} is not in the publication: its changes are missing"
+            raise self.settings.table_lost(what, *sorted(missing))
         found = {}
         for name in self._focus if self._focus is not None else published:
             table = usable_table(self.settings, self._tables, name)
@@ -245,13 +257,9 @@ class PostgresSource(Source):
             used |= set(key)
             types = {c.name: c.type for c in table.offered if c.name in used}
             qualified = (table.schema, table.table)
-            declared = {c.name: c.declared for c in table.offered if c.name in used}
-            found[table.id] = Watched(name, types, key, table.images, table.sql, qualified, declared)
+            numbers = {c.name: c.number for c in table.offered if c.name in used}
+            found[table.id] = Watched(name, types, key, table.images, table.sql, qualified, numbers, table.partitioned)
         return found
-
-    def _types(self, wanted: set[tuple[int, int]]) -> Mapping[tuple[int, int], PgType]:
-        with self._pool.session() as connection:
-            return read_types(connection, wanted)
 
     def kept(self) -> Kept | None:
         with self._pool.session() as connection:
@@ -282,7 +290,7 @@ class PostgresSource(Source):
             return frozenset(parts_before(looking, self.settings, slot, through.order[0]))
 
     def reader(self, *, at_a_position: bool = False) -> Reader:
-        return PostgresReader(self._pool, self._answering, at_a_position=at_a_position)
+        return PostgresReader(self._pool, self._tables, at_a_position=at_a_position)
 
     def close(self) -> None:
         self._pool.close()

@@ -1,15 +1,17 @@
 """Builds transactions from the messages of the log: what each did, net, to the tables that views use.
 
-A table is decoded as the log described it last. One that is no longer what it was when the views were made raises
-`RelationLost`, and so does what cannot be followed: TRUNCATE, and long values that are not in the log.
+A table is decoded as the log described it last. The log describes a table as it was when the rows were written, before
+the first of them and again whenever it was altered: one that is no longer what it was when the views were made raises
+`RelationLost`, even if it is put back later. So does what cannot be followed: TRUNCATE, and long values that are not in
+the log. The description of a partitioned table is followed by that of the partition through which the next rows came.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from strobe.algebra.bag import Row
 from strobe.data.arrow import canonical_ddl
@@ -19,7 +21,8 @@ from strobe.sources.base import Spill
 from strobe.sources.global_transactions import global_transaction
 from strobe.sources.net_changes import NetChange, NetChanges
 from strobe.sources.postgres import pgoutput
-from strobe.sources.postgres.connection import Connection, ConnectionSettings
+from strobe.sources.postgres.connection import Connection, ConnectionSettings, identifier
+from strobe.sources.postgres.partitions import Partitions
 from strobe.sources.postgres.pgoutput import UNCHANGED, RelationInfo, Tuple
 from strobe.sources.postgres.position import LogFingerprint, position_at
 from strobe.sources.postgres.slot import peek
@@ -44,8 +47,19 @@ class Watched:
     """Its name in SQL."""
     qualified: tuple[str, str]
     """Its schema and its name there."""
-    declared: Mapping[str, str]
-    """The columns' types, as the server writes them."""
+    numbers: Mapping[str, int]
+    """Of the columns that are reported, in the catalog."""
+    partitioned: bool = False
+
+
+class Catalog(Protocol):
+    """What the server's catalog has at the moment."""
+
+    def types(self, wanted: set[tuple[int, int]]) -> Mapping[tuple[int, int], PgType]:
+        """The types of columns, by their ids and modifiers."""
+
+    def numbers(self, table: int) -> Sequence[tuple[int, str]]:
+        """The numbers of a table's columns with their names, which are empty for columns that were dropped."""
 
 
 class TransactionBuilder:
@@ -55,13 +69,19 @@ class TransactionBuilder:
         self,
         settings: ConnectionSettings,
         watched: Mapping[int, Watched],
-        types: Callable[[set[tuple[int, int]]], Mapping[tuple[int, int], PgType]],
+        catalog: Catalog,
         widen: Callable[[int], int],
+        partitions: Partitions | None = None,
         spill: Spill | None = None,
     ) -> None:
-        """`watched` is by the tables' ids; `types` knows the types of columns; `widen` makes a whole transaction id of
-        its lower 32 bits, which is what the log has."""
-        self._settings, self._watched, self._types, self._widen = settings, watched, types, widen
+        """`watched` is by the tables' ids; `widen` makes a whole transaction id of its lower 32 bits, which is what the
+        log has; `partitions` hears of those through which rows come."""
+        self._settings, self._watched, self._catalog, self._widen = settings, watched, catalog, widen
+        self._partitions = partitions or Partitions()
+        self._above: Watched | None = None
+        """A partitioned table that was described just now: its partition comes next."""
+        self._expected: int | None = None
+        """The watched table that was described last, if none of its rows have come yet."""
         self._relations: dict[int, ChangeDecoder | None] = {}
         self._begin: pgoutput.Begin | None = None
         self._nets = NetChanges(spill)
@@ -80,12 +100,14 @@ class TransactionBuilder:
         """A message, which had so many bytes; the transaction that ends with it."""
         if isinstance(message, pgoutput.Begin):
             self._begin, self._parts = message, {}
+            self._above = self._expected = None
             self._nets.forget()
         elif isinstance(message, pgoutput.Commit):
             return self._commit(message)
         elif isinstance(message, RelationInfo):
-            self._relations[message.id] = self._rows(message)
+            self._describe(message)
         elif isinstance(message, (pgoutput.Insert, pgoutput.Update, pgoutput.Delete)):
+            self._as_described(message.relation)
             rows = self._relations[message.relation]
             if rows is not None:
                 rows.apply(message, rows.net(self._nets))
@@ -101,6 +123,7 @@ class TransactionBuilder:
         if begin is None:
             raise BrokenInvariant("a commit came without its beginning", where=self._settings.where)
         changes, gone = self._nets.take()
+        self._partitions.committed(message.end_lsn)
         return Transaction(
             self._settings.source,
             position_at(message.end_lsn, LogFingerprint.of(message)),
@@ -112,25 +135,54 @@ class TransactionBuilder:
         )
 
     def _truncate(self, message: pgoutput.Truncate) -> None:
+        self._above = self._expected = None
         emptied = [rows.watched.name for n in message.relations if (rows := self._relations.get(n)) is not None]
         if emptied:
             what = f"table {', '.join(emptied)} was emptied by TRUNCATE, which Strobe cannot follow"
             fix = "Rebuild the views that use it: `strobe rebuild VIEW`."
             raise self._settings.table_lost(what, *emptied, fix=fix)
 
-    def _rows(self, info: RelationInfo) -> ChangeDecoder | None:
-        watched = self._watched.get(info.id)
-        if watched is None:
-            return None
+    def _describe(self, info: RelationInfo) -> None:
+        watched, above = self._watched.get(info.id), self._above
+        if above is not None:
+            self._partition(above, info)
+        self._above = watched if watched is not None and watched.partitioned else None
+        if above is None and watched is not None:
+            self._expected = info.id
+        self._relations[info.id] = None if watched is None else self._rows(watched, info)
+
+    def _partition(self, table: Watched, info: RelationInfo) -> None:
+        """The partition that the next rows are in: the old rows that the log has of it are those of the partition's
+        own REPLICA IDENTITY."""
+        named = {c.name for c in info.columns if c.key}
+        if info.identity != "f" and (table.images or not set(table.key) <= named):
+            what = f"partition {info.name} has a REPLICA IDENTITY by which its old rows are not whole in the log"
+            fix = f"Give it the one of the table: ALTER TABLE {identifier(info.schema, info.name)} REPLICA IDENTITY "
+            fix += f"{'FULL' if table.images else 'DEFAULT'}; then `strobe rebuild` the views that use the table."
+            raise self._settings.table_lost(what, table.name, fix=fix)
+        self._partitions.described(table.name, info.id)
+
+    def _as_described(self, relation: int) -> None:
+        """A description is followed by a row of that table. Otherwise its rows come as those of another one."""
+        expected, self._expected, self._above = self._expected, None, None
+        if expected is not None and expected != relation:
+            raise self._altered(self._watched[expected], "its changes are published as those of another table")
+
+    def _rows(self, watched: Watched, info: RelationInfo) -> ChangeDecoder:
         if (info.schema, info.name) != watched.qualified:
             raise self._altered(watched, "it was renamed")
-        types = self._types({(c.type, c.modifier) for c in info.columns})
+        types = self._catalog.types({(c.type, c.modifier) for c in info.columns})
+        names, known = [c.name for c in info.columns], self._catalog.numbers(info.id)
+        if not known:
+            raise self._altered(watched, "it was dropped")
         there = {c.name: types[c.type, c.modifier] for c in info.columns}
         for column, wanted in watched.types.items():
             if column not in there:
                 raise self._altered(watched, f"its column {column} was dropped or renamed")
             if (there[column].spark, there[column].name) != (wanted.spark, wanted.name):
                 raise self._altered(watched, f"its column {column} has another type")
+            if misplaced(names, known, column, watched.numbers[column]):
+                raise self._altered(watched, f"its column {column} was another one: columns were renamed")
         if watched.images and info.identity != "f":
             raise self._altered(watched, "its REPLICA IDENTITY is no longer FULL")
         if not watched.images and info.identity != "f":
@@ -141,6 +193,21 @@ class TransactionBuilder:
 
     def _altered(self, watched: Watched, what: str) -> RelationLost:
         return self._settings.table_lost(f"table {watched.name} was altered: {what}", watched.name)
+
+
+def misplaced(names: Sequence[str], known: Sequence[tuple[int, str]], column: str, number: int) -> bool:
+    """Whether the column that the log calls so cannot be the one with this number in the catalog.
+
+    `names` are the columns that the log has, in order; `known` those of the catalog now, by their numbers, where the
+    names of dropped ones are empty: these may be in the log or not.
+    """
+    before = names[: names.index(column)]
+    live = [name for n, name in known if n < number and name]
+    dropped = sum(n < number and not name for n, name in known)
+    if len(before) == len(live) and not dropped:
+        return False
+    rest = iter(before)
+    return not (len(live) <= len(before) <= len(live) + dropped and all(name in rest for name in live))
 
 
 class ChangeDecoder:

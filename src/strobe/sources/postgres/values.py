@@ -1,8 +1,8 @@
 """PostgreSQL's values as Spark's: one decoder of the server's text form, for the change stream, look-ups and scans.
 
 The text form depends on settings of the session (date style, time zone, digits of floats), which every connection
-fixes alike: see `connection`. A value that Spark's type cannot hold is refused and never bent. Encoding a key may
-select too much, never too little; a key that no value of the column can equal is left out.
+fixes alike: see `connection`. A value that Spark's type cannot hold is refused and never bent. Encoding a key (in the
+form of `data.keys`) may select too much, never too little; a key that no value of the column can equal is left out.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date, datetime, timezone
-from decimal import Context, Decimal, Inexact, InvalidOperation
+from decimal import Decimal
+from functools import partial
 from typing import Any
 
 from strobe.algebra.bag import canonical
+from strobe.data.keys import exactly
 from strobe.errors import Unfit, UserError
 
 Decode = Callable[[bytes], Any]
@@ -96,8 +98,7 @@ def decoder(type_: PgType) -> Decode:
     if type_.element is not None:
         return _arrays(decoder(type_.element))
     if type_.name == "numeric":
-        precision, scale = map(int, (type_.spark or UNBOUNDED)[8:-1].split(","))
-        return _decimals(precision, scale)
+        return _decimals(type_.spark or UNBOUNDED)
     return _DECODERS.get(type_.name, _string)
 
 
@@ -135,21 +136,14 @@ def _arrays(decode_element: Decode) -> Decode:
     return decode
 
 
-def _decimals(precision: int, scale: int) -> Decode:
-    exact = Context(prec=precision, traps=[Inexact, InvalidOperation])
-    unit = Decimal((0, (1,), -scale))
+def _decimals(type_: str) -> Decode:
+    exact = exactly(type_)
 
     def decode(text: bytes) -> Decimal:
         value = Decimal(text.decode())
         if not value.is_finite():
             raise Unfit("it is not a finite number")
-        try:
-            number = exact.quantize(value, unit)
-        except Inexact:
-            raise Unfit(f"it has more than {scale} digits after the point") from None
-        except InvalidOperation:
-            raise Unfit(f"it has more than {precision - scale} digits before the point") from None
-        return number if number else abs(number)
+        return exact(value)
 
     return decode
 
@@ -208,24 +202,35 @@ class Encoding:
 
     array: str
     encode: Encode
-    """A canonical key (never None) as text; None when no value of the column can equal it."""
+    """A value of the column's type (never None) as text; None when the column cannot hold it."""
 
 
-def encoding(type_: PgType) -> Encoding:
+def encoding(type_: PgType, codec: str = "utf-8") -> Encoding:
+    """`codec` is Python's for what the database can store as text."""
     if type_.name in ("int2", "int4", "int8"):
-        return Encoding("bigint[]", _encode_integer)
-    return _ENCODINGS.get(type_.name) or Encoding("text[]", _encode_text)
+        return Encoding("bigint[]", str)
+    if type_.name in _ENCODINGS:
+        return _ENCODINGS[type_.name]
+    return Encoding("bpchar[]" if type_.name == "bpchar" else "text[]", partial(_encode_text, codec))
 
 
-def _encode_integer(key: Any) -> str | None:
-    number = Decimal(key)
-    if number != number.to_integral_value() or not -(2**63) <= number < 2**63:
+def _encode_text(codec: str, key: str) -> str | None:
+    """None for what the database's text cannot hold, which the server refuses: NUL, and what its encoding lacks."""
+    try:
+        key.encode(codec)
+    except UnicodeEncodeError:
         return None
-    return str(int(number))
+    return None if "\0" in key else key
 
 
-def _encode_text(key: Any) -> str | None:
-    return None if "\0" in key else str(key)  # PostgreSQL's text holds no such character
+CODECS = {
+    **{f"LATIN{n}": f"iso8859-{part}" for n, part in enumerate((1, 2, 3, 4, 9, 10, 13, 14, 15, 16), 1)},
+    **{f"ISO_8859_{part}": f"iso8859-{part}" for part in range(5, 9)},
+    **{f"WIN{page}": f"cp{page}" for page in (866, 874, *range(1250, 1259))},
+    "KOI8R": "koi8-r",
+    "KOI8U": "koi8-u",
+}
+"""Encodings of one byte, in which a database can store few characters, with Python's names for them."""
 
 
 def _encode_uuid(key: Any) -> str | None:
@@ -233,11 +238,10 @@ def _encode_uuid(key: Any) -> str | None:
 
 
 _ENCODINGS = {
-    "numeric": Encoding("numeric[]", lambda key: f"{Decimal(key):f}"),
+    "numeric": Encoding("numeric[]", lambda key: f"{key:f}"),
     "bool": Encoding("boolean[]", lambda key: "t" if key else "f"),
     "float4": Encoding("real[]", repr),
     "float8": Encoding("double precision[]", repr),
-    "bpchar": Encoding("bpchar[]", _encode_text),
     "uuid": Encoding("uuid[]", _encode_uuid),
     "bytea": Encoding("bytea[]", lambda key: "\\x" + key.hex()),
     "date": Encoding("date[]", date.isoformat),

@@ -38,6 +38,7 @@ class TableColumn:
 class Index:
     """An index over plain columns; `where` is the condition of a partial one."""
 
+    name: str
     columns: tuple[str, ...]
     collations: tuple[str, ...]
     unique: bool
@@ -75,7 +76,7 @@ class SqliteTable:
     def identity(self) -> Index:
         """What tells one row from all others while it exists: the rowid, or the primary key."""
         if self.rowid is not None:
-            return Index((self.rowid,), ("BINARY",), unique=True, primary=True)
+            return Index("", (self.rowid,), ("BINARY",), unique=True, primary=True)
         return next(i for i in self.indexes if i.primary)
 
     @property
@@ -209,7 +210,7 @@ def _indexes(
         if not expression:
             where = _condition(connection, index) if partial else ""
             names, collations = zip(*parts, strict=True)
-            found.append(Index(names, tuple(c.upper() for c in collations), bool(unique), origin == "pk", where))
+            found.append(Index(index, names, tuple(c.upper() for c in collations), bool(unique), origin == "pk", where))
     return tuple(found), refusal
 
 

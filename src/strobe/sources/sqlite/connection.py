@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote as quote_url
 
-from strobe.errors import SourceLost, SourceUnavailable, UserError
+from strobe.errors import RelationLost, SourceLost, SourceUnavailable, UserError
 from strobe.sources.sqlite.limits import Limits, Timing
+from strobe.sources.sqlite.values import text
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,9 @@ class ConnectionSettings:
             raise SourceUnavailable(f"there is no file {self.path}", where=self.where)
         uri = f"file:{quote_url(str(self.path.absolute()))}?mode={mode}"
         timeout = self.timing.busy if timeout is None else timeout
-        return sqlite3.connect(uri, uri=True, timeout=timeout, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(uri, uri=True, timeout=timeout, isolation_level=None, check_same_thread=False)
+        connection.text_factory = text
+        return connection
 
     @contextmanager
     def session(self, mode: str = "ro") -> Iterator[sqlite3.Connection]:
@@ -39,19 +43,25 @@ class ConnectionSettings:
         with self.errors(), closing(self.connect(mode)) as connection:
             yield connection
 
+    def file(self) -> tuple[int, int]:
+        """The file under the path: a database that was put in another's place is another file."""
+        try:
+            found = self.path.stat()
+        except OSError as error:
+            raise SourceUnavailable(str(error), where=self.where) from error
+        return found.st_dev, found.st_ino
+
     @contextmanager
     def errors(self) -> Iterator[None]:
         where = self.where
         try:
             yield
         except sqlite3.OperationalError as error:
-            text = str(error)
-            if "decode to UTF-8" in text:
-                raise UserError(f"text is not UTF-8: {text}", where=where, fix="Mend the value.") from error
-            if text.startswith(("no such table", "no such column", "no such collation")):
+            reason = str(error)
+            if reason.startswith(("no such table", "no such column", "no such collation")):
                 fix = f"See `strobe check`, then `strobe prepare {self.source}`."
-                raise UserError(text, where=where, fix=fix) from error
-            raise SourceUnavailable(text, where=where) from error
+                raise UserError(reason, where=where, fix=fix) from error
+            raise SourceUnavailable(reason, where=where) from error
         except sqlite3.DatabaseError as error:
             fix = "Check that this is a sound SQLite database."
             raise UserError(f"{self.path}: {error}", where=where, fix=fix) from error
@@ -62,3 +72,44 @@ class ConnectionSettings:
     def lost(self, message: str) -> SourceLost:
         fix = "Rebuild the views that use this source: `strobe rebuild VIEW`."
         return SourceLost(message, source=self.source, where=self.where, fix=fix)
+
+    def table_lost(self, relation: str, message: str) -> RelationLost:
+        """Views that use this table can no longer be kept."""
+        fix = f"Run `strobe prepare {self.source}`; then rebuild the views that use the table: `strobe rebuild VIEW`."
+        where = f"{self.where}, table {relation}"
+        return RelationLost(message, source=self.source, relations=[relation], where=where, fix=fix)
+
+
+class KeptConnection:
+    """A connection that stays open between short tasks: opening one means reading the whole schema again."""
+
+    def __init__(self, settings: ConnectionSettings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._kept: tuple[tuple[int, int], sqlite3.Connection] | None = None
+
+    @contextmanager
+    def snapshot(self) -> Iterator[sqlite3.Connection]:
+        """A read transaction of one task, whose errors are Strobe's."""
+        with self._lock, self._settings.errors():
+            file = self._settings.file()
+            if self._kept is None or self._kept[0] != file:
+                self._close()
+                self._kept = file, self._settings.connect()
+            connection = self._kept[1]
+            try:
+                connection.execute("BEGIN")
+                yield connection
+                connection.execute("ROLLBACK")
+            except BaseException:
+                self._close()
+                raise
+
+    def close(self) -> None:
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
+        if self._kept is not None:
+            self._kept[1].close()
+            self._kept = None

@@ -16,10 +16,10 @@ def position_at(seq: int, mark: int) -> Position:
     return Position(f"{seq}:{mark}", (seq,))
 
 
-def end_of_log(connection: sqlite3.Connection) -> Position:
+def end_of_log(connection: sqlite3.Connection, settings: ConnectionSettings) -> Position:
     row = connection.execute(f"SELECT seq, mark FROM {LOG} ORDER BY seq DESC LIMIT 1").fetchone()
     if row is None:
-        raise sqlite3.DatabaseError(f"the table {LOG} is empty, which Strobe never leaves it")
+        raise settings.lost(f"the table {LOG} is empty, which Strobe never leaves it")
     return position_at(*row)
 
 

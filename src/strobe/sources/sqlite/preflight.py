@@ -58,8 +58,8 @@ def check_relation(
     if watched is None:
         yield Finding("error", where, "the table is not watched yet", prepare)
     elif fault := find_fault(connection, watched):
-        rebuild = " Then rebuild the views that use this source: changes may be missing." if fault.gap else ""
-        yield Finding("error", where, fault.what, prepare + rebuild)
+        rebuild = " Then rebuild the views that use the table: changes may be missing."
+        yield Finding("error", where, fault, prepare + rebuild)
     elif set(watched.columns) != {c.name for c in table.offered}:
         yield Finding("error", where, "its columns have changed since it was prepared", prepare)
 

@@ -3,15 +3,17 @@
 A table's *watch* has a number, which its rows in the log carry. A table whose columns changed gets a new number when it
 is prepared again, and `since` says up to where the log is about the old columns. A table whose triggers were missing or
 altered for some time gets a new number too, and a row with sign 0 in the log that no reader passes: there is a gap.
+Which watches ended in a gap stays recorded, so that it shows since when a table is watched without one.
 """
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 from strobe.errors import UserError
 from strobe.sources.sqlite.catalog import PREFIX, SqliteTable, kind_of, quote, read_table
@@ -21,13 +23,19 @@ from strobe.sources.sqlite.triggers import (
     FORMAT,
     LOG,
     META,
+    SEALING,
     WATCHED,
     Watch,
     create_log,
+    index_name,
     note_name,
+    seal,
     trigger_name,
     widen_log,
 )
+
+CURRENT, CONTINUED, GAP = range(3)
+"""How a watch is retired: not at all, by one that follows it without a gap, or so that changes may be missing."""
 
 
 @dataclass(frozen=True)
@@ -39,20 +47,13 @@ class Watched:
     types: Mapping[str, str]
     """The watched columns, in the log's order, with their Spark types."""
     since: int
-    retired: bool
+    retired: bool = False
+    gap: bool = False
+    """It is retired, and changes may be missing between it and the next watch of the table."""
 
     @property
     def columns(self) -> tuple[str, ...]:
         return tuple(self.types)
-
-
-@dataclass(frozen=True)
-class Fault:
-    """A watched table is not watched as it should be; `gap` if changes may have gone unlogged."""
-
-    relation: str
-    what: str
-    gap: bool
 
 
 @dataclass(frozen=True)
@@ -69,10 +70,11 @@ class Prepared:
     def current(self) -> tuple[Watched, ...]:
         return tuple(w for w in self.watched if not w.retired)
 
-    def faults(self, connection: sqlite3.Connection) -> Iterator[Fault]:
-        for watched in self.current:
-            if fault := find_fault(connection, watched):
-                yield fault
+    def unbroken_since(self, watched: Watched) -> int:
+        """The number of the watch since which the table is watched without a gap."""
+        all_of_it = [w for w in self.watched if w.relation == watched.relation]
+        after_gaps = [w.id for before, w in pairwise(all_of_it) if before.gap]
+        return max(after_gaps, default=all_of_it[0].id)
 
 
 def prepared(connection: sqlite3.Connection) -> Prepared | None:
@@ -86,7 +88,7 @@ def prepared(connection: sqlite3.Connection) -> Prepared | None:
             fix="Use that version, or take its preparation out with it and prepare again.",
         )
     rows = connection.execute(f"SELECT id, relation, columns, since, retired FROM {WATCHED} ORDER BY id")
-    watched = tuple(Watched(i, r, json.loads(c), s, bool(old)) for i, r, c, s, old in rows)
+    watched = tuple(Watched(i, r, json.loads(c), s, old != CURRENT, old == GAP) for i, r, c, s, old in rows)
     return Prepared(meta["identity"], meta["journal_mode"], watched)
 
 
@@ -97,31 +99,33 @@ def require_prepared(connection: sqlite3.Connection, settings: ConnectionSetting
     return state
 
 
-def require_intact(connection: sqlite3.Connection, settings: ConnectionSettings, state: Prepared) -> None:
-    """Raise unless every table is watched as it should be: `LostGuarantee` where changes may have gone unlogged."""
-    for fault in state.faults(connection):
-        message = f"table {fault.relation}: {fault.what}"
-        if fault.gap:
-            raise settings.lost(message)
-        raise UserError(message, where=settings.where, fix=f"Run `strobe prepare {settings.source}`.")
-
-
-def find_fault(connection: sqlite3.Connection, watched: Watched) -> Fault | None:
+def find_fault(connection: sqlite3.Connection, watched: Watched) -> str:
+    """Why changes of a watched table may have gone unlogged; empty if none may."""
     if kind_of(connection, watched.relation) != "table":
-        return Fault(watched.relation, "it was dropped or renamed", gap=True)
+        return "it was dropped or renamed"
     table = read_table(connection, watched.relation)
-    if missing := set(watched.columns) - {c.name for c in table.columns}:
-        return Fault(watched.relation, f"column {min(missing)} was renamed or dropped", gap=True)
+    types = {c.name: c.type for c in table.columns}
+    for column, type_ in watched.types.items():
+        if column not in types:
+            return f"column {column} was renamed or dropped"
+        if types[column] != type_:
+            return f"column {column} has another type"
     found = connection.execute(
-        "SELECT name, sql, rowid FROM sqlite_master WHERE type = 'trigger' AND tbl_name = ? COLLATE NOCASE",
+        "SELECT name, sql, rowid FROM sqlite_master WHERE type IN ('index', 'trigger') AND tbl_name = ? COLLATE NOCASE"
+        " ORDER BY type, rowid",
         (watched.relation,),
     ).fetchall()
     ours = {name: sql for name, sql, _ in found if name.startswith(PREFIX)}
-    if table.refusal or ours != Watch(table, watched.columns, watched.id).triggers():
-        return Fault(watched.relation, "Strobe's triggers are missing, or no longer fit the table's keys", gap=True)
-    if max(found, key=lambda row: int(row[2]))[0] not in ours:
-        return Fault(watched.relation, "a trigger was created after Strobe's, which must be the youngest", gap=False)
-    return None
+    watch = Watch(table, watched.columns, watched.id)
+    if table.refusal or ours != watch.triggers() | watch.hold_columns():
+        return "Strobe's triggers are missing, or no longer fit the table's keys"
+    sealed = connection.execute("SELECT rowid FROM sqlite_master WHERE sql = ?", (SEALING,)).fetchone()
+    youngest, _, place = found[-1]
+    if youngest not in ours:
+        return "a trigger was created after Strobe's, which must be the youngest"
+    if sealed is None or place > sealed[0]:
+        return "Strobe's triggers were dropped and created again"
+    return ""
 
 
 def prepare_statements(
@@ -139,25 +143,21 @@ def prepare_statements(
     for relation in dict.fromkeys([*active, *relations]):
         before = known.get(relation)
         if before and relation not in relations and kind_of(connection, relation) != "table":
-            statements += _retire(connection, before)
+            statements += _retire(connection, before, GAP)
             continue
         table = usable_table(connection, source, relation)
         columns = tuple(c.name for c in table.offered)
-        fault = find_fault(connection, before) if before and not before.retired else None
+        fault = find_fault(connection, before) if before and not before.retired else ""
         if before and not before.retired and not fault and set(before.columns) == set(columns):
             continue
         statements += widen_log(width, len(columns))
         width = max(width, len(columns))
-        if before and fault and not fault.gap and set(before.columns) == set(columns):
-            statements += _drop_triggers(connection, before)
-            statements += Watch(table, before.columns, before.id).triggers().values()
-            continue
+        gap = before is not None and (before.retired or bool(fault))
         if before:
-            statements += _retire(connection, before)
-        gap = before is not None and (before.retired or (fault is not None and fault.gap))
+            statements += _retire(connection, before, GAP if gap else CONTINUED)
         statements += _watch(Watch(table, columns, free), renewed=before is not None, gap=gap)
         free += 1
-    return statements
+    return statements + seal() if statements else []
 
 
 def usable_table(connection: sqlite3.Connection, source: str, relation: str) -> SqliteTable:
@@ -181,19 +181,19 @@ def usable_table(connection: sqlite3.Connection, source: str, relation: str) -> 
     return table
 
 
-def _retire(connection: sqlite3.Connection, watched: Watched) -> list[str]:
+def _retire(connection: sqlite3.Connection, watched: Watched, how: int) -> list[str]:
     return [
-        f"UPDATE {WATCHED} SET retired = 1 WHERE id = {watched.id}",
+        f"UPDATE {WATCHED} SET retired = {how} WHERE id = {watched.id}",
         *_drop_triggers(connection, watched),
         f"DROP TABLE IF EXISTS {note_name(watched.id)}",
     ]
 
 
 def _drop_triggers(connection: sqlite3.Connection, watched: Watched) -> list[str]:
-    """By name: the triggers of a table that was renamed went with it."""
-    names = {trigger_name(watched.relation, event) for event in EVENTS}
-    found = connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'")
-    return [f"DROP TRIGGER {quote(name)}" for (name,) in found if name in names]
+    """By name: the triggers and indexes of a table that was renamed went with it."""
+    names = {trigger_name(watched.relation, event) for event in EVENTS} | {index_name(watched.id)}
+    found = connection.execute("SELECT type, name FROM sqlite_master WHERE type IN ('trigger', 'index')")
+    return [f"DROP {kind.upper()} {quote(name)}" for kind, name in found if name in names]
 
 
 def _watch(watch: Watch, renewed: bool, gap: bool) -> list[str]:
@@ -203,15 +203,18 @@ def _watch(watch: Watch, renewed: bool, gap: bool) -> list[str]:
     mark_gap = [f"INSERT INTO {LOG} (relation, sign) VALUES ({watch.id}, 0)"] if gap else []
     return [
         *mark_gap,
-        f"INSERT INTO {WATCHED} VALUES ({watch.id}, '{literal[0]}', '{literal[1]}', {since}, 0)",
+        f"INSERT INTO {WATCHED} VALUES ({watch.id}, '{literal[0]}', '{literal[1]}', {since}, {CURRENT})",
         *watch.create_notes(),
+        *watch.hold_columns().values(),
         *watch.triggers().values(),
     ]
 
 
 def undo_statements(connection: sqlite3.Connection) -> list[tuple[str, str]]:
-    """(what it is, the statement that takes it out) for every trace."""
-    found = connection.execute(
-        "SELECT type, name FROM sqlite_master WHERE type IN ('trigger', 'table') ORDER BY type DESC, name"
-    )
-    return [(f"{kind} {name}", f"DROP {kind.upper()} {quote(name)}") for kind, name in found if name.startswith(PREFIX)]
+    """(what it is, the statement that takes it out) for every trace. Indexes of Strobe's own tables go with them."""
+    found = connection.execute("SELECT type, name, tbl_name FROM sqlite_master ORDER BY type DESC, name")
+    return [
+        (f"{kind} {name}", f"DROP {kind.upper()} {quote(name)}")
+        for kind, name, table in found
+        if name.startswith(PREFIX) and not (kind == "index" and table.startswith(PREFIX))
+    ]

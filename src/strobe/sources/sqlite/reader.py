@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from typing import Any
 
 from strobe.algebra.bag import Row
-from strobe.errors import SourceUnavailable, Unfit, UserError
+from strobe.errors import RelationLost, SourceUnavailable, Unfit, UserError
 from strobe.messages import Lookup, Seen
 from strobe.sources.base import Reader
+from strobe.sources.keyed import look_up
 from strobe.sources.sqlite.catalog import SqliteTable, quote, read_table
 from strobe.sources.sqlite.connection import ConnectionSettings
 from strobe.sources.sqlite.gate import Gate
+from strobe.sources.sqlite.inspection import Inspection
 from strobe.sources.sqlite.position import end_of_log
+from strobe.sources.sqlite.preparation import require_prepared
 from strobe.sources.sqlite.triggers import LOG
 from strobe.sources.sqlite.values import decoder, encoder
 
@@ -25,6 +27,7 @@ class RowDecoder:
     def __init__(
         self, settings: ConnectionSettings, relation: str, types: Mapping[str, str], key: Sequence[str] = ()
     ) -> None:
+        self._source, self._relation = settings.source, relation
         self._where = f"{settings.where}, table {relation}"
         self._types = types
         self._key = key
@@ -45,15 +48,17 @@ class RowDecoder:
         except Unfit:
             raise self._refused(raw) from None
 
-    def _refused(self, raw: Sequence[Any]) -> UserError:
+    def _refused(self, raw: Sequence[Any]) -> RelationLost:
         known = dict(zip(self._types, raw, strict=True))
         key = {c: known[c] for c in self._key if c in known} or known
         row = ", ".join(f"{c} = {v!r}" for c, v in list(key.items())[:5])
         column, reason = next(filter(None, map(self._misfit, self._types, raw)))
-        return UserError(
+        return RelationLost(
             f"{known[column]!r} cannot be read as {self._types[column]}: {reason}",
+            source=self._source,
+            relations=[self._relation],
             where=f"{self._where}, column {column}, row {row}",
-            fix="Change the value, or declare the column with a type that fits its values.",
+            fix="Change the value, or leave the column out of the views; then rebuild those that use the table.",
         )
 
     def _misfit(self, column: str, value: Any) -> tuple[str, str] | None:
@@ -65,11 +70,18 @@ class RowDecoder:
 
 
 class SqliteReader(Reader):
-    """One read transaction. Not open, it is a path and a name, and pickles; in another process it passes no gate."""
+    """One read transaction. Not open, it is a path and a name, and pickles; in another process it passes no gate.
 
-    def __init__(self, settings: ConnectionSettings, gate: Gate | None = None) -> None:
+    Only tables that are watched in this very snapshot are read: so rows cannot come from a table that has another's
+    name for a while.
+    """
+
+    def __init__(
+        self, settings: ConnectionSettings, gate: Gate | None = None, inspection: Inspection | None = None
+    ) -> None:
         self._settings = settings
         self._gate = gate or Gate()
+        self._inspection = inspection or Inspection(settings)
         self._connection: sqlite3.Connection | None = None
         self._tables: dict[str, SqliteTable] = {}
 
@@ -88,7 +100,7 @@ class SqliteReader(Reader):
             try:
                 with self._gate.snapshot() as taken:
                     connection.execute("BEGIN")
-                    end = end_of_log(connection)
+                    end = end_of_log(connection, self._settings)
                     taken(end)
             except BaseException as error:
                 connection.close()
@@ -109,11 +121,14 @@ class SqliteReader(Reader):
         if keys is None or not search.columns:
             yield from self.scan(lookup.relation, lookup.columns)
             return
-        rows = RowDecoder.of(self._settings, table, lookup.columns)
-        wanted = filter(None, map(search.encode, keys))
-        while batch := list(islice(wanted, self._settings.limits.parameters // len(search.columns))):
-            sql = search.sql(lookup.columns, len(batch))
-            yield from self._read(rows, sql, [value for key in batch for value in key])
+
+        def read(columns: Sequence[str], batch: list[tuple[Any, ...]]) -> Iterator[Row]:
+            rows = RowDecoder.of(self._settings, table, columns)
+            return self._read(rows, search.sql(columns, len(batch)), [value for key in batch for value in key])
+
+        types = {c.name: c.type for c in table.columns if c.type}
+        most = self._settings.limits.parameters // len(search.columns)
+        yield from look_up(lookup, keys, types, most, search.encode, read)
 
     def scan(self, relation: str, columns: Sequence[str]) -> Iterator[Row]:
         table = self._table(relation)
@@ -135,7 +150,11 @@ class SqliteReader(Reader):
     def _table(self, name: str) -> SqliteTable:
         if name not in self._tables:
             with self._settings.errors():
-                self._tables[name] = read_table(self._open_connection(), name)
+                connection = self._open_connection()
+                state = require_prepared(connection, self._settings)
+                if lost := self._inspection.fault(connection, state, name):
+                    raise lost
+                self._tables[name] = read_table(connection, name)
         return self._tables[name]
 
     def _open_connection(self) -> sqlite3.Connection:

@@ -18,15 +18,16 @@ from strobe.errors import SourceUnavailable, UserError
 from strobe.messages import Position, Seen, Transaction
 from strobe.sources.base import Finding, Reader, Source, SourceContext
 from strobe.sources.sqlite.catalog import read_table, table_names
-from strobe.sources.sqlite.connection import ConnectionSettings
+from strobe.sources.sqlite.connection import ConnectionSettings, KeptConnection
+from strobe.sources.sqlite.fingerprint import changed, fingerprints
 from strobe.sources.sqlite.gate import Gate
+from strobe.sources.sqlite.inspection import Inspection
 from strobe.sources.sqlite.limits import Limits, Timing
 from strobe.sources.sqlite.position import end_of_log, position_at, require_passed
 from strobe.sources.sqlite.preflight import check
 from strobe.sources.sqlite.preparation import (
     prepare_statements,
     prepared,
-    require_intact,
     require_prepared,
     undo_statements,
 )
@@ -42,6 +43,8 @@ class SqliteSource(Source):
         self.name = name
         self.settings = ConnectionSettings(name, Path(path), timing or Timing(), limits or Limits())
         self._gate = Gate()
+        self._inspection = Inspection(self.settings)
+        self._kept = KeptConnection(self.settings)
         self._focus: Mapping[str, Collection[str]] | None = None
 
     @classmethod
@@ -87,6 +90,7 @@ class SqliteSource(Source):
 
     def undo(self) -> list[str]:
         """The journal mode first, because it cannot change while others use the database: then nothing is changed."""
+        self._kept.close()
         with self.settings.session("rw") as connection:
             state = prepared(connection)
             taken = []
@@ -114,7 +118,7 @@ class SqliteSource(Source):
     def now(self) -> Position:
         with self.settings.session() as connection:
             require_prepared(connection, self.settings)
-            return end_of_log(connection)
+            return end_of_log(connection, self.settings)
 
     def verify(self, position: Position) -> None:
         with self.settings.session() as connection:
@@ -126,16 +130,23 @@ class SqliteSource(Source):
                     raise self.settings.lost(
                         f"table {watched.relation} was changed and prepared anew after position {position.text}"
                     )
-            require_intact(connection, self.settings, state)
+
+    def fingerprints(self, relations: Collection[str]) -> Mapping[str, str]:
+        with self._kept.snapshot() as connection:
+            return fingerprints(connection, self._inspection, relations)
+
+    def changed(self, relation: str, columns: Collection[str], before: str, after: str) -> str:
+        return changed(columns, before, after)
 
     def transactions(
         self, after: Position, stops: Sequence[Position], stopped: Callable[[], bool]
     ) -> Iterator[Transaction]:
         """Everything committed between two looks is one transaction; see `stream`."""
-        return Stream(self.settings, self._gate, stops, stopped, self._focus, self.spill).transactions(after)
+        stream = Stream(self.settings, self._gate, self._inspection, stops, stopped, self._focus, self.spill)
+        return stream.transactions(after)
 
     def reader(self, *, at_a_position: bool = False) -> Reader:
-        return SqliteReader(self.settings, self._gate)
+        return SqliteReader(self.settings, self._gate, self._inspection)
 
     @contextmanager
     def elsewhere(self) -> Iterator[Callable[[Seen], None]]:
@@ -160,3 +171,6 @@ class SqliteSource(Source):
                         time.sleep(timing.discard_pause)
         except (sqlite3.Error, SourceUnavailable):
             return  # another time
+
+    def close(self) -> None:
+        self._kept.close()

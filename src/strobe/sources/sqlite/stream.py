@@ -15,15 +15,15 @@ from typing import Any
 
 from strobe.algebra.relation import Relation
 from strobe.data.spilled import release
-from strobe.errors import SourceUnavailable
 from strobe.messages import Position, Transaction
 from strobe.sources.base import Spill
 from strobe.sources.net_changes import NetChanges
 from strobe.sources.sqlite.catalog import read_table
 from strobe.sources.sqlite.connection import ConnectionSettings
 from strobe.sources.sqlite.gate import Gate
+from strobe.sources.sqlite.inspection import Inspection
 from strobe.sources.sqlite.position import end_of_log, position_at, require_passed
-from strobe.sources.sqlite.preparation import Prepared, Watched, require_intact, require_prepared
+from strobe.sources.sqlite.preparation import Prepared, Watched, require_prepared
 from strobe.sources.sqlite.reader import RowDecoder
 from strobe.sources.sqlite.triggers import LOG
 
@@ -35,27 +35,29 @@ class Stream:
         self,
         settings: ConnectionSettings,
         gate: Gate,
+        inspection: Inspection,
         stops: Sequence[Position],
         stopped: Callable[[], bool],
         focus: Mapping[str, Collection[str]] | None,
         spill: Spill | None,
     ) -> None:
         """Columns outside `focus` are not decoded; large transactions go into files in `spill`."""
-        self._settings, self._gate, self._stops, self._stopped = settings, gate, stops, stopped
+        self._settings, self._gate, self._inspection = settings, gate, inspection
+        self._stops, self._stopped = stops, stopped
         self._focus, self._spill = focus, spill
 
     def transactions(self, after: Position) -> Iterator[Transaction]:
         while not self._stopped():
             with self._settings.session() as connection:
-                file = self._file()
-                version = schema = None
-                while not self._stopped() and self._file() == file:
+                file = self._settings.file()
+                version = None
+                while not self._stopped() and self._settings.file() == file:
                     (current,) = connection.execute("PRAGMA data_version").fetchone()
                     if current == version:
                         time.sleep(self._settings.timing.poll)
                         continue
                     version = current
-                    schema, groups = self._look(connection, after, schema)
+                    groups = self._look(connection, after)
                     try:
                         while groups:
                             transaction = groups.pop(0)
@@ -65,31 +67,25 @@ class Stream:
                         for transaction in groups:  # nobody took it: it will be read again
                             release(transaction)
 
-    def _file(self) -> tuple[int, int]:
-        """The file under the path: a database that was put in another's place is another file."""
-        try:
-            found = self._settings.path.stat()
-        except OSError as error:
-            raise SourceUnavailable(str(error), where=self._settings.where) from error
-        return found.st_dev, found.st_ino
-
-    def _look(
-        self, connection: sqlite3.Connection, after: Position, schema: int | None
-    ) -> tuple[int, list[Transaction]]:
-        """What the log holds after a position, in one read transaction; the triggers too, if the schema changed."""
+    def _look(self, connection: sqlite3.Connection, after: Position) -> list[Transaction]:
+        """What the log holds after a position, in one read transaction, if the tables are watched as they should be."""
         with self._gate.look(after, self._stopped) as snapshots:
             connection.execute("BEGIN")
-            end = end_of_log(connection).order[0]
+            end = end_of_log(connection, self._settings).order[0]
         try:
             require_passed(connection, self._settings, after)
-            (version,) = connection.execute("PRAGMA schema_version").fetchone()
             state = require_prepared(connection, self._settings)
-            if version != schema:
-                require_intact(connection, self._settings, state)
+            for relation in sorted(self._used(state)):
+                if lost := self._inspection.fault(connection, state, relation):
+                    raise lost
             ends = {s.order[0] for s in self._stops} | snapshots | {end}
-            return version, self._groups(connection, state, after, ends, end)
+            return self._groups(connection, state, after, ends, end)
         finally:
             connection.execute("ROLLBACK")
+
+    def _used(self, state: Prepared) -> set[str]:
+        """The tables that views use."""
+        return {w.relation for w in state.current} if self._focus is None else set(self._focus)
 
     def _groups(
         self, connection: sqlite3.Connection, state: Prepared, after: Position, ends: set[int], end: int
@@ -114,6 +110,9 @@ class Stream:
         try:
             while rows := cursor.fetchmany(1000):
                 for seq, mark, at, watch, sign, *values in rows:  # noqa: B007  # the last ones are used below
+                    start += 1
+                    if seq != start:
+                        raise self._settings.lost(f"the log has no row {start} any more")
                     group.add(watch, sign, values)
             if seq != through or mark is None or at is None:
                 raise self._settings.lost(f"the log has no row {through} any more")
@@ -148,8 +147,11 @@ class TransactionBuilder:
 
     def add(self, watch: int, sign: int, values: Sequence[Any]) -> None:
         watched = self._watched[watch]
+        if self._focus is not None and watched.relation not in self._focus:
+            return
         if not sign:
-            raise self._settings.lost(f"the triggers of table {watched.relation} were missing or altered for some time")
+            what = "it had another trigger or unique index for some time, or Strobe's triggers were missing or altered"
+            raise self._settings.table_lost(watched.relation, what)
         if watch not in self._decoders:
             self._decoders[watch] = self._decoder(watched)
         places, types, rows = self._decoders[watch]

@@ -30,6 +30,13 @@ there each BEFORE trigger first takes away all notes of the table, and deletes d
 A statement inside a trigger takes over the conflict clause of the statement that fired it, so no statement here may
 depend on its own, nor ever meet a conflict. Unary plus takes away a column's affinity where it would keep SQLite from
 using the index of a table of notes, whose columns have none so that values are kept as they are.
+
+All of this rests on the unique keys that were known when the triggers were made, and on these triggers being the
+youngest. A unique index or a trigger that comes and goes again leaves no trace in the schema. So a view, the *seal*,
+is created after the triggers: `sqlite_master` numbers objects in the order of their creation, and `VACUUM` keeps that
+order among triggers and views. A trigger that is younger than the seal was created, or dropped and put back, later.
+The BEFORE triggers look for one and for a unique index that they do not know, and log a gap (sign 0) if there is any.
+As long as the seal is the youngest object of all, there is none, and that is one step.
 """
 
 from __future__ import annotations
@@ -43,8 +50,9 @@ from strobe.sources.sqlite.catalog import PREFIX, Index, SqliteTable, quote
 META = f"{PREFIX}meta"
 LOG = f"{PREFIX}log"
 WATCHED = f"{PREFIX}watched"
+SEAL = f"{PREFIX}seal"
 FORMAT = "1"
-EVENTS = ("before_insert", "before_update", "after_insert", "after_update", "after_delete")
+EVENTS = ("before_insert", "before_update", "before_delete", "after_insert", "after_update", "after_delete")
 
 
 def create_log(journal_mode: str) -> list[str]:
@@ -65,12 +73,28 @@ def widen_log(present: int, wanted: int) -> list[str]:
     return [f"ALTER TABLE {LOG} ADD COLUMN v{i}" for i in range(present, wanted)]
 
 
+SEALING = f"CREATE VIEW {SEAL} AS SELECT 'triggers younger than this are not known'"
+
+
+def seal() -> list[str]:
+    """Make the seal the youngest of all triggers and views."""
+    return [f"DROP VIEW IF EXISTS {SEAL}", SEALING]
+
+
 def note_name(watch: int) -> str:
     return f"{PREFIX}note_{watch}"
 
 
+def index_name(watch: int) -> str:
+    return f"{PREFIX}columns_{watch}"
+
+
 def trigger_name(relation: str, event: str) -> str:
     return f"{PREFIX}{relation}_{event}"
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
 
 
 @dataclass(frozen=True)
@@ -104,6 +128,16 @@ class Watch:
             for n, key in enumerate(self.table.other_keys)
         ]
 
+    def hold_columns(self) -> dict[str, str]:
+        """An index without entries, by its name. SQLite drops no column that is part of one, whereas it does drop what
+        only triggers name if the connection has `legacy_alter_table` on. A column that is dropped and added again would
+        leave no trace in the schema."""
+        name = index_name(self.id)
+        columns = ", ".join(f'{quote(c)} COLLATE "BINARY"' for c in self.columns)
+        first = quote(self.columns[0])
+        never = f"{first} IS NULL AND {first} IS NOT NULL"
+        return {name: f"CREATE INDEX {name} ON {quote(self.table.name)} ({columns}) WHERE {never}"}
+
     def triggers(self) -> dict[str, str]:
         """The text of every trigger by its name, as `sqlite_master` keeps it."""
         before_update = [self._note_others(k, updating=True) for k in self._keys()]
@@ -129,7 +163,8 @@ class Watch:
                 self._log_row("OLD", -1),
                 f"DELETE FROM {self.note} WHERE {self._noted_as('OLD', self.note)}",
             ]
-        bodies = (before_insert, before_update, after_insert, after_update, after_delete)
+        before = ([self._log_gap(), *body] for body in (before_insert, before_update, []))
+        bodies = (*before, after_insert, after_update, after_delete)
         return dict(map(self._trigger, EVENTS, bodies))
 
     def _trigger(self, when: str, body: Sequence[str]) -> tuple[str, str]:
@@ -141,6 +176,19 @@ class Watch:
 
     def _keys(self) -> tuple[Index, ...]:
         return (self.table.identity, *self.table.other_keys)
+
+    def _log_gap(self) -> str:
+        """Log a gap if rows may go without being seen: by a unique index that is not known, or a younger trigger."""
+        known = ", ".join(_literal(key.name) for key in self.table.indexes if key.unique) or "''"
+        here = f"(SELECT tbl_name FROM sqlite_master WHERE name = {_literal(trigger_name(self.table.name, EVENTS[0]))})"
+        sealed = f"(SELECT rowid FROM sqlite_master WHERE name = '{SEAL}')"
+        unknown = f"m.type = 'index' AND m.sql LIKE 'CREATE UNIQUE %' AND m.name NOT IN ({known})"
+        younger = f"m.type = 'trigger' AND m.rowid > {sealed}"
+        return (
+            f"INSERT INTO {LOG} (relation, sign) SELECT {self.id}, 0"
+            f" WHERE (SELECT name FROM sqlite_master ORDER BY rowid DESC LIMIT 1) <> '{SEAL}' AND EXISTS"
+            f" (SELECT 1 FROM sqlite_master AS m WHERE m.tbl_name = {here} AND ({unknown} OR {younger}))"
+        )
 
     def _note_others(self, key: Index, updating: bool) -> str:
         """Note the rows that conflict with NEW on this key."""

@@ -10,11 +10,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
-from decimal import Context, Decimal, Inexact, InvalidOperation
+from decimal import Decimal
 from typing import Any
 
 from strobe.algebra.bag import canonical
+from strobe.data.keys import exactly
 from strobe.errors import Unfit
 
 Decode = Callable[[Any], Any]
@@ -66,13 +68,12 @@ def searchable(type_: str) -> bool:
 def decoder(type_: str) -> Decode:
     """Stored value (never NULL) to canonical value; raises `Unfit`."""
     if type_.startswith("decimal"):
-        precision, scale = map(int, type_[8:-1].split(","))
-        return _decimals(precision, scale)
+        return _decimals(type_)
     return _DECODERS[type_]
 
 
 def encoder(type_: str) -> Encode:
-    """Canonical key (never None) to the value to search for; None when no readable value equals the key."""
+    """A key in the form of `data.keys` to the value to search for; None when no readable value equals it."""
     return _encode_number if type_.startswith("decimal") else _ENCODERS[type_]
 
 
@@ -82,20 +83,9 @@ def _integer(value: Any) -> int:
     raise Unfit("it is not a 64-bit integer")
 
 
-def _decimals(precision: int, scale: int) -> Decode:
-    exact = Context(prec=precision, traps=[Inexact, InvalidOperation])
-    unit = Decimal((0, (1,), -scale))
-
-    def decode(value: Any) -> Decimal:
-        try:
-            number = exact.quantize(_number(value), unit)
-        except Inexact:
-            raise Unfit(f"it has more than {scale} digits after the point") from None
-        except InvalidOperation:
-            raise Unfit(f"it has more than {precision - scale} digits before the point") from None
-        return number if number else abs(number)
-
-    return decode
+def _decimals(type_: str) -> Decode:
+    exact = exactly(type_)
+    return lambda value: exact(_number(value))
 
 
 def _number(value: Any) -> Decimal:
@@ -122,9 +112,29 @@ def _double(value: Any) -> float:
     raise Unfit("it is not a floating-point number")
 
 
+@dataclass(frozen=True)
+class NotUtf8:
+    """Text that is stored in another encoding than the database's."""
+
+    stored: bytes
+
+    def __repr__(self) -> str:
+        return repr(self.stored)
+
+
+def text(stored: bytes) -> str | NotUtf8:
+    """Text as SQLite stores it: it does not check that it is UTF-8."""
+    try:
+        return stored.decode()
+    except UnicodeDecodeError:
+        return NotUtf8(stored)
+
+
 def _string(value: Any) -> str:
     if isinstance(value, str):
         return value
+    if isinstance(value, NotUtf8):
+        raise Unfit("it is not UTF-8")
     raise Unfit("it is not text")
 
 
@@ -176,18 +186,12 @@ _DECODERS: dict[str, Decode] = {
 }
 
 
-def _encode_number(key: Any) -> int | float | None:
+def _encode_number(key: Decimal) -> int | float | None:
     """Numbers compare by value in SQLite. A fraction is stored as REAL (a DECIMAL column turns numeric text into one),
     and a REAL is read only if it has at most 15 digits, so that at most one key has that REAL."""
-    number = Decimal(key)
-    if number == number.to_integral_value() and -(2**63) <= number < 2**63:
-        return int(number)
-    return float(number) if _significant(number) <= 15 else None
-
-
-def _encode_integer(key: Any) -> int | None:
-    number = _encode_number(key)
-    return number if isinstance(number, int) else None
+    if key == key.to_integral_value() and -(2**63) <= key < 2**63:
+        return int(key)
+    return float(key) if _significant(key) <= 15 else None
 
 
 def _as_it_is(key: Any) -> Any:
@@ -195,7 +199,7 @@ def _as_it_is(key: Any) -> Any:
 
 
 _ENCODERS: dict[str, Encode] = {
-    "bigint": _encode_integer,
+    "bigint": _as_it_is,
     "double": _as_it_is,
     "string": _as_it_is,
     "binary": _as_it_is,

@@ -91,8 +91,16 @@ def requests(store: ControlStore) -> Iterator[tuple[str, Document]]:
     """What has been asked for and not been taken up yet; taking one removes it."""
     for name in store.list(_FOLDER, _REQUEST):
         document = store.get(name)
-        if document is not None and store.delete(name):
+        if document is not None and _taken(store, name):
             yield name.removeprefix(f"{_FOLDER}/").removesuffix(_REQUEST), document
+
+
+def _taken(store: ControlStore, name: str) -> bool:
+    """Whether it is ours to answer; not if whoever asks has a folder that we may not write to."""
+    try:
+        return store.delete(name)
+    except OSError:
+        return False
 
 
 def reply(store: ControlStore, number: str, document: Document) -> None:
@@ -105,6 +113,6 @@ def tell(store: ControlStore, number: str, text: str) -> None:
 
 
 def clear(store: ControlStore) -> None:
-    """A new coordinator starts with an empty mailbox: what was asked of another one is asked again."""
+    """A new coordinator starts with no requests: what was asked of another one is asked again."""
     for name in store.list(_FOLDER, ".json"):
         store.delete(name)

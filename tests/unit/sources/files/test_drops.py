@@ -21,9 +21,20 @@ def test_one_file_waits_whenever_it_has_changed(tmp_path: Path) -> None:
     path = tmp_path / "p.csv"
     assert waiting_drops(str(path), None) == []
     (drop,) = waiting_drops(str(put(path)), None)
-    assert waiting_drops(str(path), drop.fingerprint) == []
+    assert waiting_drops(str(path), drop.identity) == []
     put(path, second=1_700_000_001)
-    assert waiting_drops(str(path), drop.fingerprint) == [Drop.of(path)]
+    assert waiting_drops(str(path), drop.identity) == [Drop.of(path)]
+
+
+def test_a_file_that_looks_the_same_waits_all_the_same(tmp_path: Path) -> None:
+    """Another content of the same size, with the time of modification set back; written over, or put in its place."""
+    path, other = tmp_path / "p.csv", tmp_path / "other"
+    drop = Drop.of(put(path))
+    put(path, "a,b\n3,4\n")
+    assert waiting_drops(str(path), drop.identity) == [Drop.of(path)]
+    drop = Drop.of(path)
+    put(other, "a,b\n5,6\n").rename(path)
+    assert waiting_drops(str(path), drop.identity) == [Drop.of(path)]
 
 
 def test_several_files_wait_in_the_order_of_their_names(tmp_path: Path) -> None:
@@ -32,7 +43,7 @@ def test_several_files_wait_in_the_order_of_their_names(tmp_path: Path) -> None:
         put(tmp_path / name)
     pattern = str(tmp_path / "*.csv")
     assert [drop.path.name for drop in waiting_drops(pattern, None)] == ["a.csv", "b.csv", "c.csv"]
-    last = Drop.of(tmp_path / "b.csv").fingerprint
+    last = Drop.of(tmp_path / "b.csv").identity
     assert [drop.path.name for drop in waiting_drops(pattern, last)] == ["c.csv"]
     put(tmp_path / "b.csv", second=1_700_000_009)
     assert [drop.path.name for drop in waiting_drops(pattern, last)] == ["b.csv", "c.csv"]

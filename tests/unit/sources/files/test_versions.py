@@ -43,13 +43,13 @@ def test_columns_keep_any_name(table: StagedTable) -> None:
     identity = identity_of(table.open())
     table.create({"other": "int"})
     assert table.columns() == COLUMNS and identity_of(table.open()) == identity
-    assert table.open().version() == 0 and table.fingerprint(0) is None and table.files(0) == []
+    assert table.open().version() == 0 and table.drop(0) is None and table.files(0) == []
 
 
 def test_a_version_knows_its_drop(table: StagedTable) -> None:
     stage(table, ("x", 1))
     stage(table, ("x", 1), ("y", 2))
-    assert [table.fingerprint(v) for v in (1, 2)] == [{"name": "1.csv"}, {"name": "2.csv"}]
+    assert [table.drop(v) for v in (1, 2)] == [{"name": "1.csv"}, {"name": "2.csv"}]
     assert not set(table.files(1)) & set(table.files(2))
     assert table.superseded_at(1) > 0
 

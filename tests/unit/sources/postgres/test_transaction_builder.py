@@ -12,7 +12,7 @@ from strobe.messages import GlobalTransaction, Transaction
 from strobe.sources.postgres import pgoutput
 from strobe.sources.postgres.connection import ConnectionSettings
 from strobe.sources.postgres.pgoutput import EPOCH, UNCHANGED, ColumnInfo, Message, RelationInfo
-from strobe.sources.postgres.transaction_builder import TransactionBuilder, Watched
+from strobe.sources.postgres.transaction_builder import TransactionBuilder, Watched, misplaced
 from strobe.sources.postgres.values import PgType
 
 INT, TEXT = PgType("int4", -1, 23), PgType("text", -1, 25)
@@ -23,8 +23,21 @@ MOMENT = EPOCH + timedelta(microseconds=7)
 
 
 def watched(name: str, images: bool) -> Watched:
-    types, declared = {"id": INT, "note": TEXT}, {"id": "integer", "note": "text"}
-    return Watched(name, types, () if images else ("id",), images, name, ("public", name), declared)
+    types, numbers = {"id": INT, "note": TEXT}, {"id": 1, "note": 2}
+    return Watched(name, types, () if images else ("id",), images, name, ("public", name), numbers)
+
+
+class FixedCatalog:
+    """The catalog that all tables are described by."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = names or COLUMNS
+
+    def types(self, _wanted: set[tuple[int, int]]) -> dict[tuple[int, int], PgType]:
+        return TYPES
+
+    def numbers(self, _table: int) -> list[tuple[int, str]]:
+        return list(enumerate(self._names, 1))
 
 
 def described(number: int, name: str, identity: str) -> RelationInfo:
@@ -38,7 +51,7 @@ DESCRIBED = (described(WHOLE, "whole", "f"), described(KEYED, "keyed", "d"), des
 def builder() -> TransactionBuilder:
     settings = ConnectionSettings("shop", "", "public", "strobe_test_shop")
     tables = {WHOLE: watched("whole", True), KEYED: watched("keyed", False)}
-    return TransactionBuilder(settings, tables, lambda _: TYPES, lambda xid: xid + 2**32)
+    return TransactionBuilder(settings, tables, FixedCatalog(), lambda xid: xid + 2**32)
 
 
 def built(*messages: Message) -> Transaction:
@@ -127,3 +140,31 @@ def test_what_cannot_be_followed_is_said(message: Message, why: str) -> None:
 def test_a_commit_needs_a_beginning() -> None:
     with pytest.raises(BrokenInvariant, match="without its beginning"):
         builder().receive(pgoutput.Commit(90, 100, MOMENT))
+
+
+@pytest.mark.parametrize(
+    ("names", "known", "wrong"),
+    [
+        (("id", "net"), ((1, "id"), (2, "net")), False),
+        (("id", "net", "more"), ((1, "id"), (2, "net")), False),
+        (("net", "id"), ((1, "id"), (2, "net")), True),
+        (("id", "was", "net"), ((1, "id"), (2, ""), (3, "net")), False),
+        (("id", "net"), ((1, "id"), (2, ""), (3, "net")), False),
+        (("id", "net", "other"), ((1, "id"), (2, "other"), (3, "net")), True),
+        (("id", "net", "held"), ((1, "id"), (2, "other"), (3, "net")), True),
+        (("id", "was", "net", "held"), ((1, "id"), (2, ""), (3, "other"), (4, "net")), True),
+        (("id", "renamed", "net"), ((1, "id"), (2, "other"), (3, "net")), False),
+    ],
+)
+def test_a_column_is_known_by_its_place(
+    names: tuple[str, ...], known: tuple[tuple[int, str], ...], wrong: bool
+) -> None:
+    """Others may have been added behind it, renamed or dropped before it, but not have traded names with it."""
+    number = next(n for n, name in known if name == "net")
+    assert misplaced(names, known, "net", number) is wrong
+
+
+def test_rows_that_come_as_those_of_another_table() -> None:
+    """The description of a table is followed by its rows, or else it is published as a part of another table."""
+    with pytest.raises(RelationLost, match="published as those of another"):
+        built(DESCRIBED[2], DESCRIBED[0], pgoutput.Insert(OTHER, (b"1", b"a")))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from uuid import UUID
 
 import pyarrow
@@ -12,9 +12,41 @@ import pyarrow
 from strobe.errors import SourceUnavailable
 from strobe.sources.mariadb.binlog.protocol import GTID, MYSQL_GTID, MYSQL_TAGGED_GTID, QUERY_COMPRESSED, Event
 from strobe.sources.mariadb.binlog.rows import lenenc
+from strobe.sources.mariadb.binlog.sql import Statement
 
 PAYLOAD_SIZE, PAYLOAD_COMPRESSION, PAYLOAD_WHOLE_SIZE, UNCOMPRESSED = 1, 2, 3, 255
 _HEADER = struct.Struct("<IBIIIH")
+STATUS_MODE, STATUS_CHARSET = 1, 4
+STATUS_SIZES = {0: 4, STATUS_MODE: 8, 3: 4, STATUS_CHARSET: 6}
+STATUS_TEXTS = {2: 2, 5: 1, 6: 1}
+"""The variables in front of a statement up to its character set: those of one size, and those with their length, which
+have so many bytes more."""
+SHIFTING = {
+    "gbk": "gbk",
+    "gb2312": "gb2312",
+    "gb18030": "gb18030",
+    "big5": "big5",
+    "sjis": "cp932",
+    "cp932": "cp932",
+    "euckr": "euc_kr",
+    "ujis": "euc_jp",
+    "eucjpms": "euc_jp",
+}
+"""Character sets in which a byte may mean something else by what is before it."""
+CODECS = {
+    **SHIFTING,
+    **dict.fromkeys(("utf8mb4", "utf8mb3", "utf8", "binary", "ascii"), "utf-8"),
+    "latin1": "cp1252",
+    "latin2": "iso8859_2",
+    "latin5": "iso8859_9",
+    "latin7": "iso8859_13",
+    **{name: name for name in ("cp1250", "cp1251", "cp1256", "cp1257", "cp850", "cp852", "cp866")},
+    "koi8r": "koi8_r",
+    "koi8u": "koi8_u",
+    "greek": "iso8859_7",
+    "hebrew": "iso8859_8",
+    "tis620": "tis_620",
+}
 
 
 def gtid(event: Event) -> str | None:
@@ -54,8 +86,8 @@ def _tagged(body: bytes) -> str:
     return f"{UUID(bytes=server)}:{body[at : at + size].decode('ascii')}:{sequence}"
 
 
-def statement(event: Event) -> tuple[str, str]:
-    """The schema in which a statement ran, and its text."""
+def statement(event: Event, charsets: Mapping[int, str]) -> Statement:
+    """A statement, read as its session wrote it; `charsets` has character sets by the numbers of their collations."""
     body = event.body
     schema_size, status_size = body[8], int.from_bytes(body[11:13], "little")
     at = 13 + status_size
@@ -63,7 +95,33 @@ def statement(event: Event) -> tuple[str, str]:
     text = body[at + schema_size + 1 :]
     if event.type == QUERY_COMPRESSED:
         text = uncompressed(text)
-    return schema, text.decode("utf-8", "replace")
+    mode, collation = _session(body[13:at])
+    charset = "utf8mb4" if collation is None else charsets.get(collation, "")
+    codec = CODECS.get(charset)
+    if codec is None:
+        problem = f"its character set is {charset or collation}"
+        return Statement(text.decode("latin-1"), schema, mode, problem)
+    try:
+        return Statement(text.decode(codec, "strict" if charset in SHIFTING else "replace"), schema, mode)
+    except UnicodeDecodeError:
+        return Statement(text.decode("latin-1"), schema, mode, f"it is not in its character set {charset}")
+
+
+def _session(status: bytes) -> tuple[int, int | None]:
+    """The SQL mode of a statement's session, and the collation in which its client wrote."""
+    at, mode = 0, 0
+    try:
+        while at < len(status):
+            code = status[at]
+            at += 1
+            if code == STATUS_MODE:
+                mode = int.from_bytes(status[at : at + 8], "little")
+            elif code == STATUS_CHARSET:
+                return mode, int.from_bytes(status[at : at + 2], "little")
+            at += STATUS_SIZES[code] if code in STATUS_SIZES else status[at] + STATUS_TEXTS[code]
+    except (IndexError, KeyError):
+        pass  # what comes behind the character set is of no interest
+    return mode, None
 
 
 def payload(event: Event) -> Iterator[Event]:

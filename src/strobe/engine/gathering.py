@@ -1,7 +1,8 @@
-"""What has been merged and waits to be appended, in order.
+"""What has been merged and gathers for an append, in order, with the time passed in.
 
-Transactions that change nothing only move positions: they are absorbed by the next one. What cannot be proven at the
-moment is held back, and what belongs to other groups of views overtakes it.
+Transactions that change nothing only move positions: they are absorbed by the next one or, if none comes, made durable
+by a commit without rows. What cannot be proven at the moment is held back, and what belongs to other groups of views
+overtakes it.
 """
 
 from __future__ import annotations
@@ -12,9 +13,6 @@ from dataclasses import dataclass, replace
 
 from strobe.engine.commits import absorbed, divided
 from strobe.messages import Position, WarehouseTransaction
-
-QUIET = 30.0
-"""Seconds after which positions that moved without rows are made durable."""
 
 AGAIN = 0.5
 """Seconds after which what was held back is tried again."""
@@ -43,9 +41,10 @@ class Taken:
         return bool(self.waiting) or self.moved is not None
 
     @property
-    def sources(self) -> frozenset[str]:
+    def positions(self) -> dict[str, Position]:
+        """Where the sources are that any of it moves, after the last of it."""
         moved = [self.moved] if self.moved is not None else []
-        return frozenset(s for t in (*moved, *(w.transaction for w in self.waiting)) for s in t.positions)
+        return {s: p for t in (*moved, *(w.transaction for w in self.waiting)) for s, p in t.positions.items()}
 
     def divided(self, held: Collection[str]) -> tuple[Taken, Taken]:
         """What moves some of these sources, and the rest. A commit is of one group; positions may be of several."""
@@ -72,8 +71,10 @@ class Taken:
         return ([moved], None) if moved is not None and not batch else (batch, moved)
 
 
-class CommitQueue:
-    def __init__(self) -> None:
+class Gathering:
+    def __init__(self, quiet: float) -> None:
+        """`quiet` is after how many seconds positions that moved without rows are due."""
+        self._quiet = quiet
         self._queue: deque[Waiting] = deque()
         self._moved: WarehouseTransaction | None = None
         self._moved_at = 0.0
@@ -83,16 +84,17 @@ class CommitQueue:
     def __len__(self) -> int:
         return len(self._queue) + len(self._held.waiting)
 
-    def __bool__(self) -> bool:
-        return bool(self._queue or self._held or self._moved is not None)
+    @property
+    def empty(self) -> bool:
+        return not (self._queue or self._held or self._moved is not None)
 
-    def submit(self, transaction: WarehouseTransaction, now: float, wait: float, keep: bool) -> bool:
-        """Whether it becomes a commit."""
+    def add(self, transaction: WarehouseTransaction, wait: float, keep: bool, now: float) -> bool:
+        """Due `wait` seconds from now; whether it becomes a commit."""
         waiting = Waiting(transaction, now + wait, keep)
         if waiting.commits:
             self._queue.append(waiting)
         elif self._queue or self._held:
-            self._queue.append(Waiting(transaction, now + QUIET, False))
+            self._queue.append(Waiting(transaction, now + self._quiet, False))
         else:
             self._moved_at = self._moved_at if self._moved else now
             self._moved = absorbed(self._moved, transaction)
@@ -103,25 +105,34 @@ class CommitQueue:
         """Positions that have moved without rows since the last commit."""
         return {} if self._moved is None else self._moved.positions
 
-    def due(self, now: float, size: int, *, flush: bool) -> bool:
-        """Whether something is to be appended now: `size` commits are enough, and with `flush` anything is."""
+    def due(self, now: float, enough: int, *, flush: bool = False) -> bool:
+        """Whether something is to be appended now: so many commits are enough, and with `flush` anything is."""
         if (flush and (self._queue or self._moved is not None)) or (self._held and self._again <= now):
             return True
-        if self._queue and (len(self._queue) >= size or min(w.due for w in self._queue) <= now):
+        if self._queue and (len(self._queue) >= enough or min(w.due for w in self._queue) <= now):
             return True
-        return self._moved is not None and self._moved_at + QUIET <= now
+        return self._moved is not None and self._moved_at + self._quiet <= now
 
     def next_due(self, now: float) -> float:
         """When something will be due, if nothing comes before; at the latest in a second."""
         held = [self._again] if self._held else []
         return min([now + 1.0, *held, *(w.due for w in self._queue)])
 
-    def take(self, most: int) -> Taken:
-        """The next ones, at the most so many commits, with everything that was held back."""
-        waiting = list(self._held.waiting)
-        moved = self._held.moved if self._held else self._moved
+    def take(self, most: int, now: float) -> list[WarehouseTransaction]:
+        """The next transactions that become commits, at the most so many."""
+        return self.sort_out(self.take_out(most), (), now)
+
+    def take_all(self, now: float) -> list[WarehouseTransaction]:
+        found: list[WarehouseTransaction] = []
+        while not self.empty:
+            found += self.take(len(self) + 1, now)
+        return found
+
+    def take_out(self, most: int) -> Taken:
+        """The next ones, at the most so many commits, with everything that was held back; to be sorted out."""
+        waiting, moved = list(self._held.waiting), self._held.moved
         if not self._held:
-            self._moved = None
+            moved, self._moved = self._moved, None
         self._held = Taken()
         count = sum(w.commits for w in waiting)
         while self._queue and count < most:
@@ -129,19 +140,20 @@ class CommitQueue:
             count += waiting[-1].commits
         return Taken(tuple(waiting), moved)
 
-    def hold_back(self, held: Taken, now: float) -> None:
-        """Put back what cannot be appended yet, before whatever has come since."""
-        if held and self._moved is not None:  # it came later: it must not go first
-            self._queue.appendleft(Waiting(self._moved, now + QUIET, False))
+    def sort_out(self, taken: Taken, held: Collection[str], now: float) -> list[WarehouseTransaction]:
+        """What becomes a commit of what was taken out; what moves one of the sources in `held` is put back, before
+        whatever has come since."""
+        back, free = taken.divided(held)
+        batch, rest = free.commits()
+        if back and self._moved is not None:  # it came later: it must not go first
+            self._queue.appendleft(Waiting(self._moved, now + self._quiet, False))
             self._moved = None
-        self._held, self._again = held, now + AGAIN
-
-    def put_back(self, moved: WarehouseTransaction, now: float) -> None:
-        """What moved after the last commit that was taken."""
-        if self._held:
-            self._queue.appendleft(Waiting(moved, now + QUIET, False))
-        else:
-            self._moved, self._moved_at = absorbed(moved, self._moved) if self._moved else moved, now
+        self._held, self._again = back, now + AGAIN
+        if rest is not None and back:
+            self._queue.appendleft(Waiting(rest, now + self._quiet, False))
+        elif rest is not None:
+            self._moved, self._moved_at = absorbed(rest, self._moved) if self._moved else rest, now
+        return batch
 
     def clear(self) -> None:
         self._queue.clear()

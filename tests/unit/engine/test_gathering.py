@@ -8,8 +8,10 @@ import pytest
 from committing import V
 
 from strobe.algebra.bag import Bag
+from strobe.engine.gathering import AGAIN, Gathering
 from strobe.messages import ActionList, Position, WarehouseTransaction
-from strobe.pipeline.commit_queue import AGAIN, QUIET, CommitQueue
+
+QUIET = 30.0
 
 
 def transaction(source: str, number: int, *, rows: bool) -> WarehouseTransaction:
@@ -19,54 +21,47 @@ def transaction(source: str, number: int, *, rows: bool) -> WarehouseTransaction
 
 
 def test_what_is_held_back_is_overtaken_and_tried_again() -> None:
-    queue = CommitQueue()
+    queue = Gathering(QUIET)
     for number, source in enumerate("aba"):
-        queue.submit(transaction(source, number, rows=True), 0.0, 0.0, keep=False)
-    held, free = queue.take(10).divided({"a"})
-    queue.hold_back(held, 0.0)
-    assert [t.numbers for t in free.commits()[0]] == [(1,)]
+        queue.add(transaction(source, number, rows=True), 0.0, False, 0.0)
+    assert [t.numbers for t in queue.sort_out(queue.take_out(10), {"a"}, 0.0)] == [(1,)]
     assert len(queue) == 2
-    assert not queue.due(0.0, 10, flush=True) and queue.due(AGAIN, 10, flush=False)
-    assert [t.numbers for t in queue.take(10).commits()[0]] == [(0,), (2,)]
+    assert not queue.due(0.0, 10, flush=True) and queue.due(AGAIN, 10)
+    assert [t.numbers for t in queue.take(10, AGAIN)] == [(0,), (2,)]
 
 
 def test_positions_without_rows_go_with_the_next_commit_or_alone_in_the_end() -> None:
-    queue = CommitQueue()
-    queue.submit(transaction("a", 1, rows=False), 0.0, 0.0, keep=False)
-    queue.submit(transaction("b", 2, rows=False), 0.0, 0.0, keep=False)
-    assert not queue.due(QUIET - 1, 1, flush=False) and queue.due(QUIET, 1, flush=False)
-    queue.submit(transaction("a", 3, rows=True), 0.0, 0.0, keep=False)
-    (commit,), rest = queue.take(10).commits()
+    queue = Gathering(QUIET)
+    queue.add(transaction("a", 1, rows=False), 0.0, False, 0.0)
+    queue.add(transaction("b", 2, rows=False), 0.0, False, 0.0)
+    assert not queue.due(QUIET - 1, 1) and queue.due(QUIET, 1)
+    queue.add(transaction("a", 3, rows=True), 0.0, False, 0.0)
+    (commit,) = queue.take(10, 0.0)
     assert {s: p.text for s, p in commit.positions.items()} == {"a": "3", "b": "2"}
-    assert rest is None and not queue
+    assert queue.empty
 
 
 @pytest.mark.parametrize("seed", range(300))
 def test_every_group_goes_on_in_order_and_nothing_is_lost(seed: int) -> None:
     """Whatever comes, is taken, held back and put back: a source's positions never go back, and all its rows are
     committed, once, by the end."""
-    rng, queue, now = random.Random(seed), CommitQueue(), 0.0
+    rng, queue, now = random.Random(seed), Gathering(QUIET), 0.0
     given: dict[str, list[int]] = {s: [] for s in "abc"}
     last = dict.fromkeys("abc", 0)
     committed: list[WarehouseTransaction] = []
 
     def step(held: set[str]) -> None:
-        taken = queue.take(rng.randint(1, 4))
+        taken = queue.take_out(rng.randint(1, 4))
         if rng.random() < 0.5:
             submit(rng.choice("abc"))
-        back, free = taken.divided(held)
-        batch, rest = free.commits()
-        committed.extend(batch)
-        queue.hold_back(back, now)
-        if rest is not None:
-            queue.put_back(rest, now)
+        committed.extend(queue.sort_out(taken, held, now))
 
     def submit(source: str) -> None:
         last[source] += 1
         rows = rng.random() < 0.5
         if rows:
             given[source].append(last[source])
-        queue.submit(transaction(source, last[source], rows=rows), now, rng.random(), keep=False)
+        queue.add(transaction(source, last[source], rows=rows), rng.random(), False, now)
 
     for _ in range(40):
         now += rng.random()
@@ -74,7 +69,7 @@ def test_every_group_goes_on_in_order_and_nothing_is_lost(seed: int) -> None:
             submit(rng.choice("abc"))
         else:
             step({s for s in "abc" if rng.random() < 0.4})
-    while queue:
+    while not queue.empty:
         step(set())
     for source in "abc":
         positions = [t.positions[source].order[0] for t in committed if source in t.positions]
