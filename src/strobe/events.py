@@ -145,6 +145,26 @@ class Detached(Event):
 
 
 @dataclass(frozen=True)
+class TableRefused(Event):
+    """Views stay at their last right state until a table can be asked again; those that do not ask it go on."""
+
+    views: Sequence[str]
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{standing(self.views)} until it answers again: {self.problem}"
+
+
+@dataclass(frozen=True)
+class ViewWaits(Event):
+    view: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"view {self.view} waits: {self.problem}"
+
+
+@dataclass(frozen=True)
 class ViewUnusable(Event):
     """It cannot be maintained as it was last applied."""
 

@@ -136,10 +136,11 @@ def test_a_contradiction_in_a_large_change_is_found_by_the_fold(
     bench = Bench(spark, tmp_path / "w")
     tables = {name: inspect.version(bench.warehouse.layout.view(name)) for name in WRONG}
     more = come((20, "a"), (21, "b"), (22, "c"))
+    bench.append(other=gone((2, "two"), (3, None)).add(come((3, "three"))))
     bench.append(other=more, **{name: change.add(more) for name, (_, change, _) in WRONG.items()})
     assert not bench.wrong()
     published = bench.warehouse.fold()
-    assert published is not None and published.commit == 2
+    assert published is not None and published.commit == 3
     assert {name: published.views[name] for name in WRONG} == tables
     for name, (how, right_to) in bench.wrong().items():
         assert re.search(WRONG[name][2], how) and right_to == 1
@@ -147,7 +148,7 @@ def test_a_contradiction_in_a_large_change_is_found_by_the_fold(
     bench.reopen()
     bench.append(other=come((10, "ten")))
     published = bench.warehouse.fold()
-    assert published is not None and published.commit == 3
-    assert bench.rows("other") == Counter([*ROWS, (20, "a"), (21, "b"), (22, "c"), (10, "ten")])
+    assert published is not None and published.commit == 4
+    assert bench.rows("other") == Counter([(1, "one"), (3, "three"), (20, "a"), (21, "b"), (22, "c"), (10, "ten")])
     assert all(bench.rows(name) == Counter(ROWS) for name in WRONG)
     bench.warehouse.close()

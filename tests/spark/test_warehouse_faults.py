@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -149,6 +151,22 @@ def test_a_clock_that_is_moved_during_a_load(
     assert later.committed_at > loaded.committed_at > datetime.now(timezone.utc) + timedelta(days=1)
     assert (13, "later") in shop.rows("orders")
     assert reader.commit_at(Layout(shop.warehouse), loaded.committed_at) == loaded.number
+
+
+def test_a_warehouse_that_is_deleted_while_it_is_kept(tmp_path: Path, spark: SparkSession) -> None:
+    """The run ends and says so, and what it was writing keeps nobody from making another warehouse there."""
+    shop = Shop(tmp_path, spark, DOWN)
+    ended = pytest.raises(UserError, match=r"deleted, or replaced by another one(?s:.*)start again")
+    writing = shop.written("sales", lambda n: f"INSERT INTO orders VALUES ({100 + n}, 1, 'more')")
+    with ended, shop.running() as coordinator, writing:
+        wait_for(lambda: "more" in str(shop.rows("orders")))
+        while shop.warehouse.exists():
+            shutil.rmtree(shop.warehouse, ignore_errors=True)
+        wait_for(lambda: coordinator.pipeline is None)
+    shop.coordinator().run(until_idle=True)
+    with closing(sqlite3.connect(tmp_path / "sales.db")) as connection:
+        there = connection.execute("SELECT count(*) FROM orders").fetchone()[0]
+    assert len(shop.rows("orders")) == there
 
 
 def newest(folder: Path, pattern: str) -> Path:

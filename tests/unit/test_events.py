@@ -33,6 +33,10 @@ LINES: dict[Event, str] = {
     events.SourceUnreachable("source shop: gone"): "source shop: gone",
     events.Detached(("shop",), ("a",)): "waiting for shop: a stands still",
     events.Detached(("billing", "shop"), ("a", "b")): "waiting for billing, shop: a, b stand still",
+    events.TableRefused(("a",), "table shop.t cannot be asked: denied"): (
+        "a stands still until it answers again: table shop.t cannot be asked: denied"
+    ),
+    events.ViewWaits("a", "denied"): "view a waits: denied",
     events.ViewUnusable("a", "no column"): "view a stands still: no column",
     events.ViewsStopped(("a",), "another database"): "a stands still: another database",
     events.ViewsStopped(("a", "b"), "another database"): "a, b stand still: another database",

@@ -191,7 +191,8 @@ class CatchUp:
         goals = {s: there[s].position if s in there else self.topology.sources[s].now() for s in own.vector}
         while not all(goal <= own.visible(s) for s, goal in goals.items()):
             self.check()
-            problem = next(filter(None, map(own.problem, own.vector)), None)
+            refused = [each.error for each in own.refusals.values()]
+            problem = next(filter(None, [*map(own.problem, own.vector), *refused]), None)
             well = well if problem is not None else time.monotonic()
             if problem is not None and time.monotonic() - well > DOWN:
                 raise SourceUnavailable(problem.message, where=problem.where, fix=problem.fix)

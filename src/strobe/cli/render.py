@@ -80,6 +80,8 @@ def status(document: Document) -> Iterable[RenderableType]:
     for name, view in document["views"].items():
         if view.get("problem"):
             yield Text(f"view {name} stands still: {view['problem']}", style="bold red")
+        if waits := view.get("waits"):
+            yield Text(f"view {name} waits since {moment(waits['since'])}: {waits['why']}", style=_STYLES["warning"])
         if view["failed"]:
             yield Text(f"view {name}: `strobe apply` failed: {view['failed']}", style="bold red")
         elif view["pending"]:

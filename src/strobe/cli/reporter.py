@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -16,10 +16,11 @@ from rich.text import Text
 from strobe.cli import render
 from strobe.cli.terminal import Terminal
 from strobe.coordinator.status import MaintainedView, Reporter, SourceStatus, Status, ViewStatus, WatchedSource
-from strobe.events import Committed, Event, RowsRead, SourceAnswers, SourceRetried
+from strobe.events import Committed, Event, RowsRead, SourceAnswers, SourceRetried, ViewWaits
 
 _LOADING_EVERY = 2.0
 _STATUS_EVERY = 10.0
+_LONG = timedelta(seconds=5)
 
 
 class LogReporter:
@@ -32,6 +33,7 @@ class LogReporter:
         self._next_status = 0.0
         self._commit: int | None = None
         self._problems: dict[str, str] = {}
+        self._waits: dict[str, str] = {}
 
     def tell(self, event: Event) -> None:
         if isinstance(event, RowsRead):
@@ -51,10 +53,24 @@ class LogReporter:
         for name in self._problems.keys() - problems.keys():
             self.tell(SourceAnswers(name))
         self._problems = problems
+        self._tell_who_waits(status)
         if status.commit != self._commit and time.monotonic() >= self._next_status:
             self._next_status = time.monotonic() + _STATUS_EVERY
             self._commit = status.commit
             self.tell(Committed(self._commit))
+
+    def _tell_who_waits(self, status: Status) -> None:
+        """Views whose sources are well; once they have waited for a while."""
+        waits = {
+            name: view.waits.why
+            for name, view in status.views.items()
+            if isinstance(view, MaintainedView) and view.waits is not None and status.at - view.waits.since > _LONG
+            if not any(source in self._problems for source in view.behind)
+        }
+        for name, why in waits.items():
+            if self._waits.get(name) != why:
+                self.tell(ViewWaits(name, why))
+        self._waits = waits
 
 
 class LiveReporter:

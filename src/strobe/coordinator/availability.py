@@ -2,7 +2,8 @@
 
 Sources and views have states (see `coordinator.states` and `apply.states`). A view that is stopped is *aside* if it
 cannot be compiled any more when the run starts (a column is gone), and stands *still* when one of its relations or
-sources cannot be followed any more, until it is rebuilt. It is detached while one of its sources is down.
+sources cannot be followed any more, until it is rebuilt. It is detached while one of its sources is down, or a table
+that it asks does not answer.
 
 Where the log of a source is let go on purpose, its views are rebuilt without anybody's asking. Which these are is
 noted in the warehouse before.
@@ -18,6 +19,7 @@ from functools import partial
 
 from strobe.algebra.view import View
 from strobe.apply.states import VIEW, ViewEvent, ViewState
+from strobe.coordinator.refusals import Refusals
 from strobe.coordinator.states import SOURCE, Reason, SourceEvent, SourceState, reason_of
 from strobe.coordinator.timing import USUAL, Timing
 from strobe.coordinator.verify import same_source, verify_source
@@ -37,13 +39,16 @@ from strobe.events import (
     RebuildPutOff,
     SourcesTied,
     SourceUnreachable,
+    TableRefused,
     ViewsStopped,
     ViewUnusable,
     ignore,
     standing,
 )
 from strobe.messages import CommitHeader
+from strobe.pipeline.answerer import can_be_asked
 from strobe.pipeline.background import begin
+from strobe.pipeline.health import Refused
 from strobe.pipeline.pipeline import Pipeline
 from strobe.planning.topology import Topology, as_applied, as_loaded, schemas_of, source_names
 from strobe.sources.base import Source
@@ -51,6 +56,10 @@ from strobe.warehouse import contradictions
 from strobe.warehouse.control import todo
 from strobe.warehouse.layout import Layout
 from strobe.warehouse.records import Definition
+
+Found = tuple[dict[str, SourceUnavailable | None], set[str], set[str]]
+"""Sources, with why they are still down if they are; views whose source was lost by mistake; and views whose question
+would be answered."""
 
 NEW = VIEW.next(ViewState.CUTTING_OVER, ViewEvent.DURABLE)
 """What a generation is when a header names it first."""
@@ -78,6 +87,7 @@ class Availability:
         """Until they are rebuilt."""
         self._noted: dict[str, set[str]] = {}
         """Views that are to be rebuilt, and because of which sources."""
+        self._refusals = Refusals()
         self._sources: dict[str, SourceState] = {}
         self._states: dict[str, ViewState] = {}
         """Of the views that the last header names."""
@@ -86,7 +96,7 @@ class Availability:
         self._failing_since: dict[str, float] = {}
         self._failures: dict[str, SourceUnavailable] = {}
         """Of each source the last one."""
-        self._looking: Future[tuple[dict[str, SourceUnavailable | None], set[str]]] | None = None
+        self._looking: Future[Found] | None = None
         self._next_look = self._next_verify = 0.0
         self._mended = 0
         """How often a source that was lost seemed to be the old one again."""
@@ -122,6 +132,11 @@ class Availability:
         return self._which(SourceState.UNAVAILABLE)
 
     @property
+    def refused(self) -> Mapping[str, Refused]:
+        """Views that are detached because of a table, with the question that it did not answer."""
+        return self._refusals.detached
+
+    @property
     def _unreached(self) -> set[str]:
         return self._which(SourceState.UNREACHED)
 
@@ -144,7 +159,8 @@ class Availability:
     def _update(self, view: str) -> None:
         """The one place where the state of a view changes."""
         state, events = self._states[view], list[ViewEvent]()
-        stopped, down = view in self.problems, bool(source_names(self._applied[view].sql) & self.down)
+        stopped = view in self.problems
+        down = view in self.refused or bool(source_names(self._applied[view].sql) & self.down)
         if stopped:
             events += [ViewEvent.STOP] if state is not ViewState.STOPPED else []
         else:
@@ -188,6 +204,7 @@ class Availability:
             self._told(source, SourceEvent.BEGIN)
         same = {n for n, d in definitions.items() if n not in before or before[n].generation == d.generation}
         self.still = {name: error for name, error in self.still.items() if name in same}
+        self._refusals.begin(same)
         for name in self._states.keys() - same:
             self._states[name] = VIEW.next(self._states[name], ViewEvent.REPLACED)
         self._states = {name: self._states[name] if name in same & self._states.keys() else NEW for name in definitions}
@@ -225,7 +242,8 @@ class Availability:
         for name in self._applied:
             self._update(name)
         views = {n: p for n, p in topology.views.items() if self._states[n] is ViewState.MAINTAINED}
-        waiting = sorted(n for n in topology.views if self._states[n] is ViewState.DETACHED)
+        waiting = sorted(n for n in topology.views if source_names(self._applied[n].sql) & self.detached)
+        waiting = [n for n in waiting if self._states[n] is ViewState.DETACHED]
         if waiting:
             self._tell(Detached(sorted(self.detached), waiting))
         views = {name: replace(planned, view=as_loaded(planned.view, views)) for name, planned in views.items()}
@@ -336,13 +354,16 @@ class Availability:
         }
         if any(not lost & set(planned.view.sources) for planned in pipeline.topology.views.values()) and lost:
             return frozenset(self.detached | lost)
+        if self._detach_refused(pipeline, now):
+            return frozenset(self.detached)
         if self._looking is not None and self._looking.done():
-            asked, mended = self._looking.result()
+            asked, mended, answered = self._looking.result()
             self._failures |= {name: failure for name, failure in asked.items() if failure}
             back = {name for name, failure in asked.items() if failure is None}
             self._looking, self._next_look = None, now + self._timing.probe.wait(1)
             self._mended += bool(mended)
-            if back or mended:
+            if back or mended or answered:
+                self._refusals.answered(answered)
                 self.still = {name: error for name, error in self.still.items() if name not in mended}
                 for name in mended:
                     self._update(name)
@@ -351,15 +372,27 @@ class Availability:
             doubted: dict[str, list[str]] = {}
             if now >= self._next_verify:
                 doubted, self._next_verify = self._doubted(), now + self.verify_every
-            if self.down or doubted:
+            if self.down or doubted or self.refused:
                 sources, last = pipeline.topology.sources, pipeline.committer.last
-                self._looking = begin(partial(_look, sources, last, self.detached, self._unreached, doubted), "look")
+                refusals = {n: r for n, r in self.refused.items() if r.query.source not in self.down}
+                self._looking = begin(
+                    partial(_look, sources, last, self.detached, self._unreached, doubted, refusals), "look"
+                )
         return None
 
     @property
     def looking(self) -> bool:
         """Whether somebody is finding out, aside, what is back."""
         return self._looking is not None and not self._looking.done()
+
+    def _detach_refused(self, pipeline: Pipeline, now: float) -> bool:
+        """Go on without the views that a table does not answer, if there are any."""
+        seen, kept = pipeline.refusals, pipeline.topology.views
+        late = {name: seen[name] for name in self._refusals.late(now, seen, kept, self._timing.detach)}
+        self._refusals.detach(late)
+        for why in dict.fromkeys(refused.wait.why for refused in late.values()):
+            self._tell(TableRefused(sorted(name for name, each in late.items() if each.wait.why == why), why))
+        return bool(late)
 
     def _see_who_fails(self, pipeline: Pipeline, now: float) -> None:
         for name in pipeline.monitors:
@@ -428,8 +461,10 @@ def _look(
     detached: set[str],
     unreached: set[str],
     doubted: Mapping[str, list[str]],
-) -> tuple[dict[str, SourceUnavailable | None], set[str]]:
-    """Why sources are still down, or None for those that are back; and which views can be kept again."""
+    refusals: Mapping[str, Refused],
+) -> Found:
+    """Why sources are still down, or None for those that are back; which views can be kept again; and which would be
+    answered again."""
     asked = {name: _failure(sources[name].now) for name in detached}
     asked |= {name: _failure(sources[name].schemas) for name in unreached}
     mended: set[str] = set()
@@ -438,7 +473,8 @@ def _look(
             mended |= set(views) - verify_source(sources[name], last, views).keys()
         except StrobeError:
             continue
-    return asked, mended
+    answered = {name for name, each in refusals.items() if can_be_asked(sources[each.query.source], each)}
+    return asked, mended, answered
 
 
 def _failure(ask: Callable[[], object]) -> SourceUnavailable | None:

@@ -139,6 +139,8 @@ class Coordinator:
                 self._say_goodbye(heart)
             finally:
                 self._ended.set()
+                if self._lock.lost:
+                    tables.remove_remains(self._layout, self._topology.views)
                 self._lock.release()
         finally:
             self._topology.sources.close()
@@ -163,7 +165,10 @@ class Coordinator:
             event.check()
 
     def _failed(self, error: Exception) -> RunEnd:
-        """How a phase has ended in which this happened. If Spark's process is gone, that is the reason."""
+        """How a phase has ended in which this happened. If Spark's process or the warehouse is gone, that is the
+        reason."""
+        if self._lock.lost:
+            return run_end.Failed(tables.deleted(self._layout))
         if isinstance(error, Fenced):
             return run_end.Fenced(error)
         if isinstance(error, (UserError, NotNow)):
@@ -206,7 +211,8 @@ class Coordinator:
     def _say_goodbye(self, heart: threading.Thread) -> None:
         self._ended.set()
         heart.join(timeout=5)
-        self._heartbeat(stopped=True)
+        if not self._lock.lost:
+            self._heartbeat(stopped=True)
 
     def spark(self) -> SparkSession:
         if self._spark is None:
@@ -245,6 +251,8 @@ class Coordinator:
         """An append with an unknown outcome counts as a crash: fence, read the last header, go on from there."""
         if not isinstance(before, run_end.AppendUnknown):
             raise BrokenInvariant(f"the warehouse is claimed again after {before}")
+        if self._lock.lost:
+            return self._failed(before.error)
         self._reporter.tell(CommitInDoubt(str(before.error)))
         in_a_row = self._unknown.after(self._last.number)
         given_up = self._timing.append.exhausted(in_a_row) or self._spark_lost(patience=1.0)
@@ -351,7 +359,8 @@ class Coordinator:
         return maintenance
 
     def _note_status(self, pipeline: Pipeline) -> None:
-        self._status = observe(pipeline, self._availability.outages, self._availability.problems)
+        apart = self._availability
+        self._status = observe(pipeline, apart.outages, apart.problems, apart.refused)
 
     def _beat(self) -> None:
         """Twice a second, in a thread of its own: say what the loop last said of itself, and see who else is there."""
@@ -367,6 +376,10 @@ class Coordinator:
     def _beat_once(self) -> None:
         if self._epoch and not self._lock.held:
             self._lock.acquire(take_over=True)
+        if self._lock.lost:
+            if self.pipeline is not None:
+                self.pipeline.fail(tables.deleted(self._layout))
+            return
         other = read_heartbeat(self._layout.control) or {}
         if int(other.get("epoch", 0)) > self._epoch > 0 and self.pipeline is not None:
             taken = f"another coordinator has taken over (epoch {other['epoch']})"

@@ -91,7 +91,7 @@ class Run:
         return self._availability.mind(self._pipeline)
 
     def _nothing_left(self) -> bool:
-        waited_for = self._availability.down or self._availability.ready
+        waited_for = self._availability.down or self._availability.refused or self._availability.ready
         return not waited_for and self._quiet.for_a_moment()
 
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from strobe.errors import AccessRefused, StrobeError
 from strobe.events import Event
 from strobe.pipeline.answerer import QueryCounts
+from strobe.pipeline.health import Refused, Wait
 from strobe.pipeline.pipeline import Pipeline
 
 
@@ -53,6 +54,8 @@ class MaintainedView:
     """By source, its own commit time of the newest transaction shown."""
     behind: Mapping[str, float]
     """By source, 0 when all that was read of it is shown; else the age in seconds of the newest thing shown."""
+    waits: Wait | None = None
+    """Why it makes no progress, if there is a reason."""
     problem: str | None = None
     """What keeps it from going on until somebody does something: a source does not let Strobe in."""
 
@@ -64,6 +67,8 @@ class StaleView:
     waits_for: Sequence[str] = ()
     problem: str | None = None
     """Why it has to be rebuilt, or which source does not let Strobe in; None where it only waits for sources."""
+    waits: Wait | None = None
+    """Which table does not answer it."""
 
 
 ViewStatus = MaintainedView | StaleView
@@ -122,9 +127,14 @@ class Status:
 def _view_document(view: ViewStatus) -> dict[str, Any]:
     if isinstance(view, MaintainedView):
         times = {source: time.isoformat() for source, time in view.as_of.items()}
-        return {"stale": False, **asdict(view), "as_of": times}
+        return {"stale": False, **asdict(view), "as_of": times, "waits": _wait_document(view.waits)}
     problem = {} if view.problem is None else {"problem": view.problem}
-    return {"stale": True, "waits_for": list(view.waits_for), **problem}
+    waits = {} if view.waits is None else {"waits": _wait_document(view.waits)}
+    return {"stale": True, "waits_for": list(view.waits_for), **problem, **waits}
+
+
+def _wait_document(wait: Wait | None) -> dict[str, str] | None:
+    return None if wait is None else {"why": wait.why, "since": wait.since.isoformat()}
 
 
 class Reporter(Protocol):
@@ -139,9 +149,10 @@ def observe(
     pipeline: Pipeline,
     down: Mapping[str, StrobeError] | None = None,
     still: Mapping[str, StrobeError] | None = None,
+    refused: Mapping[str, Refused] | None = None,
 ) -> Status:
     """`down` are sources without whose views the others go on, and what is wrong with them; views in `still` have to
-    be rebuilt."""
+    be rebuilt, and those in `refused` wait for a table to answer."""
     last, down = pipeline.committer.last, down or {}
     oldest = pipeline.engine.oldest()
     return Status(
@@ -154,6 +165,7 @@ def observe(
         },
         views={
             **{name: _stale({s: down[s] for s in vector if s in down}) for name, vector in last.positions.items()},
+            **{name: StaleView([each.query.source], waits=each.wait) for name, each in (refused or {}).items()},
             **{name: StaleView(problem=str(why)) for name, why in (still or {}).items()},
             **{name: _view(pipeline, name) for name in pipeline.topology.views},
         },
@@ -193,6 +205,7 @@ def _view(pipeline: Pipeline, name: str) -> MaintainedView:
         compensations=worker.compensations,
         as_of=dict(pipeline.committer.last.as_of.get(name, {})),
         behind={source: _behind(pipeline, name, source) for source in planned.view.sources},
+        waits=pipeline.wait(name),
         problem=_refused(down.values()),
     )
 

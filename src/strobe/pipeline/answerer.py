@@ -4,7 +4,8 @@ source.
 A source has as many connections as it allows (two by default), so that one view's slow question does not hold up
 another's. Questions of all views that wait for a connection are pooled: they are answered one after another in one
 snapshot, and what several of them ask for is read once. Questions that fail are asked again, with back-off, for as
-long as the run lasts.
+long as the run lasts. Those that fail for a reason of a table, while the source answers others (permission denied, a
+lock), have a connection of their own for that: they hold up no view but those that ask this table.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from strobe.algebra.relation import Relation
 from strobe.errors import LostGuarantee, StrobeError
 from strobe.failpoints import reach
 from strobe.messages import Answer, Lookup, Query, Seen
-from strobe.pipeline.health import Failing, Health
+from strobe.pipeline.health import Failing, Health, Refused
 from strobe.retry import ASK_SOURCE, Retry
 from strobe.sources.base import Reader, Source, TooLarge
-from strobe.sources.lookups import answer_within, read_bag
+from strobe.sources.lookups import answer_on_driver, answer_within, read_bag
 
 DRIVER_ROWS = 100_000
 """Answers with more rows than this are read and joined by Spark."""
@@ -61,6 +62,14 @@ Found = tuple[Query, tuple[Relation, ...], Seen]
 
 Answers = Callable[[Sequence[Query]], Iterator[Found]]
 
+
+class Unanswered(Exception):
+    """A question met an error after its snapshot had been opened: a reason of the table that was read."""
+
+    def __init__(self, query: Query, relation: str, error: StrobeError) -> None:
+        self.query, self.relation, self.error = query, relation, error
+
+
 SparkAnswer = Callable[[Source, Query], tuple[tuple[Relation, ...], Seen]]
 """Answers the first look-up of a query through Spark."""
 
@@ -90,6 +99,9 @@ class Answerer:
             name: ThreadPoolExecutor(connections, thread_name_prefix=f"answer-{name}") for name in self._sources
         }
         self._waiting: dict[str, deque[Query]] = {name: deque() for name in self._sources}
+        self._again = {name: ThreadPoolExecutor(1, thread_name_prefix=f"again-{name}") for name in self._sources}
+        self._failures: dict[tuple[str, int], int] = {}
+        """By question, how often a table was the reason that it was not answered."""
         self._at_home = ThreadPoolExecutor(1, thread_name_prefix="answer-copies")
         self.asked = {name: QueryCounts() for name in self._sources}
 
@@ -103,7 +115,7 @@ class Answerer:
 
     def stop(self) -> None:
         self._stop.set()
-        for pool in (*self._pools.values(), self._at_home):
+        for pool in (*self._pools.values(), *self._again.values(), self._at_home):
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _submit(self, pool: ThreadPoolExecutor, work: Callable[..., None], *arguments: Any) -> None:
@@ -113,8 +125,14 @@ class Answerer:
 
     def _wait_in_line(self, queries: Sequence[Query]) -> None:
         for query in queries:
-            self._waiting[query.source].append(query)
-            self._submit(self._pools[query.source], self._serve, query.source)
+            if self._health.refuses(query.source, {lookup.relation for lookup in query.lookups}):
+                self._ask_again(query)
+            else:
+                self._waiting[query.source].append(query)
+                self._submit(self._pools[query.source], self._serve, query.source)
+
+    def _ask_again(self, query: Query) -> None:
+        self._submit(self._again[query.source], self._answer, [query], self._pooled)
 
     def _serve(self, source: str) -> None:
         """Answer all that wait for a source by now; nothing, if another connection did."""
@@ -134,6 +152,11 @@ class Answerer:
             except LostGuarantee as error:
                 self._fail(error)
                 return
+            except Unanswered as unanswered:
+                self._set_aside(unanswered)
+                queries.remove(unanswered.query)
+                self._wait_in_line(queries)
+                return
             except StrobeError as error:
                 self._health.failed(source, Failing.QUERIES, error)
                 self._wait_in_line(queries[1:])
@@ -144,6 +167,16 @@ class Answerer:
                 self._fail(error)
                 return
 
+    def _set_aside(self, unanswered: Unanswered) -> None:
+        """Ask this question again later, and let the others go on."""
+        query = unanswered.query
+        self._health.succeeded(query.source, Failing.QUERIES)
+        self._health.refused(query, unanswered.relation, unanswered.error)
+        failures = self._failures[query.view, query.id] = self._failures.get((query.view, query.id), 0) + 1
+        later = threading.Timer(ASK_SOURCE.wait(failures), self._ask_again, [query])
+        later.daemon = True
+        later.start()
+
     def _deliver_all(self, queries: list[Query], answers: Answers) -> None:
         """Deliver each answer as soon as it is there; what is left of `queries` has not been answered."""
         started = time.perf_counter()
@@ -153,6 +186,8 @@ class Answerer:
             self._count(query, relations, now - started)
             started = now
             reach("answered")
+            self._health.answered(query)
+            self._failures.pop((query.view, query.id), None)
             self._deliver(Answer(query.view, query.id, query.source, relations, seen))
 
     def _from_home(self, queries: Sequence[Query]) -> Iterator[Found]:
@@ -169,9 +204,15 @@ class Answerer:
             with PooledSnapshot(source.reader(), queries) as snapshot:
                 for query in queries:
                     try:
-                        yield query, answer_within(query, limit, snapshot.read), snapshot.seen
+                        relations = answer_within(query, limit, snapshot.read)
                     except TooLarge:
                         large.append(query)
+                    except LostGuarantee:
+                        raise
+                    except StrobeError as error:
+                        raise Unanswered(query, snapshot.reads, error) from error
+                    else:
+                        yield query, relations, snapshot.seen
         for query in large:
             self.asked[source.name].snapshots += 1
             yield query, *self._through_spark(source, query)
@@ -213,6 +254,8 @@ class PooledSnapshot:
             for relation in {lookup.relation for lookup in lookups}
         }
         self._alone = len(queries) == 1
+        self.reads = ""
+        """The relation that was looked up last."""
         self._found: dict[tuple[str, tuple[str, ...], frozenset[Row] | None], Bag] = {}
 
     def __enter__(self) -> PooledSnapshot:
@@ -223,6 +266,7 @@ class PooledSnapshot:
         self._reader.close()
 
     def read(self, lookup: Lookup, keys: list[Row] | None, limit: int) -> Bag:
+        self.reads = lookup.relation
         if self._alone:
             return read_bag(self._reader, lookup, keys, limit)
         asked = lookup.relation, lookup.on, None if keys is None else frozenset(keys)
@@ -234,6 +278,20 @@ class PooledSnapshot:
         if len(found) > limit:
             raise TooLarge
         return found.project(lookup.columns)
+
+
+def can_be_asked(source: Source, refused: Refused) -> bool:
+    """Whether the table answers again because of which a question was not answered."""
+    lookup = next(found for found in refused.query.lookups if found.relation == refused.relation)
+    keys = lookup.keys if isinstance(lookup.keys, Bag) else None
+    question = replace(refused.query, lookups=(replace(lookup, keys=keys, keys_from=None),))
+    try:
+        answer_on_driver(source.reader(), question, 0)
+    except TooLarge:
+        return True
+    except StrobeError:
+        return False
+    return True
 
 
 def _size(rows: Bag) -> int:

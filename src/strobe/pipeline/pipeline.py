@@ -46,7 +46,7 @@ from strobe.pipeline.answerer import Answerer, SparkAnswer
 from strobe.pipeline.backpressure import Backpressure, Limits
 from strobe.pipeline.barrier import Barrier, Operation
 from strobe.pipeline.committer import Committer, utc_now
-from strobe.pipeline.health import Health
+from strobe.pipeline.health import Health, Refused, Wait
 from strobe.pipeline.in_flight import InFlight, Read, into_memory
 from strobe.pipeline.monitor import Monitor
 from strobe.pipeline.proving import Fingerprints, Prover
@@ -373,6 +373,15 @@ class Pipeline:
     def problem(self, source: str) -> StrobeError | None:
         """Why this source cannot be read or asked at the moment."""
         return self.health.problem(source)
+
+    @property
+    def refusals(self) -> Mapping[str, Refused]:
+        """By view, a question of it that is not answered for a reason of one table."""
+        return self.health.refusals
+
+    def wait(self, view: str) -> Wait | None:
+        """Why a view makes no progress at the moment, if there is a reason."""
+        return self.health.wait(view, self.topology.views[view].view.sources)
 
     def visible(self, source: str) -> Position:
         """Up to where readers see this source now: a durable commit, or updates since that changed no view."""

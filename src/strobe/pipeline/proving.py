@@ -43,6 +43,8 @@ class Prover:
         self._known = {name: dict(known.get(name, {})) for name in views}
         groups = connected({name: view.sources for name, view in views.items()}, together)
         self._groups = [frozenset(s for name in group for s in views[name].sources) for group in groups]
+        self._unproven: dict[str, frozenset[str]] = {}
+        """By source that cannot tell of all its relations now, those of which it cannot."""
         self._asked: dict[str, Future[Mapping[str, str]]] = {}
         self._alone = threading.Lock()
 
@@ -59,8 +61,25 @@ class Prover:
         `DefinitionChanged` if something has happened to a relation that views cannot follow.
         """
         with self._alone:
-            held = {source for source, found in self._answers(sources) if not self._proven(source, found)}
+            for source, found in self._answers(sources):
+                self._unproven.pop(source, None)
+                if (unproven := self._unproven_of(source, found)) is not None:
+                    self._unproven[source] = unproven
+            self._health.unproven({name: why for name in self._views if (why := self._why_held(name))})
+            held = self._unproven.keys() & set(sources)
         return frozenset(s for group in self._groups if group & held for s in group)
+
+    def _why_held(self, view: str) -> str:
+        """Why the commits of a view wait, if they do."""
+        used = {r.id for r in self._views[view].relations}
+        unknown = {f"{source}.{name}" for source, names in self._unproven.items() for name in names}
+        if mine := sorted(used & unknown):
+            return f"the definition of {', '.join(mine)} cannot be read now (it may be about to change)"
+        sources = set(self._views[view].sources)
+        group = next(group for group in self._groups if sources <= group)
+        if others := sorted(group & self._unproven.keys()):
+            return f"its commits wait with those of views whose tables in {', '.join(others)} cannot be proven now"
+        return ""
 
     def _answers(self, sources: Collection[str]) -> Iterable[tuple[str, Mapping[str, str] | None]]:
         """What each source says of its relations; None if it does not answer now."""
@@ -90,15 +109,16 @@ class Prover:
         used = {r.name for view in self._views.values() for r in view.relations if r.source == source}
         return sorted(used)
 
-    def _proven(self, source: str, found: Mapping[str, str] | None) -> bool:
+    def _unproven_of(self, source: str, found: Mapping[str, str] | None) -> frozenset[str] | None:
+        """The relations of which a source does not say what they are; None if it has told of all."""
         if found is None:
-            return False
+            return frozenset()
         lost: dict[tuple[str, str], list[str]] = {}
-        complete = True
+        missing = set[str]()
         for name, view in self._views.items():
             for relation in (r for r in view.relations if r.source == source):
                 if relation.name not in found:
-                    complete = False
+                    missing.add(relation.name)
                     continue
                 now, before = found[relation.name], self._known[name].get(relation.id)
                 if before is not None and now != before:
@@ -110,7 +130,7 @@ class Prover:
                 self._known[name][relation.id] = now
         for (name, happened), views in lost.items():
             raise _changed(source, name, happened, views)
-        return complete
+        return frozenset(missing) or None
 
 
 def _changed(source: str, relation: str, happened: str, views: Collection[str]) -> DefinitionChanged:

@@ -118,6 +118,7 @@ def _view(
         "as_of": header.as_of.get(name, {}) if header else {},
         "stale": bool(said.get("stale")),
         "problem": said.get("problem"),
+        "waits": said.get("waits"),
         "loaded": bool(vector),
     }
 

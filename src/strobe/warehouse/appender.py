@@ -38,6 +38,7 @@ class Appender:
         commits = [commit for batch in batches for commit in batch.commits]
         with self.appending:
             self.check_numbers(commits)
+            self._claim.ensure_there()
             self._at("append.before")
             described = f"Strobe: commits {commits[0].number} to {commits[-1].number}"
             self._spark.sparkContext.setJobGroup(APPENDS, described)

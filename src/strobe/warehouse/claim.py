@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 
 from strobe.errors import Fenced, NotNow
 from strobe.retry import FENCE
-from strobe.warehouse import inspect
+from strobe.warehouse import inspect, storage, tables
 from strobe.warehouse.control.lock import CoordinatorLock
 from strobe.warehouse.layout import Layout, sql_path
 
@@ -75,7 +75,13 @@ class Claim:
 
     def ensure(self) -> None:
         """Raise `Fenced` if another coordinator has claimed a newer epoch."""
+        self.ensure_there()
         ensure_ours(self._layout, self.epoch)
+
+    def ensure_there(self) -> None:
+        """Raise `UserError` if the warehouse was deleted: who writes to it now would begin another one."""
+        if self._lock.lost or not storage.exists(self._layout.log):
+            raise tables.deleted(self._layout)
 
     def void(self) -> None:
         """Nothing may be appended until the warehouse is fenced again."""

@@ -31,6 +31,31 @@ def remove(location: Location) -> None:
     shutil.rmtree(location, ignore_errors=True)
 
 
+def remove_written(location: Location, root: Path) -> None:
+    """Do away with files as Spark and Delta write them for a table, and with the folders up to a root that are empty
+    then. Anything else stays."""
+    place = Path(location)
+    for path in sorted(place.rglob("*"), reverse=True):
+        if path.is_dir():
+            _remove_empty(path)
+        elif path.name.startswith(("part-", ".part-", "_temporary")) or path.parent.name == "_delta_log":
+            path.unlink(missing_ok=True)
+    for folder in (place, *place.parents):
+        if not folder.is_relative_to(root) or not _remove_empty(folder):
+            return
+
+
+def _remove_empty(folder: Path) -> bool:
+    """Whether the folder is gone."""
+    try:
+        folder.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
 def absolute(table: DeltaTable, files: Iterable[str]) -> list[Location]:
     """Where files of a table are, which it names from its own place."""
     root = Path(unquote(table.table_uri.removeprefix("file://")))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
@@ -19,6 +19,7 @@ from strobe.warehouse.layout import (
     DELETION_VECTORS,
     FORMAT,
     FORMAT_PROPERTY,
+    HEADER_COLUMNS,
     ID_PROPERTY,
     LOG_SCHEMA,
     PROJECT_PROPERTY,
@@ -130,6 +131,27 @@ def refuse_foreign(layout: Layout) -> None:
     )
 
 
+def deleted(layout: Layout) -> UserError:
+    return UserError(
+        "the warehouse was deleted, or replaced by another one, while it was in use",
+        where=str(layout.root),
+        fix="Put the folder back as it was, or start again: then all views are loaded into a new one.",
+    )
+
+
+def remove_remains(layout: Layout, views: Iterable[str]) -> None:
+    """What was being written while the warehouse was deleted, which would keep others from making one here: files of
+    tables that are no tables any more, and a log that an append has begun as a new table."""
+    if storage.exists(layout.log):
+        log = inspect.open_table(layout.log)
+        ours = {field.name for field in log.schema().fields} >= set(HEADER_COLUMNS)
+        if ours and FORMAT_PROPERTY not in inspect.properties(log):
+            storage.remove(layout.log)
+    for location in (*layout.small, *map(layout.view, views)):
+        if not storage.exists(location):
+            storage.remove_written(location, layout.root)
+
+
 def _half_made(table: Location) -> bool:
     """Whether a table is ours and whole, or nothing was ever committed to it."""
     if storage.exists(table):
@@ -150,9 +172,10 @@ def write_definitions(layout: Layout, rows: Sequence[Definition]) -> None:
 
 def _write(location: Location, rows: pa.Table, mode: Literal["append", "overwrite"]) -> None:
     """A few rows are written without Spark: commits wait for definitions, and a job takes longer than they do. A table
-    that an older Strobe has made is given the columns that it lacks."""
+    that an older Strobe has made is given the columns that it lacks; one that is gone is not made again."""
+    table = inspect.open_table(location)
     try:
-        write_deltalake(location, rows, mode=mode, schema_mode="merge")
+        write_deltalake(table, rows, mode=mode, schema_mode="merge")
     except DeltaError as error:
         raise OSError(f"{location}: {error}") from error
 

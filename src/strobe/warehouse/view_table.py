@@ -219,19 +219,23 @@ def _by_key(
         F.sum(F.greatest(-F.col(_COUNT), F.lit(0))).alias(_GONE),
     )
     there = " AND ".join(f"t.{quoted(c)} <=> s.{_OLD}.{quoted(c)}" for c in columns)
-    wrong = f"raise_error({text(f'view {view}: the log contradicts the rows of the table')})"
-    if unguaranteed:
-        changed, came = "true", f"s.{_NEW} IS NOT NULL"
-    else:
-        changed = f"IF(s.{_COME} <= 1 AND s.{_GONE} = 1 AND {there}, true, {wrong})"
-        came = f"IF(s.{_COME} = 1 AND s.{_GONE} = 0, true, {wrong})"
     on = " AND ".join(f"t.{quoted(c)} = s.{quoted(c)}" for c in key)
     updates = ", ".join(f"t.{quoted(c)} = s.{_NEW}.{quoted(c)}" for c in columns)
     names, values = ", ".join(map(quoted, columns)), ", ".join(f"s.{_NEW}.{quoted(c)}" for c in columns)
+    if unguaranteed:
+        return source, (
+            f"ON {on} WHEN MATCHED AND s.{_NEW} IS NULL THEN DELETE WHEN MATCHED THEN UPDATE SET {updates} "
+            f"WHEN NOT MATCHED AND s.{_NEW} IS NOT NULL THEN INSERT ({names}) VALUES ({values})"
+        )
+    # raised by values, not by conditions: those Spark may evaluate for any row
+    wrong = f"raise_error({text(f'view {view}: the log contradicts the rows of the table')})"
+    changed, came = f"s.{_COME} <= 1 AND s.{_GONE} = 1 AND {there}", f"s.{_COME} = 1 AND s.{_GONE} = 0"
     return source, (
         f"ON {on} WHEN MATCHED AND {changed} AND s.{_NEW} IS NULL THEN DELETE "
         f"WHEN MATCHED AND {changed} THEN UPDATE SET {updates} "
-        f"WHEN NOT MATCHED AND {came} THEN INSERT ({names}) VALUES ({values})"
+        f"WHEN MATCHED THEN UPDATE SET t.{quoted(key[0])} = {wrong} "
+        f"WHEN NOT MATCHED AND {came} THEN INSERT ({names}) VALUES ({values}) "
+        f"WHEN NOT MATCHED THEN INSERT ({quoted(key[0])}) VALUES ({wrong})"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
@@ -16,12 +17,14 @@ import pytest
 from memory_live import HEAD, opened
 from patience import eventually
 
+from strobe.algebra.bag import Bag
 from strobe.apply import plan
 from strobe.apply.cutover import Cutover
 from strobe.apply.plan import ApplyPlan
 from strobe.apply.states import ViewState
 from strobe.coordinator.availability import Availability
 from strobe.coordinator.rebuilding import rebuild_lost
+from strobe.coordinator.refusals import Refusals
 from strobe.coordinator.states import Log
 from strobe.coordinator.timing import USUAL, Timing
 from strobe.errors import (
@@ -36,7 +39,8 @@ from strobe.errors import (
     ViewWrong,
 )
 from strobe.events import Event
-from strobe.messages import CommitHeader
+from strobe.messages import CommitHeader, Lookup, Query
+from strobe.pipeline.health import Refused
 from strobe.planning.source_set import SourceSet
 from strobe.planning.topology import Topology
 from strobe.retry import PROBE, VERIFY, Policy
@@ -107,7 +111,10 @@ class World:
     def mind(self, availability: Availability, pipeline: Any = None) -> set[str] | None:
         """What a running loop would be told, when it has been looked once."""
         pipeline = pipeline or SimpleNamespace(
-            monitors={}, topology=replace(self.topology, views={}), committer=SimpleNamespace(last=self.last)
+            monitors={},
+            topology=replace(self.topology, views={}),
+            committer=SimpleNamespace(last=self.last),
+            refusals={},
         )
         changed = availability.mind(pipeline)
         if changed is None:
@@ -386,6 +393,7 @@ def test_how_long_a_source_may_be_down(world: World, error: SourceUnavailable) -
         topology=world.present(availability),
         committer=SimpleNamespace(last=world.last),
         problem=problems.get,
+        refusals={},
     )
 
     def after(seconds: float) -> set[str] | None:
@@ -414,6 +422,63 @@ def test_how_long_a_source_may_be_down(world: World, error: SourceUnavailable) -
     assert not availability.down and world.begin(availability) == {"orders", "people"}
     world.loaded_anew("paid", "both")
     assert world.begin(availability) == set(world.definitions)
+
+
+def test_a_table_that_does_not_answer_detaches_the_views_that_ask_it(world: World) -> None:
+    """After ten seconds they wait, and say for what; the others go on, and who asks this table then need not be waited
+    for. They come back when it answers."""
+    now, refused = [100.0], dict[str, Refused]()
+    availability = world.availability(clock=lambda: now[0])
+    pipeline: Any = SimpleNamespace(
+        monitors={},
+        topology=world.present(availability),
+        committer=SimpleNamespace(last=world.last),
+        problem=lambda _: None,
+        refusals=refused,
+    )
+
+    def refuse(view: str) -> None:
+        query = Query(view, 1, "billing", (Lookup(0, "locked", ("id",), ("id",), Bag(("id",), {(1,): 1})),))
+        error = UserError("permission denied", fix="Grant it.")
+        refused[view] = Refused(query, "locked", error, datetime.now(timezone.utc))
+
+    def after(seconds: float) -> set[str] | None:
+        now[0] += seconds
+        return world.mind(availability, pipeline)
+
+    refuse("both")
+    assert after(0.0) is None and after(10.0) is None
+    refused.clear()
+    assert after(0.5) is None
+    refuse("both")
+    assert after(1.0) is None and after(10.1) == set()
+    assert "both stands still until it answers again: table billing.locked cannot be asked" in world.said[-1]
+    refused.clear()
+    pipeline.topology = world.present(availability)
+    assert (
+        set(pipeline.topology.views) == {"orders", "people", "paid"}
+        and availability.state("both") is ViewState.DETACHED
+    )
+    assert after(5.0) is None
+    refuse("paid")
+    assert after(0.1) == set() and world.begin(availability) == {"orders", "people"}
+    assert {name: each.wait.why for name, each in availability.refused.items()} == dict.fromkeys(
+        ("both", "paid"), "table billing.locked cannot be asked: permission denied\n  Grant it."
+    )
+    refused.clear()
+    with closing(sqlite3.connect(world.folder / "billing.db")) as connection:
+        connection.execute("CREATE TABLE locked (id INTEGER PRIMARY KEY)")
+    eventually(lambda: after(5.0) == set())
+    assert world.begin(availability) == set(world.definitions)
+
+
+def test_views_that_all_ask_a_table_that_does_not_answer_are_kept() -> None:
+    """There is nothing that could go on without them."""
+    query = Query("v", 1, "billing", (Lookup(0, "locked", ("id",)),))
+    refused = Refused(query, "locked", UserError("permission denied"), datetime.now(timezone.utc))
+    refusals = Refusals()
+    assert refusals.late(0.0, {"v": refused}, ["v"], 10.0) == refusals.late(99.0, {"v": refused}, ["v"], 10.0) == []
+    assert refusals.late(99.0, {"v": refused}, ["v", "w"], 10.0) == ["v"]
 
 
 def test_a_source_that_does_not_say_what_it_offers(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ class Turn:
             look=lambda: self.did.append("look"), rebuild=lambda _: self.did.append("rebuild")
         )
         self.availability: Any = SimpleNamespace(
-            down=set(), ready=[], mind=lambda _: self.detached, tie=lambda _: frozenset({"as before"})
+            down=set(), refused={}, ready=[], mind=lambda _: self.detached, tie=lambda _: frozenset({"as before"})
         )
         self.until = Until(self.stop, idle=idle, seconds=seconds, clock=self.clock)
         self.run = Run(
@@ -85,7 +85,9 @@ def test_a_run_until_idle() -> None:
     turn = Turn(idle=True)
     turn.availability.ready = ["a view"]
     assert turn.ends(down={"billing"}) is turn.ends(down=set()) is turn.ends() is None
-    turn.availability.ready = []
+    turn.availability.ready, turn.availability.refused = [], {"v": "a table does not answer"}
+    assert turn.ends() is turn.ends() is None
+    turn.availability.refused = {}
     assert turn.ends() is None and turn.did[-1] == "end blocks", "it may be idle by accident"
     assert turn.ends() == Stopped()
     turn = Turn()

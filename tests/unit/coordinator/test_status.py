@@ -19,6 +19,7 @@ from strobe.coordinator.status import (
 )
 from strobe.errors import AccessRefused, SourceUnavailable
 from strobe.pipeline.answerer import QueryCounts
+from strobe.pipeline.health import Wait
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=timezone.utc)
 
@@ -37,6 +38,7 @@ def test_the_document_of_a_heartbeat() -> None:
             "orders": MaintainedView("strong", "sweep", 1.0, 3, ["shop"], 4, 5, {"shop": NOON}, {"shop": 2.5}),
             "paid": StaleView(["billing"]),
             "lost": StaleView(problem="another database"),
+            "refused": StaleView(["shop"], waits=Wait("permission denied", NOON)),
         },
         waiting=Backlog(9, OldestRow(17, ["orders"]), {"T": ["billing"]}, 2),
         appends=Appends(11, 1234),
@@ -63,10 +65,12 @@ def test_the_document_of_a_heartbeat() -> None:
                 "compensations": 5,
                 "as_of": {"shop": noon},
                 "behind": {"shop": 2.5},
+                "waits": None,
                 "problem": None,
             },
             "paid": {"stale": True, "waits_for": ["billing"]},
             "lost": {"stale": True, "waits_for": [], "problem": "another database"},
+            "refused": {"stale": True, "waits_for": ["shop"], "waits": {"why": "permission denied", "since": noon}},
         },
         "waiting": {
             "rows": 9,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 
-from patience import PATIENCE
+from patience import PATIENCE, eventually
 
 from strobe.algebra.bag import Bag, Row
 from strobe.errors import SourceUnavailable
@@ -34,7 +34,7 @@ class Shelf(Reader):
         return Seen(Position(str(self._source.opened), (self._source.opened,)))
 
     def lookup(self, lookup: Lookup, keys: Iterable[Row] | None) -> Iterator[Row]:
-        if lookup.relation == "cursed":
+        if lookup.relation == "cursed" and not self._source.lifted.is_set():
             raise SourceUnavailable("statement timeout", where="source shop")
         self._source.read.append((lookup.on, keys is None))
         wanted = None if keys is None else set(keys)
@@ -56,6 +56,8 @@ class Shop:
         self.opened = self.broken = 0
         self.read: list[tuple[tuple[str, ...], bool]] = []
         self.busy, self.gate = threading.Event(), threading.Event()
+        self.lifted = threading.Event()
+        """Set when the cursed table can be read."""
 
     def reader(self) -> Shelf:
         return Shelf(self)
@@ -136,6 +138,27 @@ def test_after_a_failure_only_the_rest_is_asked_again() -> None:
     answers = asking.ask(by_id(("id",), 1), by_id(("id",), 2), by_id(("id",), 3))
     assert sorted(a.view for a in answers) == ["v0", "v1", "v2"]
     assert asking.health.problem("shop") is None
+
+
+def test_a_table_that_does_not_answer_holds_up_no_question_of_another() -> None:
+    """More questions fail than there are connections: the others are answered, the source is well, and each view that
+    waits says for what. When the table answers, so are its questions."""
+    asking = Asking(connections=2)
+    cursed = [Lookup(0, "cursed", ("id",), ("id",), Bag.of(("id",), [(i,)])) for i in (1, 2, 3, 1)]
+    for number, lookup in enumerate(cursed):
+        asking.answerer.ask(Query(f"c{number}", 0, "shop", (lookup,)))
+    asking.shop.gate.set()
+    eventually(lambda: len(asking.health.refusals) == 4)
+    for number in range(6):
+        asking.answerer.ask(Query(f"v{number}", 0, "shop", (by_id(("id",), 1),)))
+    eventually(lambda: len(asking.answers) == 6)
+    assert asking.health.problem("shop") is None and asking.health.wait("v0", ["shop"]) is None
+    wait = asking.health.wait("c3", ["shop"])
+    assert wait is not None and wait.why == "table shop.cursed cannot be asked: source shop: statement timeout"
+    asking.shop.lifted.set()
+    eventually(lambda: len(asking.answers) == 10)
+    assert not asking.health.refusals
+    asking.answerer.stop()
 
 
 def test_a_question_that_fails_holds_up_no_other() -> None:

@@ -84,12 +84,19 @@ def test_only_views_that_rest_on_what_was_are_lost() -> None:
 
 
 def test_a_table_that_is_being_changed_holds_up_the_views_that_share_its_source() -> None:
+    """Each says for what it waits, and since when, until it is over."""
     shop, bank = FakeSource(items="1"), FakeSource(accounts="1")
-    views = [view("v", "shop.orders", "shop.items"), view("w", "bank.accounts")]
+    views = [view("v", "shop.orders", "shop.items"), view("u", "shop.items"), view("w", "bank.accounts")]
     proofs = Proofs(views, {}, shop=shop, bank=bank)
     assert proofs.held == {"shop"} and proofs.health.problem("shop") is None
+    waits = {name: proofs.health.wait(name, ["shop"]) for name in "vuw"}
+    assert waits["v"] and "the definition of shop.orders cannot be read now" in waits["v"].why
+    assert waits["u"] and "its commits wait with those of views whose tables in shop" in waits["u"].why
+    assert waits["w"] is None
+    proofs.prover.prove(["bank"])
+    assert proofs.prover.prove(["shop"]) and {n: proofs.health.wait(n, ["shop"]) for n in "vuw"} == waits
     shop.tables["orders"] = "3"
-    assert not proofs.prover.prove(["shop", "bank"])
+    assert not proofs.prover.prove(["shop", "bank"]) and proofs.health.wait("v", ["shop"]) is None
 
 
 def test_a_source_that_cannot_be_asked_holds_up_those_that_share_views_with_it() -> None:

@@ -70,3 +70,19 @@ def test_heartbeats_are_written_whole(tmp_path: Path) -> None:
     assert [p.name for p in (tmp_path / "new").iterdir()] == ["heartbeat.json"]
     (tmp_path / "heartbeat.json").write_text(json.dumps([]))
     assert read_heartbeat(ControlStore(tmp_path)) is None
+
+
+def test_a_lock_whose_folder_was_deleted_is_lost(tmp_path: Path) -> None:
+    """Also if there is another one in its place by then; one that is not held cannot be lost."""
+    lock = CoordinatorLock(ControlStore(tmp_path / "w"))
+    assert not lock.lost
+    lock.acquire()
+    assert not lock.lost
+    (tmp_path / "w").rename(tmp_path / "away")
+    assert lock.lost
+    other = CoordinatorLock(ControlStore(tmp_path / "w"))
+    other.acquire()
+    assert lock.lost and not other.lost
+    other.release()
+    lock.release()
+    assert not lock.lost

@@ -31,6 +31,17 @@ class CoordinatorLock:
     def held(self) -> bool:
         return self._handle is not None
 
+    @property
+    def lost(self) -> bool:
+        """Whether the file that is held is gone, or another one is in its place: the warehouse was deleted."""
+        if self._handle is None:
+            return False
+        try:
+            there, held = (self._store.folder / _NAME).stat(), os.fstat(self._handle)
+        except FileNotFoundError:
+            return True
+        return (there.st_dev, there.st_ino) != (held.st_dev, held.st_ino)
+
     def acquire(self, take_over: bool = False) -> None:
         """Hold the lock from now on. `NotNow` if another coordinator is alive, unless taking over from it."""
         if self.held:
