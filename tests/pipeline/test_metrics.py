@@ -19,7 +19,7 @@ from strobe.coordinator import status
 from strobe.coordinator.metrics import serving
 from strobe.errors import UserError
 from strobe.pipeline.answerer import QueryCounts
-from strobe.pipeline.pipeline import Pipeline
+from strobe.pipeline.pipeline import TURN, Pipeline
 from strobe.pipeline.run_end import RunEnd
 
 PROJECT = (
@@ -60,14 +60,14 @@ def test_a_coordinator_says_what_waits_and_what_it_asked(tmp_path: Path, monkeyp
         documents.append(json.loads(json.dumps(statuses[-1].document())))
 
     class Watched(Pipeline):
-        def turn(self) -> None:
-            super().turn()
+        def turn(self, pause: float = 0.0) -> None:
+            super().turn(pause)
             record(self)
             if len(documents) == 20:
                 read.append(scraped(port))
 
-        def run(self, step: Any = None) -> RunEnd:
-            end = super().run(step)
+        def run(self, step: Any = None, pause: Any = lambda: TURN) -> RunEnd:
+            end = super().run(step, pause)
             record(self)
             return end
 

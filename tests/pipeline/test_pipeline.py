@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from datetime import datetime, timezone
 from itertools import cycle
@@ -32,11 +32,15 @@ from strobe.messages import (
     Seen,
     Transaction,
 )
+from strobe.pipeline import committer
 from strobe.pipeline.backpressure import Limits
 from strobe.pipeline.pipeline import Pipeline
 from strobe.pipeline.run_end import Failure, Stopped
 from strobe.pipeline.states import Committing
 from strobe.planning.topology import Topology
+
+NEVER = 3600.0
+"""Seconds after which a loop takes a turn by itself, which no test waits for."""
 
 
 def project(folder: Path, level: str = "complete") -> Topology:
@@ -324,3 +328,50 @@ def test_which_of_two_errors_a_run_ends_with(
         connection.execute("INSERT INTO orders VALUES (50, 1, 'x')")
     end = pipeline.run(lambda: Stopped() if first is None and ending.is_set() else None)
     assert isinstance(end, Failure) and end.error is told and ending.is_set()
+
+
+@pytest.mark.parametrize("level", ["complete", "strong"])
+def test_a_loop_that_never_looks_by_itself_misses_nothing(tmp_path: Path, level: str) -> None:
+    """Everything that it has to see wakes it: under load and with little room, and then it comes to rest."""
+    topology = project(tmp_path, level)
+    positions = {n: {s: topology.sources[s].now().text for s in p.view.sources} for n, p in topology.views.items()}
+    last = CommitHeader(1, datetime.now(timezone.utc), positions)
+    warehouse = MemoryWarehouse(topology, last, {}, 0.02)
+    pipeline = Pipeline(topology, warehouse, last, through_spark=no_spark, limits=Limits(updates=3, rows=5))
+    ended = threading.Event()
+    kept = threading.Thread(target=pipeline.run, args=(lambda: Stopped() if ended.is_set() else None, lambda: NEVER))
+    kept.start()
+    writing = Writing(1.0, lambda: len(warehouse.commits) > 5)
+    writers = [
+        threading.Thread(target=memory_live.write, args=(tmp_path, name, writing)) for name in ("sales", "billing")
+    ]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    eventually(lambda: pipeline.idle() and all(pipeline.visible(n) >= s.now() for n, s in topology.sources.items()))
+    ended.set()
+    pipeline.wake()
+    kept.join(PATIENCE)
+    assert not kept.is_alive()
+
+
+def test_at_rest_a_loop_turns_only_for_what_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While nothing changes that is the proofs of definitions: a turn when one begins, and one when it is over."""
+    monkeypatch.setattr(committer, "IDLE", 0.3)
+    topology = project(tmp_path)
+    pipeline = not_run(topology)
+    looks, turns = list[int](), list[int]()
+    prove = pipeline.prover.prove
+
+    def proven(sources: Collection[str]) -> Collection[str]:
+        looks.append(len(turns))
+        return prove(sources)
+
+    def step() -> Stopped | None:
+        turns.append(len(looks))
+        return Stopped() if len(looks) == 8 else None
+
+    monkeypatch.setattr(pipeline.committer, "_prove", proven)
+    pipeline.run(step, lambda: NEVER).check()
+    assert looks[-1] - looks[2] <= 2 * 5 + 1, "it turned without a reason"

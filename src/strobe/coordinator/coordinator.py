@@ -62,6 +62,7 @@ from strobe.warehouse import inspect, storage, tables
 from strobe.warehouse.control import requests
 from strobe.warehouse.control.heartbeat import read_heartbeat, write_heartbeat
 from strobe.warehouse.control.lock import CoordinatorLock
+from strobe.warehouse.control.wakeup import Wakeups
 from strobe.warehouse.layout import Layout
 from strobe.warehouse.warehouse import Warehouse
 
@@ -91,7 +92,7 @@ class Coordinator:
         self._scratch = Scratch(self._layout.staging)
         self._lock = CoordinatorLock(self._layout.control)
         self._spark = spark
-        self._stop = threading.Event()
+        self._stop, self._asked = threading.Event(), threading.Event()
         self.pipeline: Pipeline | None = None
         self._cutover = Cutover(project, self.spark, reporter.tell, timing.parts)
         self._ended = threading.Event()
@@ -102,6 +103,16 @@ class Coordinator:
     def stop(self) -> None:
         """Finish the commit at hand, fold and end. May be called from a signal handler."""
         self._stop.set()
+        self._wake()
+
+    def _asked_for(self) -> None:
+        """A request has been posted."""
+        self._asked.set()
+        self._wake()
+
+    def _wake(self) -> None:
+        if (pipeline := self.pipeline) is not None:
+            pipeline.wake()
 
     @property
     def status(self) -> Status | None:
@@ -127,7 +138,8 @@ class Coordinator:
             heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
             heart.start()
             try:
-                self.keep_views(Until(self._stop, idle=until_idle, seconds=seconds), take_over)
+                with Wakeups(self._layout.control, self._asked_for):
+                    self.keep_views(Until(self._stop, idle=until_idle, seconds=seconds), take_over)
                 if until_idle:
                     self._availability.complain()
             except Fenced:
@@ -303,7 +315,7 @@ class Coordinator:
             fingerprints={name: d.fingerprints for name, d in self._warehouse.definitions.items()},
         )
         maintenance = self._maintenance(pipeline)
-        handler = RequestHandler(self._warehouse, self._cutover, pipeline)
+        handler = RequestHandler(self._warehouse, self._cutover, pipeline, self._asked)
         run = Run(
             pipeline,
             handler,
@@ -319,7 +331,7 @@ class Coordinator:
         try:
             maintenance.start()
             self._reporter.tell(Maintaining(tuple(topology.views), self._last.number))
-            end = self._followed_up(pipeline.run(run.step), handler)
+            end = self._followed_up(pipeline.run(run.step, run.pause), handler)
             if isinstance(end, run_end.Stopped):
                 self._reporter.tell(Stopping(pipeline.committer.last.number))
                 maintenance.finish()

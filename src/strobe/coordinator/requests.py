@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any
 
@@ -17,6 +18,9 @@ from strobe.warehouse.control import requests
 from strobe.warehouse.warehouse import Warehouse
 
 EDITS = ("rebuild", "apply")
+LOOK = 0.5
+"""Seconds between two looks for requests, where whoever asks cannot wake the coordinator."""
+
 FREEZE = 60.0
 """Seconds for which a coordinator stands still for an auditor that has gone silent."""
 
@@ -24,10 +28,14 @@ FREEZE = 60.0
 class RequestHandler:
     """Takes up requests, one at a time, and answers every one of them."""
 
-    def __init__(self, warehouse: Warehouse, cutover: Cutover, pipeline: Pipeline) -> None:
+    def __init__(
+        self, warehouse: Warehouse, cutover: Cutover, pipeline: Pipeline, asked: threading.Event | None = None
+    ) -> None:
+        """`asked` is set by whoever has posted a request."""
         self._warehouse = warehouse
         self._control = warehouse.layout.control
         self._cutover, self._pipeline = cutover, pipeline
+        self._asked = asked or threading.Event()
         self._next_look = self._next_rebuild = 0.0
         self._open: str | None = None
         self._document: dict[str, Any] = {}
@@ -36,9 +44,10 @@ class RequestHandler:
 
     def look(self) -> None:
         now = time.monotonic()
-        if now < self._next_look:
+        if now < self._next_look and not self._asked.is_set():
             return
-        self._next_look = now + 0.1
+        self._next_look = now + LOOK
+        self._asked.clear()
         for number, document in requests.requests(self._control):
             self._take(number, document)
 

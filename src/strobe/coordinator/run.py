@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -12,6 +13,9 @@ from strobe.coordinator.requests import RequestHandler
 from strobe.coordinator.timing import USUAL, Timing
 from strobe.pipeline.pipeline import Pipeline
 from strobe.pipeline.run_end import CutOver, MembersChanged, RunEnd, Stopped
+
+MOMENT = 0.1
+"""Seconds between two looks whether nothing is left to do, where the run ends then."""
 
 
 class Until:
@@ -38,7 +42,12 @@ class Until:
 
     @property
     def over(self) -> bool:
-        return self._stop.is_set() or (self._deadline is not None and self._clock() >= self._deadline)
+        return self._stop.is_set() or self.left <= 0
+
+    @property
+    def left(self) -> float:
+        """Seconds until it ends by itself, if they are known."""
+        return math.inf if self._deadline is None else self._deadline - self._clock()
 
 
 class Run:
@@ -82,6 +91,11 @@ class Run:
         self._handler.rebuild(self._availability)
         return Stopped() if self._until.idle and self._nothing_left() else None
 
+    def pause(self) -> float:
+        """After how many seconds `step` is due again, if nothing happens before."""
+        look = MOMENT if self._until.idle else math.inf
+        return min(self._next_beat - self._clock(), look, self._until.left)
+
     def _beat(self) -> frozenset[str] | None:
         """Twice a second: the sources to go on without, if these are others than before."""
         if self._clock() < self._next_beat:
@@ -107,7 +121,7 @@ class _Quiet:
         now = self._clock()
         if now < self._next_look:
             return False
-        self._next_look = now + 0.1
+        self._next_look = now + MOMENT
         self._pipeline.end_blocks()
         if not self._pipeline.idle():
             self._since = None

@@ -9,7 +9,9 @@ No file here is ever needed after a crash.
 
 from __future__ import annotations
 
+import os
 import shutil
+import tempfile
 import threading
 import uuid
 from dataclasses import dataclass
@@ -24,6 +26,13 @@ READS = "reads"
 """What was read of sources through Spark."""
 JOINING = "joining"
 """New views that catch up: their own log."""
+
+
+def user_folder() -> Path:
+    """This user's folder for what belongs to no warehouse, or cannot be in its folder: logs, locks, sockets."""
+    folder = Path(tempfile.gettempdir()) / f"strobe-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
 
 
 class Scratch:

@@ -202,6 +202,10 @@ class Engine:
             for effect in self._cut(group, tied, now)
         ]
 
+    def next_cut(self, now: float) -> float:
+        """When a block ends by time alone, if nothing happens before; infinity if none does."""
+        return min((group.blocks.next_due(now) for group in self.groups), default=math.inf)
+
     @property
     def begun(self) -> list[Group]:
         """The groups of complete-N views in whose block there are less than N transactions."""

@@ -15,6 +15,7 @@ they come.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -152,16 +153,24 @@ class Blocks:
             for tied in self.together()
             if any(component.uncut for component in tied)
             and not any(self._goes_on(component, at_work) for component in tied)
-            and now >= max(component.cut_at for component in tied) + self._pause(tied)
+            and now >= self._pause_ends(tied)
         ]
+
+    def next_due(self, now: float) -> float:
+        """When blocks that wait for nothing but time end; infinity if there are none."""
+        if self.pace or not self.uncut:
+            return math.inf
+        ends = [self._pause_ends(tied) for tied in self.together() if any(component.uncut for component in tied)]
+        return min((end for end in ends if end > now), default=math.inf)
 
     def _goes_on(self, component: Component, at_work: Callable[[str], bool]) -> bool:
         """Whether the block goes on by itself. Where its rows are tied to later ones, it needs another cut."""
         return self.open(component) and any(map(at_work, component.views))
 
-    def _pause(self, tied: Sequence[Component]) -> float:
-        """Not more often than the freshness of the views demands."""
-        return min(self._freshness.get(view, 0.0) for component in tied for view in component.views)
+    def _pause_ends(self, tied: Sequence[Component]) -> float:
+        """When they may end again: not more often than the freshness of the views demands."""
+        freshness = min(self._freshness.get(view, 0.0) for component in tied for view in component.views)
+        return max(component.cut_at for component in tied) + freshness
 
     def end(self, ended: Sequence[Component], now: float) -> Cut:
         """Their blocks end here."""

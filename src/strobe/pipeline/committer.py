@@ -76,10 +76,11 @@ class Committer(threading.Thread):
         unguaranteed: Collection[str] = (),
         prove: Prove = unproven,
         fail: Callable[[BaseException], None],
+        changed: Callable[[], None] = lambda: None,
         now: Callable[[], datetime] = utc_now,
     ) -> None:
         """`floors` is what each view reflects at the start: one may be ahead of others until they have caught up.
-        `now` is the time that commits carry.
+        `changed` is called when something has been appended or proven. `now` is the time that commits carry.
 
         Views in `unguaranteed` keep no step with the others: they are where their own action lists say.
         """
@@ -87,7 +88,7 @@ class Committer(threading.Thread):
         self._sink = sink
         self._commits = Commits(last, views, floors, unguaranteed)
         self._durable = last
-        self._fail, self._now = fail, now
+        self._fail, self._has_changed, self._now = fail, changed, now
         self._prove = prove
         self._sources = frozenset(source for view in views.values() for source in view.sources)
         self._gathering = Gathering(QUIET)
@@ -182,7 +183,9 @@ class Committer(threading.Thread):
     def run(self) -> None:
         try:
             while (work := self._next()) is not None:
+                self._has_changed()  # what was taken out waits no longer
                 work()
+                self._has_changed()
         except BaseException as error:  # the coordinator decides what a failed append means
             self._fail(error)
             with self._changed:

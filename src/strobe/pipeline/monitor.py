@@ -33,14 +33,14 @@ class Monitor(threading.Thread):
         health: Health,
     ) -> None:
         """`room` says whether the system can take more than what was read up to a position; while it cannot, the source
-        is left alone: its log keeps."""
+        is left alone: its log keeps. It is asked again at each `look_for_room`."""
         super().__init__(name=f"monitor-{source.name}", daemon=True)
         self.source = source
         self.position = after
         self._stops = list(stops)
         self._deliver, self._fail, self._room, self._health = deliver, fail, room, health
         self._ended = threading.Event()
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._state: Reading = MONITOR.begins
         self._goal: Position | None = None
         """Up to where it reads, if it is to stay somewhere."""
@@ -53,14 +53,16 @@ class Monitor(threading.Thread):
 
     def _told(self, event: MonitorEvent, goal: Position | None = None, wanted: Collection[str] = ()) -> None:
         """The one place where the state changes."""
-        with self._lock:
+        with self._changed:
             self._state, self._goal, self._wanted = MONITOR.next(self._state, event), goal, wanted
+            self._changed.notify_all()
 
     def run(self) -> None:
         retry = Retry(READ_SOURCE, self._ended.wait)
         while not self._ended.is_set():
             if self._comes_to_rest():
-                self._ended.wait(0.02)
+                with self._changed:
+                    self._changed.wait_for(lambda: self._ended.is_set() or not self.at_rest)
                 continue
             try:
                 self._read(retry)
@@ -78,8 +80,8 @@ class Monitor(threading.Thread):
     def _read(self, retry: Retry) -> None:
         stops = [*self._stops, *([goal] if (goal := self._goal) else [])]
         for transaction in self.source.transactions(self.position, stops, self._interrupted):
-            while not self._room(self.position) and not self._interrupted():
-                self._ended.wait(0.02)
+            with self._changed:
+                self._changed.wait_for(lambda: self._interrupted() or self._room(self.position))
             if self._interrupted():
                 release(transaction)
                 return
@@ -91,14 +93,14 @@ class Monitor(threading.Thread):
                 return
 
     def _has_come(self, transaction: Transaction) -> None:
-        with self._lock:
+        with self._changed:
             self.position = transaction.position
             if any(part.id in self._wanted for part in transaction.part_of):
                 self._goal, self._wanted = transaction.position, ()
 
     def _comes_to_rest(self) -> bool:
         """In this thread, which delivers nothing more from here on if it does."""
-        with self._lock:
+        with self._changed:
             if self._state is Reading.PAUSING:
                 self._state = MONITOR.next(self._state, MonitorEvent.RESTED)
             elif self._goal is not None and self._goal <= self.position and self._state is Reading.READING_TO:
@@ -136,5 +138,12 @@ class Monitor(threading.Thread):
     def resume(self) -> None:
         self._told(MonitorEvent.RESUME)
 
+    def look_for_room(self) -> None:
+        """There may be room now."""
+        with self._changed:
+            self._changed.notify_all()
+
     def stop(self) -> None:
-        self._ended.set()
+        with self._changed:
+            self._ended.set()
+            self._changed.notify_all()

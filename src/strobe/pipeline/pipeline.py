@@ -13,6 +13,7 @@ read again from its positions.
 
 from __future__ import annotations
 
+import math
 import queue
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -59,6 +60,9 @@ from strobe.sources.base import Source
 MOMENT = 0.3
 """Seconds without anything new after which nothing more is expected, by those who wait for the end."""
 
+TURN = 0.02
+"""Seconds between two turns while an operation is open, or a step is taken that does not say when it is due."""
+
 
 @dataclass(frozen=True)
 class ThreadFailed:
@@ -67,7 +71,11 @@ class ThreadFailed:
     error: BaseException
 
 
-Event = Transaction | Answer | ActionList | ThreadFailed
+class Woken:
+    """Something has changed that no message reports."""
+
+
+Event = Transaction | Answer | ActionList | ThreadFailed | Woken
 
 
 class Pipeline:
@@ -108,6 +116,10 @@ class Pipeline:
         self._read_rows = read
         self._record = record
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._woken = False
+        """Whether a wake-up is among the events."""
+        self._next_cut = math.inf
+        """When a block ends by time alone."""
         self._operation: Operation | None = None
         self.tied: frozenset[str] = frozenset()
         """Sources that a global transaction ties together while their views are in different groups: then nothing more
@@ -135,7 +147,10 @@ class Pipeline:
         self.in_flight = InFlight(self._read_rows, keep_files=bool(unguaranteed))
         self.workers = {
             name: ViewWorker(
-                Inbox(planned.manager(self.topology.views.values()), self.vector), send=self._send, fail=self.fail
+                Inbox(planned.manager(self.topology.views.values()), self.vector),
+                send=self._send,
+                fail=self.fail,
+                changed=self.wake,
             )
             for name, planned in self.topology.views.items()
         }
@@ -149,6 +164,7 @@ class Pipeline:
             unguaranteed=unguaranteed,
             prove=self.prover.prove,
             fail=self.fail,
+            changed=self.wake,
             now=self._now,
         )
         self.backpressure = Backpressure(
@@ -226,21 +242,31 @@ class Pipeline:
         """End the run with this error."""
         self.deliver(ThreadFailed(error))
 
+    def wake(self) -> None:
+        """Take a turn now. From any thread, and from a signal handler."""
+        if not self._woken:
+            self._woken = True
+            self.deliver(Woken())
+
     # The loop.
 
-    def run(self, step: Callable[[], RunEnd | None] = lambda: None) -> RunEnd:
+    def run(
+        self, step: Callable[[], RunEnd | None] = lambda: None, pause: Callable[[], float] = lambda: TURN
+    ) -> RunEnd:
         """Keep the views until `step`, which is called in every turn, says why the run ends, or something fails; then
-        commit what has been merged (after a failure, only what is being appended)."""
+        commit what has been merged (after a failure, only what is being appended).
+
+        `pause` is after how many seconds `step` is due again, if nothing happens before."""
         for thread in (*self.monitors.values(), *self.workers.values(), self.committer):
             thread.start()
-        end = self._until(step)
+        end = self._until(step, pause)
         self._come_to_rest(everything=not isinstance(end, run_end.Failure))
         return run_end.decided(end, self._left())
 
-    def _until(self, step: Callable[[], RunEnd | None]) -> RunEnd:
+    def _until(self, step: Callable[[], RunEnd | None], pause: Callable[[], float]) -> RunEnd:
         try:
             while (end := step()) is None:
-                self.turn()
+                self.turn(pause())
             return end
         except BaseException as error:  # whoever runs this decides what it means
             return run_end.ended_with(error)
@@ -257,10 +283,13 @@ class Pipeline:
         self.committer.join()
         self.in_flight.end()
 
-    def turn(self) -> None:
-        """What has come, and what is due; the loop takes one after the other."""
+    def turn(self, pause: float = TURN) -> None:
+        """Take what has come, and do what is due. If there is nothing, wait, up to `pause` seconds."""
+        if self._operation is not None:
+            pause = min(pause, TURN)
+        pause = min(pause, self._next_cut - time.monotonic())
         try:
-            self._handle(self._events.get(timeout=0.02))
+            self._handle(self._events.get(timeout=max(0.0, pause)))
             for _ in range(200):
                 self._handle(self._events.get_nowait())
         except queue.Empty:
@@ -269,8 +298,11 @@ class Pipeline:
         self._let_go()
         missing = frozenset().union(*self.engine.missing_parts().values())
         self.backpressure.look(self._early_answers(), missing)
-        waiting = self.committer.waiting
-        self._carry_out(self.engine.cut_due(time.monotonic(), lambda view: self.workers[view].at_work, waiting))
+        waiting, now = self.committer.waiting, time.monotonic()
+        self._carry_out(self.engine.cut_due(now, lambda view: self.workers[view].at_work, waiting))
+        self._next_cut = self.engine.next_cut(now)
+        for monitor in self.monitors.values():
+            monitor.look_for_room()
         if self._operation is not None and next(self._operation, self) is self:
             self._operation = None
 
@@ -297,6 +329,8 @@ class Pipeline:
             self.workers[event.view].answer(event)
         elif isinstance(event, ActionList):
             self._carry_out(self.engine.receive(event, time.monotonic()))
+        elif isinstance(event, Woken):
+            self._woken = False  # before anything is looked at: what changes from now on wakes again
         else:
             raise event.error
 

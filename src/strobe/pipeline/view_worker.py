@@ -19,11 +19,17 @@ Work = Callable[[], list[Outbound]]
 
 class ViewWorker(threading.Thread):
     def __init__(
-        self, inbox: Inbox, *, send: Callable[[Outbound], None], fail: Callable[[BaseException], None]
+        self,
+        inbox: Inbox,
+        *,
+        send: Callable[[Outbound], None],
+        fail: Callable[[BaseException], None],
+        changed: Callable[[], None],
     ) -> None:
+        """`changed` is called when it has come to rest or begun to work, or waits for a source to be read further."""
         super().__init__(name=f"view-{inbox.manager.view.name}", daemon=True)
         self._inbox = inbox
-        self._send, self._fail = send, fail
+        self._send, self._fail, self._changed = send, fail, changed
         self._queue: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
         self._cut_posted = self._cut_handled = 0
         self._stopped = False
@@ -67,6 +73,7 @@ class ViewWorker(threading.Thread):
     def run(self) -> None:
         try:
             while (work := self._queue.get()) is not None and not self._stopped:
+                before = self.at_work, self.early
                 sent = work()
                 inbox = self._inbox
                 self.waits_for, self.early = inbox.waits_for, inbox.early
@@ -74,6 +81,8 @@ class ViewWorker(threading.Thread):
                 for message in sent:
                     self._send(message)
                 self.asking = inbox.asking
+                if (self.at_work, self.early) != before:
+                    self._changed()
         except BaseException as error:  # a view must not die silently in its thread
             self._fail(error)
 

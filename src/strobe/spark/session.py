@@ -33,6 +33,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame as DataFrame  # both names are for others to annotate with
 from pyspark.sql import SparkSession as SparkSession
 
+from strobe.data.scratch import user_folder
 from strobe.errors import SparkLost, UserError
 from strobe.spark.java import find_java_home
 
@@ -174,7 +175,7 @@ def delta_package() -> str:
 
 def default_log() -> Path:
     """Where the JVM's output goes unless the caller says otherwise."""
-    return _scratch() / f"spark-{os.getpid()}.log"
+    return user_folder() / f"spark-{os.getpid()}.log"
 
 
 def _defaults(master: str) -> dict[str, str]:
@@ -183,7 +184,7 @@ def _defaults(master: str) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.scheduler.mode": "FAIR",  # so that `in_background` means something
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # other readers do not take INT96 for every year
-        "spark.sql.warehouse.dir": str(_scratch() / "spark-warehouse"),
+        "spark.sql.warehouse.dir": str(user_folder() / "spark-warehouse"),
     }
     if not master.startswith("local"):
         return everywhere
@@ -205,12 +206,6 @@ def _with(listed: str | None, needed: str) -> str:
     """A comma-separated setting of the user's with what Strobe needs in it."""
     entries = [entry.strip() for entry in (listed or "").split(",") if entry.strip()]
     return ",".join([needed, *(entry for entry in entries if entry != needed)])
-
-
-def _scratch() -> Path:
-    folder = Path(tempfile.gettempdir()) / f"strobe-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    return folder
 
 
 def _use_this_python() -> None:
@@ -239,7 +234,7 @@ def _launch(settings: Mapping[str, str], log: Path) -> None:
 def starting_alone() -> Iterator[None]:
     """While no other process of this user starts a JVM: two that fetch packages at a time spoil Ivy's cache for each
     other."""
-    with (_scratch() / "starting.lock").open("a") as file:
+    with (user_folder() / "starting.lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -292,7 +287,7 @@ def _failed_start(log: Path, begin: int) -> UserError:
 @contextmanager
 def _properties(settings: Mapping[str, str]) -> Iterator[str]:
     """A Java properties file with these settings, readable by this user alone, while the JVM starts."""
-    handle, name = tempfile.mkstemp(suffix=".conf", dir=_scratch())
+    handle, name = tempfile.mkstemp(suffix=".conf", dir=user_folder())
     try:
         with os.fdopen(handle, "w", encoding="ascii") as file:
             file.writelines(f"{_escaped(key)}={_escaped(value)}\n" for key, value in settings.items())

@@ -468,6 +468,7 @@ def test_a_table_that_does_not_answer_detaches_the_views_that_ask_it(world: Worl
     refused.clear()
     with closing(sqlite3.connect(world.folder / "billing.db")) as connection:
         connection.execute("CREATE TABLE locked (id INTEGER PRIMARY KEY)")
+    world.topology.sources["billing"].prepare(["payments", "locked"])
     eventually(lambda: after(5.0) == set())
     assert world.begin(availability) == set(world.definitions)
 

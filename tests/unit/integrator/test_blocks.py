@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from worlds import R, S, view
 
 from strobe.algebra.bag import Bag
@@ -154,3 +156,17 @@ def test_blocks_of_n_end_after_n_transactions_only() -> None:
     assert found.blocks.full
     found.end()
     assert not found.blocks.full and not found.blocks.uncut
+
+
+def test_whoever_drives_blocks_may_sleep_until_the_next_one_is_due() -> None:
+    """Only a block that is open and waits for its views' freshness ends by time alone; everything else is an event."""
+    found = Grouped(freshness=5.0)
+    found.end(100.0)
+    assert found.blocks.next_due(101.0) == math.inf
+    found.arrive(rel(1, "s"))
+    assert found.blocks.next_due(101.0) == 105.0
+    assert found.due(104.9) == [] and found.due(105.0) == [["s"]]
+    assert found.blocks.next_due(105.0) == math.inf, "it waits for its managers, or for the append"
+    paced = Grouped(pace=2, freshness=5.0)
+    paced.arrive(rel(1, "s"))
+    assert paced.blocks.next_due(0.0) == math.inf

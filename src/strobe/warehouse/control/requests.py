@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from strobe.errors import LostGuarantee, NotNow, StrobeError, UserError
 from strobe.warehouse.control.heartbeat import hear
 from strobe.warehouse.control.store import ControlStore, Document
+from strobe.warehouse.control.wakeup import wake
 
 _FOLDER, _REQUEST = "requests", ".request.json"
 
@@ -34,6 +35,7 @@ def post(store: ControlStore, document: Document) -> str:
     """Ask the running coordinator for something; its reply will carry the number returned."""
     number = uuid.uuid4().hex
     store.put(_request(number), document)
+    wake(store)
     return number
 
 
