@@ -331,8 +331,11 @@ def test_which_of_two_errors_a_run_ends_with(
 
 
 @pytest.mark.parametrize("level", ["complete", "strong"])
-def test_a_loop_that_never_looks_by_itself_misses_nothing(tmp_path: Path, level: str) -> None:
+def test_a_loop_that_never_looks_by_itself_misses_nothing(
+    tmp_path: Path, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Everything that it has to see wakes it: under load and with little room, and then it comes to rest."""
+    monkeypatch.setattr(committer, "IDLE", NEVER)
     topology = project(tmp_path, level)
     positions = {n: {s: topology.sources[s].now().text for s in p.view.sources} for n, p in topology.views.items()}
     last = CommitHeader(1, datetime.now(timezone.utc), positions)
