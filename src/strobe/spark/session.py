@@ -40,6 +40,7 @@ from strobe.spark.java import find_java_home
 _DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_EXECUTORS = "spark.executor.extraJavaOptions"
 _GATEWAY = "STROBE_SPARK_GATEWAY"
 _ONE_JOB = {
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",  # files are named: no job to look for them
@@ -80,6 +81,8 @@ def configuration(settings: Mapping[str, str], app: str = "strobe") -> dict[str,
     merged["spark.sql.catalog.spark_catalog"] = _DELTA_CATALOG
     merged["spark.jars.packages"] = _with(settings.get("spark.jars.packages"), delta_package())
     merged[_JAVA_OPTIONS] = f"{merged.get(_JAVA_OPTIONS, '')} -XX:+ExitOnOutOfMemoryError".strip()
+    for options in (_JAVA_OPTIONS, _EXECUTORS):  # in any other zone Delta reads what it has written twice more, in jobs
+        merged[options] = f"{merged.get(options, '')} -Duser.timezone=UTC".strip()
     return merged
 
 

@@ -53,14 +53,16 @@ class Stream:
         self.verify(after)
         done = after.order[0]
         self.answered_at = max([done, *(stop.order[0] for stop in stops)])
+        last = self._table.drop(done)
         while not stopped():
-            if done < self._table.open().version():
+            if self._table.has(done + 1):
                 done += 1
+                last = self._table.drop(done)
                 difference = self._difference(done)
                 self.answered_at = max(done, self.answered_at)
                 yield difference
                 continue
-            drops = self.waiting()
+            drops = waiting_drops(self._expected.pattern, last)
             if drops and self._refused and self._refused[0] == drops[0]:
                 raise self._refused[1]
             if drops and self._settled(drops[0]):

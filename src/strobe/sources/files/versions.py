@@ -97,6 +97,9 @@ class StagedTable:
         fix = "Rebuild the views that use this source: `strobe rebuild VIEW`."
         return SourceLost(message, source=self._source, where=f"{self._source}: {self.path}", fix=fix)
 
+    def has(self, version: int) -> bool:
+        return self._commit_file(version).exists()
+
     def superseded_at(self, version: int) -> float:
         """When the version after this one was written, in seconds since 1970."""
         return float(self._commit_info(version + 1).get("timestamp", 0) / 1000)
@@ -112,7 +115,10 @@ class StagedTable:
     def _commit_info(self, version: int) -> dict[str, Any]:
         """What a commit says about itself."""
         try:
-            lines = (self.path / "_delta_log" / f"{version:020}.json").read_text(encoding="utf-8").splitlines()
+            lines = self._commit_file(version).read_text(encoding="utf-8").splitlines()
         except FileNotFoundError:
             return {}
         return next((entry["commitInfo"] for entry in map(json.loads, lines) if "commitInfo" in entry), {})
+
+    def _commit_file(self, version: int) -> Path:
+        return self.path / "_delta_log" / f"{version:020}.json"

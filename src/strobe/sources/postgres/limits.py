@@ -21,6 +21,8 @@ class Timing:
     """For an answer where statements may take as long as they want."""
     prepare: float = 60.0
     """For transactions that were open before `prepare`."""
+    confirm: float = 1.0
+    """Between two looks whether log that was needed is not any more, which the server is told then."""
     silence: float = 60.0
     """Without a sign of life the stream is given up. The server is asked for one now and then."""
     feedback: float = 5.0

@@ -248,9 +248,15 @@ class Stream(threading.Thread):
             if time.monotonic() > self._heard_at + self._timing.silence:
                 message = f"the server has been silent for {self._timing.silence:.0f} s"
                 raise SourceUnavailable(message, where=self._settings.where)
-            wait = self._timing.progress if self._passed is not None else 0.1
-            if pgconn.socket in select.select([pgconn.socket, self._wake.fileno()], [], [], wait)[0]:
+            if pgconn.socket in select.select([pgconn.socket, self._wake.fileno()], [], [], self._wait())[0]:
                 pgconn.consume_input()
+
+    def _wait(self) -> float:
+        """Seconds until something is due, if the server sends nothing."""
+        due = [self._feedback_at(), self._heard_at + self._timing.silence]
+        if self._passed is not None:
+            due.append(self._passed_at + self._timing.progress)
+        return min(self._timing.confirm, max(0.0, min(due) - time.monotonic()))
 
     def _ended(self, connection: Connection) -> BaseException:
         result = connection.pgconn.get_result()
@@ -315,10 +321,12 @@ class Stream(threading.Thread):
             self._tell(connection)
 
     def _feedback_due(self) -> bool:
-        now = time.monotonic()
-        if now >= self._told_at + self._timing.feedback:
-            return True
-        return now >= self._told_at + 0.1 and self._told != (self._received, self._confirmed())
+        return time.monotonic() >= self._feedback_at()
+
+    def _feedback_at(self) -> float:
+        """When the server is told how far its log has been read: soon if that is news."""
+        news = self._told != (self._received, self._confirmed())
+        return self._told_at + (min(0.1, self._timing.feedback) if news else self._timing.feedback)
 
     def _confirmed(self) -> int:
         """0 for a copy, which confirms nothing, and as long as nothing is known to be durable."""

@@ -11,6 +11,10 @@ class Timing:
 
     poll: float = 0.02
     """Between two looks whether the database has changed."""
+    quiet: float = 1.0
+    """Without a change, after which it is looked at less often."""
+    quiet_poll: float = 0.1
+    """Between two looks then."""
     busy: float = 5.0
     """Until a lock that somebody else has is free."""
     discard: float = 0.5

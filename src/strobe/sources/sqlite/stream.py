@@ -50,13 +50,13 @@ class Stream:
         while not self._stopped():
             with self._settings.session() as connection:
                 file = self._settings.file()
-                version = None
+                version, changed = None, time.monotonic()
                 while not self._stopped() and self._settings.file() == file:
                     (current,) = connection.execute("PRAGMA data_version").fetchone()
                     if current == version:
-                        time.sleep(self._settings.timing.poll)
+                        self._sleep(time.monotonic() - changed)
                         continue
-                    version = current
+                    version, changed = current, time.monotonic()
                     groups = self._look(connection, after)
                     try:
                         while groups:
@@ -66,6 +66,11 @@ class Stream:
                     finally:
                         for transaction in groups:  # nobody took it: it will be read again
                             release(transaction)
+
+    def _sleep(self, quiet: float) -> None:
+        """Between two looks, when nothing has changed for so many seconds."""
+        timing = self._settings.timing
+        time.sleep(timing.poll if quiet < timing.quiet else timing.quiet_poll)
 
     def _look(self, connection: sqlite3.Connection, after: Position) -> list[Transaction]:
         """What the log holds after a position, in one read transaction, if the tables are watched as they should be."""
