@@ -244,6 +244,17 @@ class RowsRead(Event):
 
 
 @dataclass(frozen=True)
+class ViewsWritten(Event):
+    """So far, of those that are being loaded. There are many of these."""
+
+    written: int
+    views: int
+
+    def __str__(self) -> str:
+        return f"loading views: {self.written} of {self.views} written"
+
+
+@dataclass(frozen=True)
 class SourcesRead(Event):
     """Rows read so far, by source, for whoever waits for an apply or a rebuild."""
 

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import committing
 import ports
 import pytest
 from pyspark.errors import AnalysisException
@@ -204,3 +205,39 @@ def test_the_end_of_a_spark_that_was_attached_to_is_noticed() -> None:
     """Its JVM ends with the process that started it."""
     ran = subprocess.run([sys.executable, "-c", BOTH, BOTH], capture_output=True, text=True, timeout=300)
     assert "the Java process that Spark was attached to has ended" in ran.stdout, ran.stderr
+
+
+APPEND = """
+import sys
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from committing import V
+from strobe.algebra.bag import Bag
+from strobe.messages import Commit, CommitHeader
+from strobe.spark import session
+from strobe.warehouse.appender import APPENDS
+from strobe.warehouse.layout import Layout
+from strobe.warehouse.warehouse import Warehouse
+spark = session.start({"spark.master": "local[1]", "spark.sql.shuffle.partitions": "1"}, log=Path(sys.argv[1]) / "log")
+warehouse = Warehouse.create_or_open(spark, Layout(Path(sys.argv[1]) / "w"), timedelta(days=7), "zones")
+warehouse.fence()
+rows = spark.range(0).selectExpr(*(f"id AS {output.name}" for output in V.outputs))
+at = datetime.now(timezone.utc)
+warehouse.cut_over([warehouse.load(V, rows)], Commit(CommitHeader(1, at, {"v": {"x": "1"}})))
+tracker = spark.sparkContext.statusTracker()
+before = len(tracker.getJobIdsForGroup(APPENDS))
+change = Bag.of(V.attributes, [(1, 2, 3, 4, 2)])
+warehouse.append([Commit(CommitHeader(2, at, {"v": {"x": "2"}}), {"v": change})])
+zone = spark._jvm.java.time.ZoneId.systemDefault().getId()
+print(zone, len(tracker.getJobIdsForGroup(APPENDS)) - before, flush=True)
+spark.stop()
+"""
+
+
+@pytest.mark.live
+def test_an_append_is_one_job_in_any_time_zone(tmp_path: Path) -> None:
+    """Where the JVM is not in UTC, Delta reads small tables again after every commit, in two jobs more."""
+    environment = {**os.environ, "TZ": "Asia/Kolkata", "PYTHONPATH": str(Path(committing.__file__).parent)}
+    command = [sys.executable, "-c", APPEND, str(tmp_path)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
+    assert ran.stdout == "UTC 1\n", ran.stderr

@@ -20,7 +20,7 @@ from strobe.config.load import load_project
 from strobe.coordinator.coordinator import Coordinator
 from strobe.coordinator.status import StaleView, Status
 from strobe.coordinator.timing import USUAL, Timing
-from strobe.events import Event, RowsRead
+from strobe.events import Event, RowsRead, ViewsWritten
 from strobe.planning.topology import assemble
 from strobe.warehouse import reader
 from strobe.warehouse.control import requests
@@ -43,7 +43,7 @@ class Notes:
         self.last_status: Status | None = None
 
     def tell(self, event: Event) -> None:
-        if not isinstance(event, RowsRead):
+        if not isinstance(event, (RowsRead, ViewsWritten)):
             self.said.append(str(event))
 
     def status(self, status: Status) -> None:

@@ -48,6 +48,7 @@ LINES: dict[Event, str] = {
     events.ViewAdded("a"): "view a is new: `strobe apply` loads it",
     events.Loading(("a", "b")): "loading a, b",
     events.RowsRead("shop", 12345): "loading shop: 12,345 rows read",
+    events.ViewsWritten(4, 30): "loading views: 4 of 30 written",
     events.Loaded(("a", "b"), 7): "loaded a, b at commit 7",
     events.CatchingUp(("a", "b")): "a, b: catching up",
     events.CuttingOver(("a", "b")): "a, b: joining",

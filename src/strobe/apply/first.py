@@ -15,7 +15,7 @@ from strobe.apply.catch_up import Arrivals, CatchUp
 from strobe.apply.load import interrupted, load
 from strobe.data.scratch import Scratch
 from strobe.engine.halves import halves
-from strobe.events import CatchingUp, Listener, RowsRead
+from strobe.events import CatchingUp, Listener, RowsRead, ViewsWritten
 from strobe.messages import Commit, CommitHeader
 from strobe.planning.topology import Topology
 from strobe.warehouse.warehouse import Warehouse
@@ -42,7 +42,10 @@ def load_first(
     def progress(source: str, rows: int) -> None:
         tell(RowsRead(source, rows))
 
-    loaded = load(spark, topology.sources, warehouse, views, scratch, progress, stopped)
+    def written(number: int) -> None:
+        tell(ViewsWritten(number, len(views)))
+
+    loaded = load(spark, topology.sources, warehouse, views, scratch, progress, stopped, written)
     if any(halves(loaded.parts, datetime.now(timezone.utc), within)):
         tell(CatchingUp(tuple(topology.views)))
         return _caught_up(CatchUp(warehouse, spark, topology, list(topology.views), within, loaded), warehouse, stopped)

@@ -24,7 +24,7 @@ from strobe.spark import staging
 from strobe.spark.failures import reading
 from strobe.spark.recompute import recompute
 from strobe.warehouse.records import Generation
-from strobe.warehouse.warehouse import Warehouse
+from strobe.warehouse.warehouse import Load, Warehouse
 
 if TYPE_CHECKING:
     from strobe.spark.session import DataFrame, SparkSession
@@ -59,6 +59,10 @@ class LoadSnapshot:
     def compute(self, spark: SparkSession, view: View) -> DataFrame:
         """The view over this snapshot, by its own SQL."""
         return recompute(spark, view, {r.id: self.staged[r.source].dataframe(r) for r in view.relations})
+
+    def load(self, spark: SparkSession, view: View) -> Load:
+        """What is written to the view's table."""
+        return view, self.compute(spark, view), self.fingerprints_of(view)
 
 
 @contextmanager
@@ -148,14 +152,18 @@ def load(
     scratch: Scratch,
     progress: Progress = lambda _source, _rows: None,
     stopped: Callable[[], bool] = lambda: False,
+    written: Callable[[int], None] = lambda _views: None,
 ) -> Loaded:
-    """Load views from one snapshot of each source."""
+    """Load views from one snapshot of each source. `written` is told how many views are."""
+
+    def told(number: int) -> None:
+        if stopped():
+            raise interrupted()
+        written(number)
+
     with snapshot(spark, sources, views, scratch, progress) as taken:
-        generations = []
-        for view in views:
-            if stopped():
-                raise interrupted()
-            generations.append(warehouse.load(view, taken.compute(spark, view), taken.fingerprints_of(view)))
+        told(0)
+        generations = warehouse.load_all([partial(taken.load, spark, view) for view in views], told)
         return Loaded(generations, first_header(sources, views, taken), taken.parts(sources))
 
 

@@ -11,12 +11,13 @@ from datetime import datetime, timedelta, timezone
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.progress_bar import ProgressBar
 from rich.text import Text
 
 from strobe.cli import render
 from strobe.cli.terminal import Terminal
 from strobe.coordinator.status import MaintainedView, Reporter, SourceStatus, Status, ViewStatus, WatchedSource
-from strobe.events import Committed, Event, RowsRead, SourceAnswers, SourceRetried, ViewWaits
+from strobe.events import Committed, Event, RowsRead, SourceAnswers, SourceRetried, ViewsWritten, ViewWaits
 
 _LOADING_EVERY = 2.0
 _STATUS_EVERY = 10.0
@@ -36,7 +37,7 @@ class LogReporter:
         self._waits: dict[str, str] = {}
 
     def tell(self, event: Event) -> None:
-        if isinstance(event, RowsRead):
+        if isinstance(event, (RowsRead, ViewsWritten)):
             if time.monotonic() < self._next_loading:
                 return
             self._next_loading = time.monotonic() + _LOADING_EVERY
@@ -85,6 +86,9 @@ class LiveReporter:
         if isinstance(event, RowsRead):
             self._loaded[self._redact(event.source)] = event.rows
             self._draw(render.table(["loading", "rows read"], self._loaded.items(), right=["rows read"]))
+        elif isinstance(event, ViewsWritten):
+            bar = ProgressBar(total=event.views, completed=event.written, width=40)
+            self._draw(Group(Text(str(event)), bar))
         else:
             self._live.console.print(Text(self._redact(str(event)), style="dim"))
 

@@ -9,7 +9,8 @@ no header names does not exist for readers, and is done away with at the next st
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import datetime, timedelta
 from functools import partial, reduce
 
@@ -45,6 +46,12 @@ from strobe.warehouse.ledger import Ledger
 from strobe.warehouse.records import Definition, Generation, Published
 from strobe.warehouse.removal_plan import COMMIT
 from strobe.warehouse.upkeep import Upkeep
+
+LOADS = 4
+"""Views whose tables are written at a time."""
+
+Load = tuple[View, DataFrame, Mapping[str, str]]
+"""A view, its rows, and the fingerprints of the relations that these were computed from."""
 
 
 def _nothing(name: str) -> None:
@@ -157,22 +164,42 @@ class Warehouse:
     def load(self, view: View, frame: DataFrame, fingerprints: Mapping[str, str] | None = None) -> Generation:
         """Write a view's table from freshly computed rows; nobody sees them before `cut_over`. `fingerprints` are those
         of the relations that the rows were computed from."""
+        with self._upkeep.alone:
+            return self._load(view, frame, fingerprints or {})
+
+    def load_all(self, loads: Sequence[Callable[[], Load]], loaded: Callable[[int], None]) -> list[Generation]:
+        """The same for several views, a few at a time: while Spark writes one table, it plans others. `loaded` is told
+        how many are written; what it raises ends the load."""
+        found: list[Generation] = []
+        with ThreadPoolExecutor(LOADS, thread_name_prefix="load") as pool:
+            for first in range(0, len(loads), LOADS):
+                with self._upkeep.alone:
+                    some = [pool.submit(self._load_computed, load) for load in loads[first : first + LOADS]]
+                    wait(some)
+                found += [each.result() for each in some]
+                loaded(len(found))
+        return found
+
+    def _load_computed(self, load: Callable[[], Load]) -> Generation:
+        return self._load(*load())
+
+    def _load(self, view: View, frame: DataFrame, fingerprints: Mapping[str, str]) -> Generation:
         view_table.check_names(view)
         types = evaluation.output_types(self._spark, view)
         view_table.check_types(view, types)
         found = {f.name: f.dataType.simpleString() for f in frame.schema}
         if list(found.items()) != list(types.items()):
             raise BrokenInvariant(f"changes yield {types}, a computation yields {found}", where=f"view {view.name}")
-        with self._upkeep.alone, in_background(self._spark):
+        with in_background(self._spark):
             self._claim.ensure()
             generation = self._next_generation(view.name)
             properties = retention_properties(self._retention)
-            version = self._load(view, frame, generation, properties)
+            version = self._written(view, frame, generation, properties)
             self._at("load.table")
         schema = ", ".join(f"{quoted(name)} {type_}" for name, type_ in types.items())
-        return Generation(view, generation, schema, version, fingerprints or {})
+        return Generation(view, generation, schema, version, fingerprints)
 
-    def _load(self, view: View, frame: DataFrame, generation: int, properties: dict[str, str]) -> int:
+    def _written(self, view: View, frame: DataFrame, generation: int, properties: dict[str, str]) -> int:
         try:
             return view_table.load(self._spark, self.layout, view, frame, generation, properties)
         except FAILURES as error:
