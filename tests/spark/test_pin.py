@@ -25,8 +25,7 @@ from strobe.auditor import replay
 from strobe.cli.main import main
 from strobe.data.arrow import from_arrow, to_arrow
 from strobe.messages import Commit, CommitHeader
-from strobe.warehouse import view_table
-from strobe.warehouse.layout import Layout
+from strobe.warehouse.layout import Layout, Sizes
 from strobe.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.spark
@@ -86,7 +85,9 @@ class Shop:
         self.folder = folder
         (folder / "strobe.yml").write_text(PROJECT)
         self.path = folder / "warehouse"
-        self.warehouse = Warehouse.create_or_open(spark, Layout(self.path), timedelta(days=7), "shop")
+        self.warehouse = Warehouse.create_or_open(
+            spark, Layout(self.path, sizes=Sizes(large=3)), timedelta(days=7), "shop"
+        )
         self.warehouse.fence()
         empty = item(9, price=None, day=None, at=None, ok=None, raw=None, x=None)
         lines: list[Row] = [("a", 1), ("a", 1), (None, None), ("ä'\"`", 2**62)]
@@ -124,9 +125,7 @@ def _bag(of: View, *rows: Row, count: int = 1) -> Bag:
 @pytest.fixture(scope="module")
 def shop(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Shop:
     """With deletion vectors, as large tables have them."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(view_table, "LARGE", 3)
-        made = Shop(spark, tmp_path_factory.mktemp("shop"))
+    made = Shop(spark, tmp_path_factory.mktemp("shop"))
     vectors = pa.table(DeltaTable(str(made.path / "views" / "items")).deletion_vectors())
     assert vectors.num_rows, "the table has no deletion vector, and shows nothing about engines that cannot read them"
     return made

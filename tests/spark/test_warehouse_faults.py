@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 from service_shop import DOWN, Notes, Shop, wait_for
 
-from strobe.apply import load
+from strobe.apply import first
 from strobe.coordinator.timing import Timing
 from strobe.errors import Fenced, LostGuarantee, NotNow, StrobeError, UserError
 from strobe.events import Event, Loading
@@ -143,7 +143,7 @@ def test_a_clock_that_is_moved_during_a_load(
 
     shop = Shop(tmp_path, spark, DOWN)
     with monkeypatch.context() as forth:
-        forth.setattr(load, "datetime", Moved)
+        forth.setattr(first, "datetime", Moved)
         shop.coordinator().run(until_idle=True)
     shop.write("sales", "INSERT INTO orders VALUES (13, 2, 'later')")
     shop.coordinator().run(until_idle=True)

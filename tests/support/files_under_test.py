@@ -55,7 +55,7 @@ class FilesUnderTest(SourceUnderTest):
         self._drop()
 
     def holds(self, declared: str, value: Any) -> bool:
-        return value in self.values[declared]
+        return value in self.values[declared] or isinstance(value, datetime)
 
     def indexable(self, declared: str) -> bool:
         return False

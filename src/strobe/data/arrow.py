@@ -9,6 +9,7 @@ from functools import reduce
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from strobe.algebra.bag import Row, canonical
@@ -156,20 +157,24 @@ def _is_in(data: ds.Dataset, name: str, values: Iterable[Any]) -> ds.Expression 
         return None
     form = key_form(ddl_type(type_))
     held = [found for value in values if (found := form(value)) is not None]
-    if type_ in _COMPARABLE and any(_views(fragment, name) for fragment in data.get_fragments()):
-        return ds.field(name).cast(_COMPARABLE[type_]).isin(pa.array(held, _COMPARABLE[type_]))
-    return ds.field(name).isin(pa.array(held, type_))
+    field = ds.field(name)
+    if any(_misleads(fragment, name, type_) for fragment in data.get_fragments()):
+        field = pc.coalesce(field, field)  # to a function's value Arrow applies no statistics
+    return field.isin(pa.array(held, type_))
 
 
-_COMPARABLE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
-"""Types for which Arrow leaves a file's statistics alone."""
+def _misleads(fragment: ds.Fragment, name: str, type_: pa.DataType) -> bool:
+    """Whether Arrow would leave out a file that has the rows, by what is said of a column.
 
-
-def _views(fragment: ds.Fragment, name: str) -> bool:
-    """Whether a file says that a column's values were views when it was written: Arrow cannot compare its statistics.
-
-    delta-rs writes such files when it merges, updates or deletes.
+    Where the log of a Delta table has the number of NULLs and no bounds, as Spark writes it for booleans, delta-rs says
+    that all values are below NULL. And where a file says that the values were views when it was written, as delta-rs
+    writes it when it merges, updates or deletes, Arrow cannot compare its statistics.
     """
+    said = str(fragment.partition_expression)
+    if any(f"({ds.field(name)} {bound} null[" in said for bound in ("<=", ">=")):
+        return True
+    if type_ not in (pa.string(), pa.binary()):
+        return False
     schema = fragment.physical_schema
     place = schema.get_field_index(name)
     return place >= 0 and schema.field(place).type in (pa.string_view(), pa.binary_view())

@@ -141,7 +141,7 @@ def _quoted(name: str) -> str:
 def logged(
     file: Location, name: str, generation: int, after: int, through: int, columns: tuple[str, ...]
 ) -> dict[int, Bag]:
-    """What a file of the log says of a view's rows between two commits, by commit."""
+    """What a file of the log says of a view's rows between two commits, by commit, in the order of commits."""
     rows = field(name, generation)
     parquet = pq.ParquetFile(file)
     schema = parquet.schema_arrow
@@ -157,4 +157,4 @@ def logged(
     for *values, count, commit in from_arrow(pa.table([*parts.values(), table["count"], table["commit"]], names=names)):
         counts, row = found.setdefault(commit, {}), tuple(values)
         counts[row] = counts.get(row, 0) + count
-    return {commit: Bag(columns, counts) for commit, counts in found.items()}
+    return {commit: Bag(columns, found[commit]) for commit in sorted(found)}
