@@ -179,10 +179,10 @@ def test_rows_of_an_answer_do_not_wait_for_another_group(tmp_path: Path) -> None
     pipeline = not_run(topology)
     for source, relation in (("sales", "orders"), ("billing", "payments")):
         row = contents(topology, source)[1][relation]
-        pipeline._handle(Transaction(source, Position("1", (10_000,)), changes={relation: row}))
+        pipeline.handle(Transaction(source, Position("1", (10_000,)), changes={relation: row}))
     before = pipeline.backpressure.rows
     asked = Bag.of(("id",), [(1,), (2,)])
-    pipeline._handle(Answer("quick", 1, "billing", (asked,), Seen(Position("1", (10_000,)))))
+    pipeline.handle(Answer("quick", 1, "billing", (asked,), Seen(Position("1", (10_000,)))))
     assert pipeline.backpressure.rows == before + 2
     committed = {"sales": pipeline.vector["sales"], "billing": Position("1", (10_000,))}
     pipeline.backpressure.committed(committed.__getitem__)
@@ -197,7 +197,7 @@ def test_a_transaction_that_ties_groups_is_not_recorded_before_it_is_taken_in(tm
     part = GlobalTransaction("g", frozenset({"sales", "billing"}))
     before = Transaction("sales", Position("1", (10_000,)))
     for transaction in (before, Transaction("sales", Position("2", (10_001,)), part_of=(part,)), before):
-        pipeline._handle(transaction)
+        pipeline.handle(transaction)
     assert told == [before] and pipeline.tied == part.participants
 
 

@@ -227,7 +227,7 @@ class Painting:
         while progress:
             progress = False
             for candidate in self._candidates():
-                closure = self._closure(candidate)
+                closure = self.closure(candidate)
                 if closure is not None:
                     applied.append(self._take(closure))
                     progress = True
@@ -239,7 +239,7 @@ class Painting:
             return sorted(number for number, row in self._rows.items() if not row.white)
         return sorted(queue[0].number for queue in self._by_source.values() if queue)
 
-    def _closure(self, number: int) -> list[int] | None:
+    def closure(self, number: int) -> list[int] | None:
         """The rows that must be applied together with this one, or None if one of them waits for an action list."""
         closure: set[int] = set()
         todo = [number]

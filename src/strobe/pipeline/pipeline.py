@@ -289,9 +289,9 @@ class Pipeline:
             pause = min(pause, TURN)
         pause = min(pause, self._next_cut - time.monotonic())
         try:
-            self._handle(self._events.get(timeout=max(0.0, pause)))
+            self.handle(self._events.get(timeout=max(0.0, pause)))
             for _ in range(200):
-                self._handle(self._events.get_nowait())
+                self.handle(self._events.get_nowait())
         except queue.Empty:
             pass
         self._tell_commits()
@@ -320,7 +320,8 @@ class Pipeline:
             self.in_flight.committed(self.visible)
             self.backpressure.committed(self.visible)
 
-    def _handle(self, event: Event) -> None:
+    def handle(self, event: Event) -> None:
+        """Takes in what came from a source, a manager or a waker."""
         if isinstance(event, Transaction):
             self._take_in(event)
         elif isinstance(event, Answer):

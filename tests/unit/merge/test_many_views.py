@@ -236,7 +236,7 @@ def test_nothing_waits_that_could_be_applied() -> None:
                 merge.receive(waiting.popleft())
             else:
                 merge.receive(lists[rng.choice(ready)].popleft())
-            assert all(merge._closure(number) is None for number in merge._rows), f"seed {seed}"
+            assert all(merge.closure(number) is None for number in merge.colours()), f"seed {seed}"
         assert merge.size == 0
 
 

@@ -251,8 +251,8 @@ _inbox_deliver = Inbox._deliver
 AROUND = [
     Bug("answer before update", Inbox, "answer", _answer_at_once, ""),
     Bug("update lost", Inbox, "_deliver", _first_held_back_is_lost, ""),
-    Bug("rows applied without their closure", Painting, "_closure", _rows_one_by_one, ""),
-    Bug("rows applied before their action lists", Painting, "_closure", _nobody_waits, ""),
+    Bug("rows applied without their closure", Painting, "closure", _rows_one_by_one, ""),
+    Bug("rows applied before their action lists", Painting, "closure", _nobody_waits, ""),
     Bug("source reports a group that a snapshot had half seen", World, "gate", False, ""),
 ]
 
