@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
+from strobe.algebra.bounds import Bound
 from strobe.algebra.relation import Relation
 
 Row = tuple[Any, ...]
@@ -141,6 +142,10 @@ class Bag:
         theirs = [keys._attributes.index(b) for _, b in on]
         gone = {tuple(row[i] for i in theirs) for row in keys._rows}
         return Bag(self._attributes, {r: n for r, n in self._rows.items() if tuple(r[i] for i in mine) not in gone})
+
+    def outside(self, bound: Bound) -> Bag:
+        inside = bound.test(self._attributes)
+        return Bag(self._attributes, {row: n for row, n in self._rows.items() if not inside(row)})
 
     def part(self, sign: int) -> Bag:
         return Bag(self._attributes, {row: abs(n) for row, n in self._rows.items() if n * sign > 0})

@@ -28,6 +28,7 @@ from strobe.engine.halves import Half
 from strobe.errors import BrokenInvariant, StrobeError
 from strobe.failpoints import reach
 from strobe.managers.base import Outbound
+from strobe.managers.departures import Departures
 from strobe.managers.inbox import Inbox
 from strobe.messages import (
     ActionList,
@@ -147,7 +148,7 @@ class Pipeline:
         self.in_flight = InFlight(self._read_rows, keep_files=bool(unguaranteed))
         self.workers = {
             name: ViewWorker(
-                Inbox(planned.manager(self.topology.views.values()), self.vector),
+                Inbox(Departures(partial(planned.manager, self.topology.views.values())), self.vector),
                 send=self._send,
                 fail=self.fail,
                 changed=self.wake,
@@ -374,6 +375,8 @@ class Pipeline:
         for name in given.views:
             worker = self.workers[name]
             if isinstance(message, Update):
+                if message.transaction.departed:
+                    self.prover.expect_followed(name, message.transaction, self.topology.views[name].pace)
                 worker.update(self.in_flight.readable(message, self.topology.views[name].view))
             elif isinstance(message, Cut):
                 worker.cut(message)

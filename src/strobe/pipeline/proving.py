@@ -18,6 +18,8 @@ from functools import partial
 from strobe.algebra.connected import connected
 from strobe.algebra.view import View
 from strobe.errors import DefinitionChanged, LostGuarantee, SourceUnavailable, StrobeError
+from strobe.managers.departures import obstacle
+from strobe.messages import Transaction
 from strobe.pipeline.background import begin
 from strobe.pipeline.health import Failing, Health
 from strobe.sources.base import Source
@@ -43,6 +45,8 @@ class Prover:
         self._known = {name: dict(known.get(name, {})) for name in views}
         groups = connected({name: view.sources for name, view in views.items()}, together)
         self._groups = [frozenset(s for name in group for s in views[name].sources) for group in groups]
+        self._found: dict[tuple[str, str], str] = {}
+        """By view and relation, the fingerprint with which it was proven last."""
         self._unproven: dict[str, frozenset[str]] = {}
         """By source that cannot tell of all its relations now, those of which it cannot."""
         self._asked: dict[str, Future[Mapping[str, str]]] = {}
@@ -68,6 +72,18 @@ class Prover:
             self._health.unproven({name: why for name in self._views if (why := self._why_held(name))})
             held = self._unproven.keys() & set(sources)
         return frozenset(s for group in self._groups if group & held for s in group)
+
+    def expect_followed(self, view: str, transaction: Transaction, pace: int) -> None:
+        """`DefinitionChanged` if rows left at once with a transaction, and a view cannot follow that."""
+        relation, why = obstacle(self._views[view], transaction, pace)
+        with self._alone:
+            for name, departures in transaction.departed.items():
+                known = self._known[view].get(f"{transaction.source}.{name}")
+                for left in departures if known else ():
+                    if left.partition and not self._sources[transaction.source].was_known(left.partition, known or ""):
+                        relation, why = name, f"{left.what}, and was not there when the table was last looked at"
+        if why:
+            raise _lost(transaction.source, relation, why, [view])
 
     def _why_held(self, view: str) -> str:
         """Why the commits of a view wait, if they do."""
@@ -121,13 +137,20 @@ class Prover:
                     missing.add(relation.name)
                     continue
                 now, before = found[relation.name], self._known[name].get(relation.id)
-                if before is not None and now != before:
+                if before is not None and now != before and now != self._found.get((name, relation.id)):
                     columns = {*view.columns_of(relation), *relation.key}
-                    happened = self._sources[source].changed(relation.name, columns, before, now)
+                    try:
+                        happened = self._sources[source].changed(relation.name, columns, before, now)
+                    except SourceUnavailable:
+                        missing.add(relation.name)
+                        continue
                     if happened:
                         lost.setdefault((relation.name, happened), []).append(name)
                         continue
-                self._known[name][relation.id] = now
+                    self._known[name][relation.id] = self._sources[source].proven(before, now)
+                elif before is None:
+                    self._known[name][relation.id] = now
+                self._found[name, relation.id] = now
         for (name, happened), views in lost.items():
             raise _changed(source, name, happened, views)
         return frozenset(missing) or None
@@ -135,9 +158,13 @@ class Prover:
 
 def _changed(source: str, relation: str, happened: str, views: Collection[str]) -> DefinitionChanged:
     """What happened to a relation, for whoever uses the views."""
+    return _lost(source, relation, f"{happened}, and the log does not say what became of the rows", views)
+
+
+def _lost(source: str, relation: str, what: str, views: Collection[str]) -> DefinitionChanged:
     rebuild = ", ".join(f"`strobe rebuild {name}`" for name in sorted(views))
     return DefinitionChanged(
-        f"{happened}, and the log does not say what became of the rows",
+        what,
         source=source,
         relations=[relation],
         views=views,

@@ -10,18 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Protocol
 
 from strobe.algebra.bag import Row
+from strobe.algebra.bounds import Bound
 from strobe.data.arrow import canonical_ddl
 from strobe.errors import BrokenInvariant, LostGuarantee, RelationLost, Unfit
-from strobe.messages import GlobalTransaction, Parts, Transaction
+from strobe.messages import Departed, GlobalTransaction, Parts, Transaction
 from strobe.sources.base import Spill
 from strobe.sources.global_transactions import global_transaction
 from strobe.sources.net_changes import NetChange, NetChanges
-from strobe.sources.postgres import pgoutput
+from strobe.sources.postgres import ddl, pgoutput
 from strobe.sources.postgres.connection import Connection, ConnectionSettings, identifier
 from strobe.sources.postgres.partitions import Partitions
 from strobe.sources.postgres.pgoutput import UNCHANGED, RelationInfo, Tuple
@@ -87,6 +88,8 @@ class TransactionBuilder:
         self._begin: pgoutput.Begin | None = None
         self._nets = NetChanges(spill)
         self._parts: dict[GlobalTransaction, None] = {}
+        self._departed: dict[str, list[Departed]] = {}
+        self._left: list[ddl.Left] = []
 
     @property
     def open(self) -> bool:
@@ -100,7 +103,7 @@ class TransactionBuilder:
     def receive(self, message: pgoutput.Message, size: int = 0) -> Transaction | None:
         """A message, which had so many bytes; the transaction that ends with it."""
         if isinstance(message, pgoutput.Begin):
-            self._begin, self._parts = message, {}
+            self._begin, self._parts, self._departed, self._left = message, {}, {}, []
             self._above = self._expected = None
             self._nets.forget()
         elif isinstance(message, pgoutput.Commit):
@@ -111,13 +114,47 @@ class TransactionBuilder:
             self._as_described(message.relation)
             rows = self._relations[message.relation]
             if rows is not None:
+                self._expect_one_side(rows.watched.name)
                 rows.apply(message, rows.net(self._nets))
                 self._nets.grew(size)
         elif isinstance(message, pgoutput.Truncate):
             self._truncate(message)
+        elif isinstance(message, pgoutput.Emitted) and message.prefix == self._settings.name:
+            self._statement(message)
         elif isinstance(message, pgoutput.Emitted) and (part := named_by(message, self._settings)):
             self._parts[part] = None
         return None
+
+    def _statement(self, message: pgoutput.Emitted) -> None:
+        """What the event trigger wrote about a statement."""
+        if not message.transactional:
+            return
+        try:
+            statement = ddl.parse(message.content)
+        except ValueError:
+            everything = [watched.name for watched in self._watched.values() if watched.partitioned]
+            what = "the log has a message in the name of Strobe's event trigger that it did not write"
+            raise self._settings.table_lost(what, *everything) from None
+        for table, _, name in statement.came:
+            if (watched := self._watched.get(table)) is not None:
+                what = f"partition {name} was attached to table {watched.name}, and may have had rows already"
+                raise self._settings.table_lost(what, watched.name)
+        for left in statement.left:
+            if (watched := self._watched.get(left.table)) is not None:
+                self._left.append(left)
+                self._depart(watched, _departed(left, watched))
+
+    def _depart(self, watched: Watched, departed: Departed) -> None:
+        """Rows leave after what the transaction has done to the table so far, and before what it still does."""
+        departed = replace(departed, late=self._nets.touched(watched.name))
+        self._departed.setdefault(watched.name, []).append(departed)
+
+    def _expect_one_side(self, relation: str) -> None:
+        if any(departed.late for departed in self._departed.get(relation, ())):
+            what = (
+                f"rows of table {relation} were changed before and after {self._departed[relation][-1].what}, in one "
+            )
+            raise self._settings.table_lost(f"{what}transaction", relation)
 
     def _commit(self, message: pgoutput.Commit) -> Transaction:
         begin, self._begin = self._begin, None
@@ -125,6 +162,10 @@ class TransactionBuilder:
             raise BrokenInvariant("a commit came without its beginning", where=self._settings.where)
         changes, gone = self._nets.take()
         self._partitions.committed(message.end_lsn)
+        for left in self._left:
+            if not self._partitions.left(left.id, message.end_lsn):
+                name = self._watched[left.table].name
+                raise self._settings.table_lost(f"partition {left.name} has left table {name} twice", name)
         return Transaction(
             self._settings.source,
             position_at(message.end_lsn, LogFingerprint.of(message)),
@@ -133,13 +174,17 @@ class TransactionBuilder:
             xid=self._widen(begin.xid),
             changes=changes,
             gone=gone,
+            departed={name: tuple(found) for name, found in self._departed.items()},
         )
 
     def _truncate(self, message: pgoutput.Truncate) -> None:
         self._above = self._expected = None
-        emptied = [rows.watched.name for n in message.relations if (rows := self._relations.get(n)) is not None]
+        found = [rows.watched for n in message.relations if (rows := self._relations.get(n)) is not None]
+        for watched in found:
+            self._depart(watched, Departed(f"table {watched.name} was emptied by TRUNCATE", Bound()))
+        emptied = [watched.name for watched in found if watched.partitioned]
         if emptied:
-            what = f"table {', '.join(emptied)} was emptied by TRUNCATE, which Strobe cannot follow"
+            what = f"partitioned table {', '.join(emptied)} was emptied by TRUNCATE, which Strobe cannot follow"
             fix = "Rebuild the views that use it: `strobe rebuild VIEW`."
             raise self._settings.table_lost(what, *emptied, fix=fix)
 
@@ -194,6 +239,14 @@ class TransactionBuilder:
 
     def _altered(self, watched: Watched, what: str) -> RelationLost:
         return self._settings.table_lost(f"table {watched.name} was altered: {what}", watched.name)
+
+
+def _departed(left: ddl.Left, watched: Watched) -> Departed:
+    what = f"partition {left.name} was dropped or detached"
+    try:
+        return Departed(what, ddl.bound_of(left, watched.types), partition=left.id)
+    except ddl.Unknown as reason:
+        return Departed(what, unknown=str(reason), partition=left.id)
 
 
 def misplaced(names: Sequence[str], known: Sequence[tuple[int, str]], column: str, number: int) -> bool:
