@@ -94,6 +94,8 @@ class Departed(Immutable):
     """Why it cannot be said."""
     partition: int | None = None
     """The partition that they were in, as the source numbers it."""
+    seen: bool = True
+    """Whether rows have come through it since the log is read."""
     late: bool = False
     """Whether they left after the transaction's changes of the relation, and not before: rows in the bound that it
     brought left with them."""

@@ -17,7 +17,7 @@ import math
 import queue
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 
@@ -375,13 +375,18 @@ class Pipeline:
         for name in given.views:
             worker = self.workers[name]
             if isinstance(message, Update):
-                if message.transaction.departed:
-                    self.prover.expect_followed(name, message.transaction, self.topology.views[name].pace)
-                worker.update(self.in_flight.readable(message, self.topology.views[name].view))
+                worker.update(self._for_view(name, message))
             elif isinstance(message, Cut):
                 worker.cut(message)
             else:
                 worker.progress(message.source, message.position)
+
+    def _for_view(self, name: str, update: Update) -> Update:
+        """An update as the manager of a view can take it."""
+        planned = self.topology.views[name]
+        if update.transaction.departed:
+            update = replace(update, transaction=self.prover.followed(name, update.transaction, planned.pace))
+        return self.in_flight.readable(update, planned.view)
 
     def _send(self, message: Outbound) -> None:
         """What a manager sends, in its own thread."""

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future, wait
+from dataclasses import replace
 from functools import partial
 
 from strobe.algebra.connected import connected
@@ -45,6 +46,8 @@ class Prover:
         self._known = {name: dict(known.get(name, {})) for name in views}
         groups = connected({name: view.sources for name, view in views.items()}, together)
         self._groups = [frozenset(s for name in group for s in views[name].sources) for group in groups]
+        self._loaded_with = {name: frozenset(found) for name, found in self._known.items()}
+        """By view, the relations whose fingerprints it was loaded with."""
         self._found: dict[tuple[str, str], str] = {}
         """By view and relation, the fingerprint with which it was proven last."""
         self._unproven: dict[str, frozenset[str]] = {}
@@ -73,17 +76,25 @@ class Prover:
             held = self._unproven.keys() & set(sources)
         return frozenset(s for group in self._groups if group & held for s in group)
 
-    def expect_followed(self, view: str, transaction: Transaction, pace: int) -> None:
-        """`DefinitionChanged` if rows left at once with a transaction, and a view cannot follow that."""
-        relation, why = obstacle(self._views[view], transaction, pace)
+    def followed(self, view: str, transaction: Transaction, pace: int) -> Transaction:
+        """A transaction with which rows left at once, as a view can follow it: without what left a partition that never
+        was, or that came after the last look and got no rows. `DefinitionChanged` if it cannot."""
+        source = self._sources[transaction.source]
+        departed = {}
         with self._alone:
-            for name, departures in transaction.departed.items():
-                known = self._known[view].get(f"{transaction.source}.{name}")
-                for left in departures if known else ():
-                    if left.partition and not self._sources[transaction.source].was_known(left.partition, known or ""):
-                        relation, why = name, f"{left.what}, and was not there when the table was last looked at"
+            for relation, departures in transaction.departed.items():
+                name = f"{transaction.source}.{relation}"
+                known = self._known[view][name] if name in self._loaded_with[view] else ""
+                departed[relation] = tuple(
+                    left
+                    for left in departures
+                    if left.partition is None or left.seen or not known or source.was_known(left.partition, known)
+                )
+        found = replace(transaction, departed={relation: left for relation, left in departed.items() if left})
+        relation, why = obstacle(self._views[view], found, pace)
         if why:
             raise _lost(transaction.source, relation, why, [view])
+        return found
 
     def _why_held(self, view: str) -> str:
         """Why the commits of a view wait, if they do."""

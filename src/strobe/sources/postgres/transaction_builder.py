@@ -88,6 +88,8 @@ class TransactionBuilder:
         self._begin: pgoutput.Begin | None = None
         self._nets = NetChanges(spill)
         self._parts: dict[GlobalTransaction, None] = {}
+        self._came_through: set[int] = set()
+        """The partitions through which rows have come."""
         self._departed: dict[str, list[Departed]] = {}
         self._left: list[ddl.Left] = []
 
@@ -142,7 +144,7 @@ class TransactionBuilder:
         for left in statement.left:
             if (watched := self._watched.get(left.table)) is not None:
                 self._left.append(left)
-                self._depart(watched, _departed(left, watched))
+                self._depart(watched, replace(_departed(left, watched), seen=left.id in self._came_through))
 
     def _depart(self, watched: Watched, departed: Departed) -> None:
         """Rows leave after what the transaction has done to the table so far, and before what it still does."""
@@ -206,6 +208,7 @@ class TransactionBuilder:
             fix = f"Give it the one of the table: ALTER TABLE {identifier(info.schema, info.name)} REPLICA IDENTITY "
             fix += f"{'FULL' if table.images else 'DEFAULT'}; then `strobe rebuild` the views that use the table."
             raise self._settings.table_lost(what, table.name, fix=fix)
+        self._came_through.add(info.id)
         self._partitions.described(table.name, info.id)
 
     def _as_described(self, relation: int) -> None:
