@@ -164,6 +164,11 @@ class Source(ABC):
     def prepare(self, relations: Sequence[str]) -> None:
         """Put into the source what watching these relations needs; what is there already stays."""
 
+    def partition_keys(self, relations: Sequence[str]) -> Mapping[str, Sequence[str] | None]:
+        """Where views follow partitions that leave, the columns whose values tell the partitions of a relation apart;
+        None if none do."""
+        return {}
+
     def ddl_script(self) -> list[str]:
         """What `follow_ddl` would execute; empty if nothing is needed."""
         return []

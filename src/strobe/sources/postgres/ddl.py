@@ -116,6 +116,19 @@ def execute(connection: Connection, settings: ConnectionSettings, statements: Se
         ) from None
 
 
+def partition_key(connection: Connection, table: int) -> tuple[str, ...] | None:
+    """The columns by whose values the partitions of a table can be told apart; None if they cannot."""
+    found = rows(
+        connection,
+        "SELECT k.partstrat::text, a.attname FROM pg_partitioned_table k"
+        " CROSS JOIN unnest(k.partattrs::int2[]) WITH ORDINALITY n (number, place)"
+        " LEFT JOIN pg_attribute a ON a.attrelid = k.partrelid AND a.attnum = n.number AND n.number > 0"
+        " WHERE k.partrelid = %s::int8::oid ORDER BY n.place",
+        table,
+    )
+    return None if any(s == "h" or name is None for s, name in found) else tuple(str(name) for _, name in found)
+
+
 @dataclass(frozen=True)
 class Left:
     """A partition that a statement took out of a table."""

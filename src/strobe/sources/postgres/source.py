@@ -115,6 +115,14 @@ class PostgresSource(Source):
         taken = [f"event trigger {self.settings.name}"] if statements else []
         return [*taken, *self._preparation.undo()]
 
+    def partition_keys(self, relations: Sequence[str]) -> Mapping[str, Sequence[str] | None]:
+        with self._pool.session() as connection:
+            tables = read_tables(connection, self.settings)
+            partitioned = [t for name in relations if (t := tables.get(name)) is not None and t.partitioned]
+            if not partitioned or not ddl.installed(connection, self.settings):
+                return {}
+            return {table.name: ddl.partition_key(connection, table.id) for table in partitioned}
+
     def ddl_script(self) -> list[str]:
         with self._pool.session() as connection:
             return ddl.statements(connection, self.settings)
