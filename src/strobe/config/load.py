@@ -64,6 +64,7 @@ def load_project(directory: Path) -> Project:
             for name, config in document.sources.items()
         },
         spark=dict(document.spark),
+        audit=document.audit,
         secrets=frozenset(secret for secret in (*secrets, *_passwords(document)) if len(secret) >= _SHORTEST_SECRET),
     )
 

@@ -196,6 +196,10 @@ class Document(_Model):
     retention: Duration = Field(
         default=timedelta(days=7), description="How far back readers can go.", json_schema_extra={"default": "7d"}
     )
+    audit: Duration | None = Field(
+        default=None,
+        description="`strobe run` compares every row of every view with the sources once in this time. Off by default.",
+    )
     spark: dict[Text, Setting] = Field(default={}, description="Any Spark setting, passed through.")
     evaluate: Literal["auto", "spark", "driver"] = "auto"
     order: Literal["source", "views"] = Field(
@@ -228,6 +232,7 @@ class Project:
     views: dict[str, ViewConfig]
     sources: dict[str, SourceConfig] = field(repr=False)
     spark: dict[str, str] = field(repr=False)
+    audit: timedelta | None = None
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
 
     def redact(self, text: str) -> str:
