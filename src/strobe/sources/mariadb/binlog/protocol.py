@@ -10,7 +10,7 @@ import random
 import struct
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -58,50 +58,21 @@ class Event:
     """The number of the server on which it first happened."""
 
 
-class Dump:
-    """The binlog from a place on."""
+class Incoming:
+    """Takes apart what the server sends: packets, in order, and the events in them."""
 
-    def __init__(self, settings: ConnectionSettings, file: str, offset: int, forever: bool) -> None:
-        self._settings = settings
+    def __init__(self, receive: Callable[[int], bytes | None], sequence: int, most: int) -> None:
+        """`receive` returns some bytes, at most so many, or None if none came for a moment; the first packet has this
+        number, and no event has more bytes than `most`."""
+        self._receive, self._sequence, self._most = receive, sequence, most
         self._buffer = bytearray()
-        self._heard = time.monotonic()
         self._checksum = False
         """Whether events have one at their end."""
-        self._connection = settings.connect()
-        try:
-            with settings.errors():
-                self._ask(file, offset, forever)
-        except BaseException:
-            self.close()
-            raise
-
-    def _ask(self, file: str, offset: int, forever: bool) -> None:
-        connection = self._connection
-        checksum, period = "@@global.binlog_checksum", int(self._settings.timing.heartbeat * 10**9)
-        names = [f"@{who}_binlog_checksum = {checksum}, @{who}_heartbeat_period = {period}" for who in OLD_AND_NEW]
-        rows(connection, f"SET {', '.join(names)}, @mariadb_slave_capability = 4")
-        # A number of one's own: the server ends a reader when another one comes with the same.
-        number = random.SystemRandom().randrange(1 << 31, 1 << 32) if forever else 0
-        request = struct.pack("<IHI", offset, 0 if forever else 1, number) + file.encode("utf-8")
-        connection._execute_command(0x12, request)
-        self._socket, self._sequence = connection._sock, int(connection._next_seq_id)
-        self._socket.settimeout(self._settings.timing.step)
-
-    @property
-    def thread(self) -> int:
-        """The server's number for this connection."""
-        return int(self._connection.thread_id())
-
-    def close(self) -> None:
-        self._connection._force_close()
 
     def next(self) -> Event | None:
         """The next event, or None when none came for a moment. Raises `EOFError` at the end of what was asked for."""
-        try:
-            packet = self._packet()
-            return None if packet is None else self._event(packet)
-        except Damaged as error:
-            raise error.of("what the server sent of its binlog", self._settings.where) from None
+        packet = self._packet()
+        return None if packet is None else self._event(packet)
 
     def _packet(self) -> bytes | None:
         whole = bytearray()
@@ -113,8 +84,8 @@ class Dump:
             size = int.from_bytes(self._buffer[:3], "little")
             if self._buffer[3] != self._sequence:
                 raise Damaged(f"packet {self._sequence} should follow, and {self._buffer[3]} does", 3)
-            if len(whole) + size > self._settings.limits.event:
-                raise Damaged(f"it has more than {self._settings.limits.event} bytes", 0)
+            if len(whole) + size > self._most:
+                raise Damaged(f"it has more than {self._most} bytes", 0)
             if not self._fill(4 + size):
                 continue
             whole += self._buffer[4 : 4 + size]
@@ -126,17 +97,9 @@ class Dump:
     def _fill(self, size: int) -> bool:
         """Whether so many bytes are here, after waiting for a moment if need be."""
         while len(self._buffer) < size:
-            try:
-                received = self._socket.recv(max(_CHUNK, size - len(self._buffer)))
-            except TimeoutError:
-                if time.monotonic() - self._heard > self._settings.timing.silence:
-                    raise Broken("the server fell silent") from None
-                return False
-            except OSError as error:
-                raise Broken(str(error)) from error
+            received = self._receive(max(_CHUNK, size - len(self._buffer)))
             if not received:
-                raise Broken("the server ended the connection")
-            self._heard = time.monotonic()
+                return False
             self._buffer += received
         return True
 
@@ -174,6 +137,63 @@ def _checked(type_: int, packet: bytes) -> bool:
     if type_ == FORMAT:
         event = event[:_FLAGS] + bytes([event[_FLAGS] & ~IN_USE]) + event[_FLAGS + 1 :]
     return zlib.crc32(event) == int.from_bytes(packet[-4:], "little")
+
+
+class Dump:
+    """The binlog from a place on."""
+
+    def __init__(self, settings: ConnectionSettings, file: str, offset: int, forever: bool) -> None:
+        self._settings = settings
+        self._heard = time.monotonic()
+        self._connection = settings.connect()
+        try:
+            with settings.errors():
+                self._ask(file, offset, forever)
+        except BaseException:
+            self.close()
+            raise
+
+    def _ask(self, file: str, offset: int, forever: bool) -> None:
+        connection = self._connection
+        checksum, period = "@@global.binlog_checksum", int(self._settings.timing.heartbeat * 10**9)
+        names = [f"@{who}_binlog_checksum = {checksum}, @{who}_heartbeat_period = {period}" for who in OLD_AND_NEW]
+        rows(connection, f"SET {', '.join(names)}, @mariadb_slave_capability = 4")
+        # A number of one's own: the server ends a reader when another one comes with the same.
+        number = random.SystemRandom().randrange(1 << 31, 1 << 32) if forever else 0
+        request = struct.pack("<IHI", offset, 0 if forever else 1, number) + file.encode("utf-8")
+        connection._execute_command(0x12, request)
+        self._incoming = Incoming(self._receive, int(connection._next_seq_id), self._settings.limits.event)
+        self._socket = connection._sock
+        self._socket.settimeout(self._settings.timing.step)
+
+    @property
+    def thread(self) -> int:
+        """The server's number for this connection."""
+        return int(self._connection.thread_id())
+
+    def close(self) -> None:
+        self._connection._force_close()
+
+    def next(self) -> Event | None:
+        """The next event, or None when none came for a moment. Raises `EOFError` at the end of what was asked for."""
+        try:
+            return self._incoming.next()
+        except Damaged as error:
+            raise error.of("what the server sent of its binlog", self._settings.where) from None
+
+    def _receive(self, size: int) -> bytes | None:
+        try:
+            received: bytes = self._socket.recv(size)
+        except TimeoutError:
+            if time.monotonic() - self._heard > self._settings.timing.silence:
+                raise Broken("the server fell silent") from None
+            return None
+        except OSError as error:
+            raise Broken(str(error)) from error
+        if not received:
+            raise Broken("the server ended the connection")
+        self._heard = time.monotonic()
+        return received
 
 
 @contextmanager
