@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from strobe.redaction import said
+
 
 class StrobeError(Exception):
     """What happened, where (source, table, column, view, file, line), and what to do about it."""
@@ -20,10 +22,9 @@ class StrobeError(Exception):
     code = "error"
 
     def __init__(self, message: str, *, where: str = "", fix: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.where = where
-        self.fix = fix
+        """Texts of databases, drivers and files are in these: secrets and control characters never are."""
+        self.message, self.where, self.fix = said(message), said(where), said(fix)
+        super().__init__(self.message)
 
     def __str__(self) -> str:
         text = f"{self.where}: {self.message}" if self.where else self.message

@@ -13,13 +13,15 @@ import json
 import os
 import re
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from strobe import redaction
+from strobe.config import dsn
 from strobe.config.model import (
     NAME_PATTERN,
     WITH_DSN,
@@ -35,20 +37,21 @@ from strobe.config.model import (
     ViewConfig,
     _Model,
 )
+from strobe.config.references import Allowed, MissingError, References
 from strobe.config.yamlfile import FILE, NodePath, YamlFile, mistake
 from strobe.errors import UserError
 
 _FORMATS = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
-_SHORTEST_SECRET = 4
-"""A shorter value hides nothing, and blotting it out would spoil every message that happens to contain it."""
 
 
 def load_project(directory: Path) -> Project:
     """Read the project in a folder, or say in one `UserError` what is wrong with it."""
     directory = directory.resolve()
     source = YamlFile.read(directory / FILE)
-    filled, secrets = _substitute(source, directory)
+    filled = _substitute(source, directory)
     document = _validate(source, filled)
+    _check_dsns(source, document)
+    redaction.learn((), [*document.sources, *document.views])
     return Project(
         directory=directory,
         name=document.project,
@@ -64,21 +67,7 @@ def load_project(directory: Path) -> Project:
             for name, config in document.sources.items()
         },
         spark=dict(document.spark),
-        secrets=frozenset(secret for secret in (*secrets, *_passwords(document)) if len(secret) >= _SHORTEST_SECRET),
     )
-
-
-def _passwords(document: Document) -> Iterable[str]:
-    """Parts of dsns that are secrets by themselves."""
-    dsns = (config.dsn for config in document.sources.values() if isinstance(config, WITH_DSN))
-    return [found for dsn in dsns for found in _password(dsn)]
-
-
-def _password(dsn: str) -> list[str]:
-    in_url = re.findall(r"://[^/?#]*?:([^/?#]*)@", dsn) + re.findall(r"[?&]password=([^&]*)", dsn)
-    in_keys = [a or b for a, b in re.findall(r"\bpassword\s*=\s*(?:'((?:[^'\\]|\\.)*)'|([^\s']+))", dsn)]
-    found = [text for text in (in_url if "://" in dsn else in_keys) if text]
-    return [*found, *(unquote(text) for text in found)]
 
 
 def _absolute(directory: Path, path: str) -> Path:
@@ -88,8 +77,8 @@ def _absolute(directory: Path, path: str) -> Path:
 # Secrets.
 
 
-def _substitute(source: YamlFile, directory: Path) -> tuple[dict[str, Any], set[str]]:
-    """The values with every `${…}` in sources and Spark settings replaced, and what they were replaced by."""
+def _substitute(source: YamlFile, directory: Path) -> dict[str, Any]:
+    """The values with every `${…}` in sources and Spark settings replaced; these are never shown."""
     secrets: set[str] = set()
 
     def fill(value: Any, path: NodePath) -> Any:
@@ -99,44 +88,27 @@ def _substitute(source: YamlFile, directory: Path) -> tuple[dict[str, Any], set[
             return [fill(item, (*path, index)) for index, item in enumerate(value)]
         if not isinstance(value, str):
             return value
-        return re.sub(r"\$\{([^}]*)\}", lambda found: secret(found.group(1), path), value)
+        filled = re.sub(r"\$\{([^}]*)\}", lambda found: secret(found.group(1), path), value)
+        if filled != value:
+            secrets.update(dsn.secrets(filled))
+        return filled
 
     def secret(reference: str, path: NodePath) -> str:
         try:
-            found = _look_up(reference, directory)
-        except _MissingError as missing:
+            found = references().value(reference)
+        except MissingError as missing:
             raise mistake(missing.message, source.line(path), missing.fix) from None
         secrets.add(found)
         return found
 
-    values = {key: fill(item, (key,)) if key in ("sources", "spark") else item for key, item in source.values.items()}
-    return values, secrets
+    @cache
+    def references() -> References:
+        return References(directory, Allowed.here())
 
-
-class _MissingError(Exception):
-    def __init__(self, message: str, fix: str) -> None:
-        self.message, self.fix = message, fix
-
-
-def _look_up(reference: str, directory: Path) -> str:
-    if reference.startswith("file:"):
-        path = reference.removeprefix("file:")
-        try:
-            return _absolute(directory, path).read_text(encoding="utf-8").rstrip("\r\n")
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-            raise _MissingError(
-                f"the secret file {path} cannot be read: {reason}", f"Put the secret into {path}."
-            ) from None
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", reference):
-        raise _MissingError(
-            f"${{{reference}}} names nothing", "Write ${NAME} for an environment variable or ${file:path}."
-        )
-    if reference not in os.environ:
-        raise _MissingError(
-            f"the environment variable {reference} is not set", f"Set {reference} before you start Strobe."
-        )
-    return os.environ[reference]
+    try:
+        return {key: fill(item, (key,)) if key in ("sources", "spark") else item for key, item in source.values.items()}
+    finally:  # whatever is wrong further down must not show them
+        redaction.learn(secrets)
 
 
 # Validation, and its errors in plain words.
@@ -183,9 +155,18 @@ def _check_sources(source: YamlFile, sources: Any) -> None:
 def _check_dsn(source: YamlFile, path: NodePath) -> None:
     """A password may come from outside only, where it is known to be a secret."""
     written = source.get((*path, "dsn"))
-    if isinstance(written, str) and _password(re.sub(r"\$\{[^}]*\}", "", written)):
+    if isinstance(written, str) and dsn.passwords(re.sub(r"\$\{[^}]*\}", "", written)):
         fix = f"Write dsn: ${{{str(path[1]).upper()}_DSN}} and set that variable, or use ${{file:…}}."
         raise mistake("the dsn holds a password", source.line((*path, "dsn")), fix)
+
+
+def _check_dsns(source: YamlFile, document: Document) -> None:
+    """A password with signs that mean something in a DSN would be cut in two, and its parts taken for a host."""
+    for name, config in document.sources.items():
+        problem = dsn.ambiguity(config.dsn) if isinstance(config, WITH_DSN) else None
+        if problem:
+            message, fix = problem
+            raise mistake(f"the dsn of source {name} {message}", source.line(("sources", name, "dsn")), fix)
 
 
 def _check_files(source: YamlFile, path: NodePath, config: dict[str, Any]) -> None:

@@ -228,10 +228,3 @@ class Project:
     views: dict[str, ViewConfig]
     sources: dict[str, SourceConfig] = field(repr=False)
     spark: dict[str, str] = field(repr=False)
-    secrets: frozenset[str] = field(default=frozenset(), repr=False)
-
-    def redact(self, text: str) -> str:
-        """The text without any value that came in through `${…}`."""
-        for secret in sorted(self.secrets, key=len, reverse=True):
-            text = text.replace(secret, "***")
-        return text
