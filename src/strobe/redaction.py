@@ -145,9 +145,15 @@ def printable_json(text: str) -> str:
     return _IN_LINES.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
 
 
+_LONGEST = 4000
+"""Characters of a message: what a server or a file says may be of any length, and is kept in several places."""
+
+
 def said(text: str) -> str:
-    """A message as it may be shown: without secrets, and on one line but for indented ones."""
-    return printable(redact(text))
+    """A message as it may be shown: without secrets, on one line but for indented ones, and not too long."""
+    text = printable(redact(text))
+    cut = len(text) - _LONGEST
+    return text if cut <= 0 else f"{text[: _LONGEST // 2]} … ({cut:,} more characters) … {text[-_LONGEST // 2 :]}"
 
 
 # What rows hold.

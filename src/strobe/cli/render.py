@@ -114,6 +114,8 @@ def plan(document: Document) -> Iterable[RenderableType]:
             for relation, rows in relations.items()
         ]
         yield table(["reads", "rows"], read, right=["rows"])
+    if document["code"]:
+        yield Text(f"Spark settings that can load code: {', '.join(document['code'])}", style=_STYLES["warning"])
     if any(document[key] for key in ("add", "rebuild", "drop")):
         yield Text("`strobe apply` does it.")
     else:

@@ -43,12 +43,12 @@ class Terminal:
         found = context.find_object(Terminal)
         return found or Terminal()
 
-    def open(self, directory: Path, as_json: bool = False) -> Project:
+    def open(self, directory: Path, as_json: bool = False, *, offline: bool = False) -> Project:
         """Read the project; from now on nothing that came in through `${…}` is shown."""
         self.as_json = as_json
         if not directory.is_dir():
             raise UserError(f"there is no folder {directory}", fix="Name a project's folder with --project.")
-        self.project = load_project(directory)
+        self.project = load_project(directory, offline=offline)
         return self.project
 
     def show(self, document: Document, render: Render, *, exact: bool = False) -> None:
