@@ -58,6 +58,8 @@ LINES: dict[Event, str] = {
     events.ApplyFailed("no column"): "no column",
     events.RebuildPutOff(("a", "b"), "gone"): "a, b could not be rebuilt yet: gone",
     events.AskingCoordinator(): "asking the running coordinator",
+    events.NobodyAnswersQueries(): "no running coordinator answers here: starting Spark for this query, which takes a "
+    "while",
     events.CoordinatorReplied("loading a"): "loading a",
     events.MaintainingHere(): "no coordinator is running: keeping the views here meanwhile",
     events.BringingToVector(): "bringing the views to the vector that was read",
