@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 MOST = 8
 """Readers at a time; further ones have to start a Spark of their own."""
 
+AGAIN = 0.2
+"""Seconds between two attempts to cancel the jobs of a reader that has gone."""
+
 
 class QueryServer(threading.Thread):
     def __init__(self, layout: Layout, spark: Callable[[], SparkSession | None]) -> None:
@@ -146,7 +149,8 @@ class Asked:
 
 
 class _Watched:
-    """While the body runs: `gone` is called if the reader closes its end."""
+    """While the body runs: `gone` is called once the reader has closed its end, and again and again, since the body may
+    be between two jobs, or before its first."""
 
     def __init__(self, connection: socket.socket, gone: Callable[[], None]) -> None:
         self._connection, self._gone = connection, gone
@@ -162,10 +166,19 @@ class _Watched:
         self._done.close()
 
     def _watch(self) -> None:
-        with suppress(OSError):
-            ready, _, _ = select.select([self._connection, self._done], [], [])
-            if self._done not in ready and self._connection.recv(1, socket.MSG_PEEK) == b"":
-                self._gone()
+        ready, _, _ = select.select([self._connection, self._done], [], [])
+        if self._done in ready or self._says_more():
+            return
+        while not select.select([self._done], [], [], 0.0)[0]:
+            self._gone()
+            select.select([self._done], [], [], AGAIN)
+
+    def _says_more(self) -> bool:
+        """Whether there is another query, and not the end."""
+        try:
+            return bool(self._connection.recv(1, socket.MSG_PEEK))
+        except OSError:  # closed before all was read that had been sent
+            return False
 
 
 def _serialized(batch: pa.RecordBatch) -> bytes:
