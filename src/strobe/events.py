@@ -124,6 +124,17 @@ class SourceAnswers(Event):
 
 
 @dataclass(frozen=True)
+class SourceWarned(Event):
+    """Something in a source's log is ignored."""
+
+    source: str
+    warning: str
+
+    def __str__(self) -> str:
+        return f"source {self.source}: warning: {self.warning}"
+
+
+@dataclass(frozen=True)
 class SourceUnreachable(Event):
     """Noticed while sources were verified."""
 

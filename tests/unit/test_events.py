@@ -30,6 +30,7 @@ LINES: dict[Event, str] = {
     events.Stopping(7): "stopping at commit 7",
     events.SourceRetried("shop", "gone"): "source shop: trying again: gone",
     events.SourceAnswers("shop"): "source shop: answers again",
+    events.SourceWarned("shop", "not a name"): "source shop: warning: not a name",
     events.SourceUnreachable("source shop: gone"): "source shop: gone",
     events.Detached(("shop",), ("a",)): "waiting for shop: a stands still",
     events.Detached(("billing", "shop"), ("a", "b")): "waiting for billing, shop: a, b stand still",
