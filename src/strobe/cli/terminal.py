@@ -51,6 +51,16 @@ class Terminal:
         self.project = load_project(directory, offline=offline)
         return self.project
 
+    def open_to_read(self, directory: Path, warehouse: Path | None, as_json: bool = False) -> Project:
+        """The project, or with `warehouse` only what that knows of it."""
+        from strobe.client.reading import project_to_read
+
+        if warehouse is None:
+            return self.open(directory, as_json)
+        self.as_json = as_json
+        self.project = project_to_read(directory, warehouse)
+        return self.project
+
     def show(self, document: Document, render: Render, *, exact: bool = False) -> None:
         """The command's report. `exact` is for rows that a user asked for: they are shown as they are."""
         found = document if exact else redacted(document)
