@@ -39,6 +39,7 @@ from strobe.config.yamlfile import FILE, NodePath, YamlFile, mistake
 from strobe.errors import UserError
 
 _FORMATS = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+_UMASK = "spark.hadoop.fs.permissions.umask-mode"
 _SHORTEST_SECRET = 4
 """A shorter value hides nothing, and blotting it out would spoil every message that happens to contain it."""
 
@@ -53,6 +54,7 @@ def load_project(directory: Path) -> Project:
         directory=directory,
         name=document.project,
         warehouse=_absolute(directory, document.warehouse),
+        warehouse_mode=document.warehouse_mode,
         retention=document.retention,
         evaluate=document.evaluate,
         order=document.order,
@@ -206,7 +208,12 @@ def _check_key(source: YamlFile, path: NodePath, config: dict[str, Any]) -> None
 def _check_spark(source: YamlFile, settings: Any) -> None:
     for name, value in settings.items() if isinstance(settings, dict) else ():
         line = source.line(("spark", name))
-        if not name.startswith("spark."):
+        if name == "insecure":
+            if value not in ("true", "false"):
+                raise mistake("insecure must be true or false", line, "Write insecure: true.")
+        elif name == _UMASK:
+            raise mistake(f"{name} follows from warehouse_mode", line, "Set warehouse_mode: private, group or all.")
+        elif not name.startswith("spark."):
             raise mistake(f"{name} is not a Spark setting", line, "Spark's settings begin with `spark.`")
         if name == "spark.sql.session.timeZone" and value != "UTC":
             fix = "Remove the setting; convert with from_utc_timestamp where a view should show local time."
