@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 import postgres_shop
 import pytest
+from leaks import forms
 from paths import ROOT
 from postgres_server import PostgresServer
 
@@ -58,24 +58,16 @@ def shop(tmp_path: Path, postgres: PostgresServer, monkeypatch: pytest.MonkeyPat
     postgres.drop(database)
 
 
-def forms(secret: str) -> list[bytes]:
-    """How a secret may look where it stands."""
-    raw = secret.encode()
-    encoded = [base64.b64encode(b" " * shift + raw)[4:-4] for shift in range(3)]
-    return [raw, quote(secret, safe="").encode(), *encoded, secret.encode("utf-16-be")]
-
-
-def open_to_others(*folders: Path) -> set[str]:
+def open_to_others(*among: Path) -> set[str]:
     """Files and folders, as far as they are still there, that somebody else may do anything with. (Spark makes copies
     of jars executable by everybody, in a folder that nobody may enter.)"""
     found = set()
-    for path in (path for folder in folders for path in folder.rglob("*")):
-        try:
-            mode = path.lstat().st_mode
-        except FileNotFoundError:
-            continue
-        if mode & 0o077 and not stat.S_ISLNK(mode) and path.suffix != ".jar":
-            found.add(f"{stat.filemode(mode)} {path}")
+    for folder, folders, files in (step for each in among for step in os.walk(each)):
+        for path in (Path(folder, name) for name in (*folders, *files)):
+            with suppress(FileNotFoundError):
+                mode = path.lstat().st_mode
+                if mode & 0o077 and not stat.S_ISLNK(mode) and path.suffix != ".jar":
+                    found.add(f"{stat.filemode(mode)} {path}")
     return found
 
 

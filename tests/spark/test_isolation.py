@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import pickle
 import socket
 import struct
@@ -10,9 +9,9 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 import pytest
+from leaks import forms
 from patience import PATIENCE
 from pyspark import cloudpickle
 from pyspark.serializers import CloudPickleSerializer
@@ -97,13 +96,6 @@ class Knowing(Reader):
 
     def close(self) -> None:
         self.dsn = ""
-
-
-def forms(secret: str) -> list[bytes]:
-    """How a secret may look where it stands."""
-    raw = secret.encode()
-    encoded = [base64.b64encode(b" " * shift + raw)[4:-4] for shift in range(3)]
-    return [raw, quote(secret).encode(), quote(secret, safe="").encode(), *encoded, secret.encode("utf-16-be")]
 
 
 def test_what_spark_is_given_for_a_task_holds_no_password(
