@@ -160,7 +160,7 @@ class Warehouse:
 
         self._tell(SparkStarting())
         before = SparkSession.getActiveSession()
-        session = start(self.project.spark, umask=self.project.umask)
+        session = start(self.project.spark, umask=self.project.umask, confidential=self.project.confidential)
         self._started = session if before is None else None
         return session
 

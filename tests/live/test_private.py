@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.live]
 
+ACCOUNT = "lake-account-7c1"
 SPARK = """
 spark:
   spark.master: local[2]
@@ -36,6 +37,7 @@ spark:
   spark.eventLog.enabled: true
   spark.eventLog.dir: file://{events}
   spark.eventLog.compress: false
+  spark.hadoop.fs.lake.account: "${{LAKE_ACCOUNT}}"
 """
 
 
@@ -44,6 +46,7 @@ def shop(tmp_path: Path, postgres: PostgresServer, monkeypatch: pytest.MonkeyPat
     """A project over a PostgreSQL database, prepared; and the database's name."""
     folder, database = tmp_path / "shop", postgres.database(postgres_shop.TABLES)
     monkeypatch.setenv("SALES_DSN", postgres.dsn(database))
+    monkeypatch.setenv("LAKE_ACCOUNT", ACCOUNT)
     for made in (folder, tmp_path / "events", tmp_path / "tmp"):
         made.mkdir()
     (tmp_path / "tmp").chmod(0o1777)
@@ -101,4 +104,5 @@ def test_what_a_run_writes_is_closed_to_others_and_holds_no_password(
     assert header is not None and header.number >= 2
     kept = [path for path in project.parent.rglob("*") if path.is_file()]
     assert any(path.parent == project.parent / "events" or "events" in path.parts for path in kept)
-    assert not [path for path in kept for form in forms(postgres.password) if form in path.read_bytes()]
+    for secret in (postgres.password, ACCOUNT):
+        assert not [path for path in kept for form in forms(secret) if form in path.read_bytes()]

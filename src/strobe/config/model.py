@@ -248,6 +248,11 @@ class Project:
         """With which everything is written that belongs to the warehouse."""
         return UMASKS[self.warehouse_mode]
 
+    @property
+    def confidential(self) -> frozenset[str]:
+        """The settings of Spark that hold a value which came in through `${…}`."""
+        return frozenset(name for name, value in self.spark.items() if any(secret in value for secret in self.secrets))
+
     def redact(self, text: str) -> str:
         """The text without any value that came in through `${…}`."""
         for secret in sorted(self.secrets, key=len, reverse=True):

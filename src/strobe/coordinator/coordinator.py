@@ -234,7 +234,7 @@ class Coordinator:
         if self._spark is None:
             from strobe.spark.session import start
 
-            self._spark = start(self.project.spark, umask=self.project.umask)
+            self._spark = start(self.project.spark, umask=self.project.umask, confidential=self.project.confidential)
         return self._spark
 
     def _open(self, before: Opened | Claimed | RunEnd, take_over: bool) -> Opened:

@@ -7,9 +7,10 @@ stands among the settings then. A cluster of its own (`spark://…`) has to be g
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import socket
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from strobe.data.private import own_folder
 from strobe.data.scratch import user_folder
@@ -20,6 +21,10 @@ UMASK = "spark.hadoop.fs.permissions.umask-mode"
 
 INSECURE = "insecure"
 """Stands beside the settings of Spark in strobe.yml where a cluster without a secret is to be used all the same."""
+
+REDACTED = "spark.redaction.regex"
+_USUALLY_REDACTED = "(?i)secret|password|token|access[.]?key"
+"""Spark's own default."""
 
 _AUTHENTICATE, _SECRET = "spark.authenticate", "spark.authenticate.secret"
 _ENCRYPTED = ("spark.network.crypto.enabled", "spark.authenticate.enableSaslEncryption", "spark.ssl.rpc.enabled")
@@ -48,6 +53,12 @@ def authenticated(settings: Mapping[str, str]) -> dict[str, str]:
             f"`{INSECURE}: true` beside the settings, if nobody else can reach its network.",
         )
     return found
+
+
+def redacted(settings: Mapping[str, str], confidential: Collection[str]) -> str:
+    """Which settings Spark's web pages and log of events show without their values: also these, by whatever name."""
+    names = {re.escape(found) for name in confidential for found in (name, name.removeprefix("spark.hadoop."))}
+    return "|".join([settings.get(REDACTED, _USUALLY_REDACTED), *(f"^{name}$" for name in sorted(names))])
 
 
 def environment(settings: Mapping[str, str]) -> dict[str, str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 from strobe.errors import UserError
 from strobe.spark import session
-from strobe.spark.isolation import environment
+from strobe.spark.isolation import environment, redacted
 
 CLUSTER = {"spark.master": "spark://head:7077"}
 SAFE = {"spark.authenticate": "true", "spark.network.crypto.enabled": "true"}
@@ -64,6 +65,16 @@ def test_web_pages_are_on_loopback(
         monkeypatch.delenv(variable, raising=False)
     found = environment(settings)
     assert (found.get("SPARK_LOCAL_IP"), found.get("SPARK_LOCAL_HOSTNAME")) == (address, name)
+
+
+def test_settings_with_secrets_are_redacted_by_their_names() -> None:
+    """Java's regular expressions, as Spark takes them, are Python's here."""
+    given = {"spark.hadoop.fs.lake.account", "spark.plain"}
+    for settings, usual in (({}, "spark.my.Password"), ({"spark.redaction.regex": "mine"}, "spark.mine")):
+        pattern = re.compile(redacted(settings, given))
+        for name in (*given, "fs.lake.account", usual):
+            assert pattern.search(name)
+        assert not pattern.search("spark.plainer")
 
 
 def test_what_spark_needs_for_a_while_is_in_this_users_folder(own_tmp: Any, monkeypatch: pytest.MonkeyPatch) -> None:
