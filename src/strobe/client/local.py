@@ -42,7 +42,7 @@ def spark_starter(project: Project, tell: Listener) -> Callable[[], SparkSession
             from strobe.spark.session import start
 
             tell(SparkStarting())
-            started.append(start(project.spark, umask=project.umask, confidential=project.confidential))
+            started.append(start(project.spark, umask=project.umask))
         return started[0]
 
     return spark

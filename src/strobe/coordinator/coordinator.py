@@ -24,6 +24,7 @@ from strobe.apply.first import load_first
 from strobe.config.model import Project
 from strobe.coordinator.availability import Availability
 from strobe.coordinator.maintenance import Maintenance
+from strobe.coordinator.query_server import QueryServer
 from strobe.coordinator.requests import RequestHandler
 from strobe.coordinator.run import Run, Until
 from strobe.coordinator.states import PHASES, Claimed, Opened, Phase
@@ -142,7 +143,10 @@ class Coordinator:
             heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
             heart.start()
             try:
-                with Wakeups(self._layout.control, self._asked_for):
+                with (
+                    Wakeups(self._layout.control, self._asked_for),
+                    QueryServer(self._layout, lambda: self._spark),
+                ):
                     self.keep_views(Until(self._stop, idle=until_idle, seconds=seconds), take_over)
                 if until_idle:
                     self._availability.complain()
@@ -234,7 +238,7 @@ class Coordinator:
         if self._spark is None:
             from strobe.spark.session import start
 
-            self._spark = start(self.project.spark, umask=self.project.umask, confidential=self.project.confidential)
+            self._spark = start(self.project.spark, umask=self.project.umask)
         return self._spark
 
     def _open(self, before: Opened | Claimed | RunEnd, take_over: bool) -> Opened:

@@ -10,11 +10,12 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from strobe.data.private import own_folder
 from strobe.data.scratch import user_folder
 from strobe.errors import UserError
+from strobe.redaction import redact
 
 UMASK = "spark.hadoop.fs.permissions.umask-mode"
 """Decides the modes of whatever Hadoop, Spark and Delta write; and the umask of Spark's processes on this machine."""
@@ -55,8 +56,10 @@ def authenticated(settings: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def redacted(settings: Mapping[str, str], confidential: Collection[str]) -> str:
-    """Which settings Spark's web pages and log of events show without their values: also these, by whatever name."""
+def redacted(settings: Mapping[str, str]) -> str:
+    """Which settings Spark's web pages and log of events show without their values: also those that hold a secret, by
+    whatever name."""
+    confidential = [name for name, value in settings.items() if redact(value) != value]
     names = {re.escape(found) for name in confidential for found in (name, name.removeprefix("spark.hadoop."))}
     return "|".join([settings.get(REDACTED, _USUALLY_REDACTED), *(f"^{name}$" for name in sorted(names))])
 

@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -57,13 +57,12 @@ def start(
     app: str = "strobe",
     log: Path | None = None,
     umask: int = 0o077,
-    confidential: Collection[str] = (),
 ) -> SparkSession:
     """The Spark session of this process, started with the user's settings; what the JVM prints is appended to `log`,
-    `umask` is taken away from the modes of all that it writes, and `confidential` settings are not shown."""
+    and `umask` is taken away from the modes of all that it writes."""
     _use_this_python()
     merged = {**configuration(settings, app), isolation.UMASK: f"{umask:03o}"}
-    merged[isolation.REDACTED] = isolation.redacted(merged, confidential)
+    merged[isolation.REDACTED] = isolation.redacted(merged)
     if lost() is not None:
         _forget()
     if SparkContext._gateway is None and _GATEWAY in os.environ:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from strobe import redaction
 from strobe.errors import UserError
 from strobe.spark import session
 from strobe.spark.isolation import environment, redacted
@@ -69,12 +70,14 @@ def test_web_pages_are_on_loopback(
 
 def test_settings_with_secrets_are_redacted_by_their_names() -> None:
     """Java's regular expressions, as Spark takes them, are Python's here."""
-    given = {"spark.hadoop.fs.lake.account", "spark.plain"}
+    redaction.learn(["an account"])
+    given = {"spark.hadoop.fs.lake.account": "an account", "spark.plain": "of an account", "spark.plainer": "x"}
     for settings, usual in (({}, "spark.my.Password"), ({"spark.redaction.regex": "mine"}, "spark.mine")):
-        pattern = re.compile(redacted(settings, given))
-        for name in (*given, "fs.lake.account", usual):
+        pattern = re.compile(redacted({**settings, **given}))
+        for name in ("spark.hadoop.fs.lake.account", "fs.lake.account", "spark.plain", usual):
             assert pattern.search(name)
         assert not pattern.search("spark.plainer")
+    redaction.forget()
 
 
 def test_what_spark_needs_for_a_while_is_in_this_users_folder(own_tmp: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
-from strobe.errors import LostGuarantee, NotNow, StrobeError, UserError
+from strobe.errors import NotNow, UserError, raised
 from strobe.warehouse.control.documents import PROGRESS, REPLY, REQUEST
 from strobe.warehouse.control.heartbeat import hear
 from strobe.warehouse.control.store import Bad, ControlStore, Document, Malformed
@@ -87,10 +87,7 @@ def _answered(reply: Document) -> Document:
     """The reply, or the error that it carries."""
     if "error" not in reply:
         return reply
-    error = reply["error"]
-    kinds: dict[str, type[StrobeError]] = {kind.code: kind for kind in (UserError, LostGuarantee, NotNow)}
-    kind = kinds.get(error["code"], StrobeError)
-    raise kind(error["message"], where=error["where"], fix=error["fix"])
+    raise raised(reply["error"])
 
 
 def requests(store: ControlStore) -> Iterator[tuple[str, Document]]:

@@ -20,6 +20,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from strobe.data.private import FOLDER, SAFELY, user
+from strobe.redaction import redacted
 from strobe.warehouse.control.documents import LARGEST, Schema
 
 Document = dict[str, Any]
@@ -71,7 +72,7 @@ class ControlStore:
             try:
                 with os.fdopen(handle, "w") as text:
                     os.fchmod(handle, 0o600 | os.fstat(folder).st_mode & 0o044)
-                    json.dump(document, text, default=str)
+                    json.dump(redacted(dict(document)), text, default=lambda value: redacted(str(value)))
                 _replace(draft, file, folder)
             except BaseException:
                 with suppress(OSError):
