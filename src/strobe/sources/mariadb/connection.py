@@ -313,6 +313,6 @@ def _abandon(connection: Any, cursor: Any) -> None:
     connection._force_close()
 
 
-def quote(name: str) -> str:
+def quote(*names: str) -> str:
     """An identifier in backticks: MariaDB's own rule, which the driver has no function for."""
-    return "`" + name.replace("`", "``") + "`"
+    return ".".join("`" + name.replace("`", "``") + "`" for name in names)
