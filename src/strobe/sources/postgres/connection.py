@@ -27,6 +27,8 @@ from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGresult
 
 from strobe.errors import AccessRefused, RelationLost, SourceLost, SourceUnavailable, StrobeError, UserError
+from strobe.sources.base import Finding
+from strobe.sources.postgres import access
 from strobe.sources.postgres.limits import Limits, SlotLimits, Timing
 
 T = TypeVar("T")
@@ -131,12 +133,16 @@ class ConnectionSettings:
 
     def connect(self, *, replication: bool = False, writes: bool = False, timeout: float | None = None) -> Connection:
         """A new connection. With `replication` it is a walsender's, for the stream; only one that `writes` can."""
+        if access.too_old():
+            fix = "Install psycopg[binary], which brings a newer one."
+            raise UserError("this libpq sends a password however a server asks for it", where=self.where, fix=fix)
         limit = self.statement_timeout if timeout is None else timeout
-        parameters = {
+        parameters: dict[str, str | int | None] = {
             "connect_timeout": self.timing.connect,
             "application_name": self.name,
             "keepalives_idle": 30,
             **self._given(),
+            **access.defaults(self._given()),
             "client_encoding": "UTF8",
         }
         if replication:
@@ -167,9 +173,9 @@ class ConnectionSettings:
                 fix = f"Set {name} to {value} for this role, and connect to the server directly, without a pooler."
                 raise UserError(f"{name} is {found!r}, and answers need {value!r}", where=self.where, fix=fix)
 
-    def _given(self) -> dict[str, str | int | None]:
+    def _given(self) -> dict[str, str]:
         try:
-            return dict(conninfo_to_dict(self.dsn))
+            return {name: str(value) for name, value in conninfo_to_dict(self.dsn).items() if value is not None}
         except psycopg.ProgrammingError:
             fix = "Write a URL, postgresql://user@host:port/database, or keys and values, host=… dbname=…"
             raise UserError("the dsn cannot be read", where=self.where, fix=fix) from None
@@ -200,6 +206,8 @@ class ConnectionSettings:
             fix = "It is tried again; an index may be missing, or limits.statement_timeout is too short."
             return SourceUnavailable(f"a statement took longer than {seconds}: {text}", where=where, fix=fix)
         if isinstance(error, (psycopg.OperationalError, psycopg.InternalError)) or error.sqlstate is None:
+            if fix := access.refused(text):
+                return AccessRefused(text, where=where, fix=fix)
             if "authentication failed" in text or "no password supplied" in text:
                 fix = "Put the right user and password where dsn takes them from, and start again."
                 return AccessRefused(text, where=where, fix=fix)
@@ -211,7 +219,11 @@ class ConnectionSettings:
     def _clean(self, error: psycopg.Error) -> str:
         text = " ".join(str(error).split()) or type(error).__name__
         password = self._given().get("password")
-        return text.replace(str(password), "***") if password else text
+        return text.replace(password, "***") if password else text
+
+    def warnings(self) -> Iterator[Finding]:
+        """What the dsn leaves open to others."""
+        return access.warnings(self._given(), f"{self.where}, dsn")
 
     def lost(self, message: str, *, rebuild: bool = False) -> SourceLost:
         """With `rebuild`, log was or will be let go, and the views that needed it are rebuilt by themselves."""

@@ -24,6 +24,7 @@ def check(connection: Connection, settings: ConnectionSettings, relations: Seque
         yield Finding("error", where, f"the server is PostgreSQL {version}", "Strobe needs PostgreSQL 14 or newer.")
         return
     yield from check_server(connection, settings)
+    yield from settings.warnings()
     yield from check_trust(connection, settings)
     prepared = read_prepared(connection, settings)
     if prepared.missing:
