@@ -352,6 +352,14 @@ class AskingCoordinator(Event):
 
 
 @dataclass(frozen=True)
+class NobodyAnswersQueries(Event):
+    """A query takes a Spark of its own."""
+
+    def __str__(self) -> str:
+        return "no running coordinator answers here: starting Spark for this query, which takes a while"
+
+
+@dataclass(frozen=True)
 class CoordinatorReplied(Event):
     """How far the running coordinator is, in its own words."""
 

@@ -217,7 +217,8 @@ class ConnectionSettings:
         return UserError(text, where=where, fix="See the server's log.")
 
     def _clean(self, error: psycopg.Error) -> str:
-        text = " ".join(str(error).split()) or type(error).__name__
+        """What went wrong, without the details, which quote rows."""
+        text = " ".join((error.diag.message_primary or str(error)).split()) or type(error).__name__
         password = self._given().get("password")
         return text.replace(password, "***") if password else text
 
