@@ -54,6 +54,8 @@ def status(project: Project) -> Document:
 
 
 def _sources(project: Project, heard: Heard, header: CommitHeader | None) -> Document:
+    if project.missing.sources or not project.sources:
+        return {name: _unasked(name, project, heard) for name in _named(project, heard, header)}
     with SourceSet.open(project) as sources:
         return {name: _source(source, heard, header) for name, source in sources.items()}
 
@@ -80,6 +82,27 @@ def _source(source: Source, heard: Heard, header: CommitHeader | None) -> Docume
     except StrobeError as error:
         found["problem"] = found["problem"] or str(error)
     return found
+
+
+def _named(project: Project, heard: Heard, header: CommitHeader | None) -> list[str]:
+    """The sources of the project or, where only its warehouse is known, those that the views reflect."""
+    reflected = (source for vector in (header.positions.values() if header else ()) for source in vector)
+    return list(project.sources or dict.fromkeys((*heard.document.get("sources", {}), *sorted(set(reflected)))))
+
+
+def _unasked(name: str, project: Project, heard: Heard) -> Document:
+    """What the coordinator says of a source that cannot be asked from here."""
+    said = heard.document.get("sources", {}).get(name, {}) if heard.alive else {}
+    why = "; ".join(error.message for error in project.missing.sources) or "its project is not known here"
+    return {
+        "position": said.get("position"),
+        "lag_seconds": None,
+        "state": said.get("state", "not watched"),
+        "problem": said.get("problem"),
+        "asked": said.get("asked"),
+        "retained_bytes": None,
+        "warning": f"not asked: {why}",
+    }
 
 
 def _reflected(source: Source, header: CommitHeader | None) -> list[Position]:

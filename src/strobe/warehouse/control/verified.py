@@ -6,11 +6,11 @@ Nothing depends on it: without it views count as verified as they were loaded, a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import asdict, dataclass, fields, replace
 
 from strobe.messages import CommitHeader
-from strobe.warehouse.control.store import ControlStore
+from strobe.warehouse.control.documents import VERIFIED
+from strobe.warehouse.control.store import ControlStore, Document
 from strobe.warehouse.records import Definition
 
 _NAME = "verified.json"
@@ -65,32 +65,15 @@ class Verified:
 
 def read(store: ControlStore, definitions: Mapping[str, Definition]) -> dict[str, Verified]:
     """Of these definitions in force; those of which nothing is known are left out."""
-    found = {}
-    for view, document in (store.get(_NAME) or {}).items():
-        known = _read(document)
-        if known is not None and view in definitions and known.generation == definitions[view].generation:
-            found[view] = known
-    return found
+    known = {view: _read(document) for view, document in (store.get(_NAME, VERIFIED) or {}).items()}
+    return {n: v for n, v in known.items() if n in definitions and v.generation == definitions[n].generation}
 
 
-def _read(document: Any) -> Verified | None:
-    try:
-        return Verified(
-            int(document["generation"]),
-            int(document["commit"]),
-            float(document["at"]),
-            _read_round(document.get("round")),
-            str(document.get("problem", "")),
-        )
-    except (AttributeError, KeyError, TypeError, ValueError):
-        return None
-
-
-def _read_round(document: Any) -> Round | None:
-    if document is None:
-        return None
-    numbers = int(document["commit"]), float(document["began"]), int(document["parts"]), int(document["next"])
-    return Round(*numbers, gap=str(document.get("gap", "")))
+def _read(document: Document) -> Verified:
+    own = {f.name: document[f.name] for f in fields(Verified)}
+    if (round_ := document["round"]) is not None:
+        own["round"] = Round(**{f.name: round_[f.name] for f in fields(Round)})
+    return Verified(**own)
 
 
 def write(store: ControlStore, known: Mapping[str, Verified]) -> None:
