@@ -121,7 +121,7 @@ class Transaction(TransactionInfo):
         return TransactionInfo(self.source, self.position, self.committed_at, self.part_of, self.xid)
 
     def touched(self, relation: str) -> bool:
-        return relation in self.changes or relation in self.gone
+        return relation in self.changes or relation in self.gone or relation in self.departed
 
 
 @dataclass(frozen=True)

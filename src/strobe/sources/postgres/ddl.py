@@ -156,7 +156,7 @@ def parse(content: bytes) -> Statement:
             for table, id_, name, chain in found["left"] or ()
         ]
         came = [(int(table), int(id_), str(name)) for table, id_, name in found["came"] or ()]
-    except (TypeError, KeyError, UnicodeDecodeError) as error:
+    except (TypeError, KeyError, RecursionError) as error:
         raise ValueError(str(error)) from None
     return Statement(tuple(left), tuple(came))
 

@@ -191,7 +191,10 @@ def proven(before: str, after: str) -> str:
 
 def knows(fingerprint: str, partition: int) -> bool:
     """Whether a view that rests on this fingerprint has had rows of a partition."""
-    found = Definition.of(fingerprint)
+    try:
+        found = Definition.of(fingerprint)
+    except (KeyError, TypeError, ValueError):
+        return True  # the next look stops the view
     return partition in found.tables or partition in found.left
 
 
