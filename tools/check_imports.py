@@ -16,7 +16,7 @@ from pathlib import Path
 
 PACKAGE = "strobe"
 
-_BASICS = {"errors", "algebra", "messages"}
+_BASICS = {"redaction", "errors", "algebra", "messages"}
 _SMALL = {"retry", "failpoints", "events"}
 _RUN = {"pipeline", "planning", "warehouse", "spark", "data", "sources.base", "auditor", "config"}
 _KINDS = {f"sources.{kind}" for kind in ("postgres", "mariadb", "sqlite", "files", "delta")}
@@ -25,11 +25,12 @@ _OF_A_KIND = (
 )
 
 MAY_IMPORT: dict[str, set[str]] = {
-    "errors": set(),
+    "redaction": set(),
+    "errors": {"redaction"},
     "retry": {"errors"},
     "failpoints": {"errors"},
     "events": {"errors"},
-    "config": {"errors"},
+    "config": {"errors", "redaction"},
     "algebra": {"errors"},
     "messages": {"errors", "algebra"},
     "integrator": _BASICS,
@@ -84,7 +85,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 """Which boxes a box may know, besides itself, the lowest first."""
 
-PURE = {"errors", "algebra", "messages", "managers", "merge", "integrator", "engine"}
+PURE = {"redaction", "errors", "algebra", "messages", "managers", "merge", "integrator", "engine"}
 """A message in, messages out: no clock, no thread, no randomness, no I/O."""
 
 FORBIDDEN_IN_PURE = {

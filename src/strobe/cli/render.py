@@ -114,6 +114,8 @@ def plan(document: Document) -> Iterable[RenderableType]:
             for relation, rows in relations.items()
         ]
         yield table(["reads", "rows"], read, right=["rows"])
+    if document["code"]:
+        yield Text(f"Spark settings that can load code: {', '.join(document['code'])}", style=_STYLES["warning"])
     if any(document[key] for key in ("add", "rebuild", "drop")):
         yield Text("`strobe apply` does it.")
     else:
@@ -257,18 +259,6 @@ def audit(document: Document) -> Iterable[RenderableType]:
         for row in verdict["witness"] or ():
             yield Text(f"  {name}: {row}")
     yield Text(f"verdict: {document['verdict']}", style="green" if document["verdict"] == "valid" else "bold red")
-
-
-def rows(document: Document) -> Iterable[RenderableType]:
-    """The rows of a query."""
-    names = [column["name"] for column in document["columns"]]
-    numbers = ("tinyint", "smallint", "int", "bigint", "decimal", "double", "float")
-    right = [column["name"] for column in document["columns"] if column["type"].startswith(numbers)]
-    yield table(
-        names, [["NULL" if cell is None else str(cell) for cell in row] for row in document["rows"]], right=right
-    )
-    count = len(document["rows"])
-    yield Text(f"{count} row{'' if count == 1 else 's'} at commit {document['commit']}", style="dim")
 
 
 def counts(asked: Document | None) -> str:

@@ -1,4 +1,5 @@
-"""Everything a command says goes through here: as text or as one JSON document, and never with a secret in it."""
+"""Everything a command says goes through here: as text or as one JSON document, without secrets, and as text without
+control characters."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import traceback
 from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import typer
 from rich.console import Console, RenderableType
@@ -19,6 +20,7 @@ from strobe.config.load import load_project
 from strobe.config.model import Project
 from strobe.errors import StrobeError, UserError
 from strobe.events import Event
+from strobe.redaction import printable, printable_json, redact, redacted, said
 from strobe.report.document import FORMAT, Document
 
 Render = Callable[[Document], Iterable[RenderableType]]
@@ -41,34 +43,30 @@ class Terminal:
         found = context.find_object(Terminal)
         return found or Terminal()
 
-    def open(self, directory: Path, as_json: bool = False) -> Project:
+    def open(self, directory: Path, as_json: bool = False, *, offline: bool = False) -> Project:
         """Read the project; from now on nothing that came in through `${…}` is shown."""
         self.as_json = as_json
         if not directory.is_dir():
             raise UserError(f"there is no folder {directory}", fix="Name a project's folder with --project.")
-        self.project = load_project(directory)
+        self.project = load_project(directory, offline=offline)
         return self.project
-
-    def redact(self, text: str) -> str:
-        return self.project.redact(text) if self.project else text
 
     def show(self, document: Document, render: Render, *, exact: bool = False) -> None:
         """The command's report. `exact` is for rows that a user asked for: they are shown as they are."""
-        found = document if exact else self._redacted(document)
+        found = document if exact else redacted(document)
         if self.as_json:
             self._print_json(found)
             return
-        for part in render(found):
+        for part in render(_printable(found)):
             self.out.print(part, soft_wrap=isinstance(part, Text))
 
     def tell(self, event: Event) -> None:
         """Progress, for a person who waits."""
         if not self.as_json:
-            self.err.print(Text(self.redact(str(event)), style="dim"))
+            self.err.print(Text(said(str(event)), style="dim"))
 
     def fail(self, error: StrobeError) -> None:
-        shown = error.document()["error"]
-        body = {name: self.redact(text) for name, text in shown.items()}
+        body = {name: said(text) for name, text in error.document()["error"].items()}
         if self.as_json:
             self._print_json({"error": body})
             return
@@ -87,7 +85,7 @@ class Terminal:
         self.fail(bug)
 
     def _write_traceback(self, error: BaseException) -> Path:
-        text = self.redact("".join(traceback.format_exception(error)))
+        text = redact("".join(traceback.format_exception(error)))
         name = f"error-{datetime.now(timezone.utc):%Y%m%dT%H%M%S%f}.txt"
         control = self.project.warehouse / "_strobe" if self.project else None
         for folder in (control, Path(tempfile.gettempdir())):
@@ -102,16 +100,36 @@ class Terminal:
 
     def _print_json(self, document: Document) -> None:
         text = json.dumps({"format": FORMAT, **document}, ensure_ascii=False, indent=2, default=_plain)
-        print(text, file=sys.stdout, flush=True)
+        print(printable_json(text), file=sys.stdout, flush=True)
 
-    def _redacted(self, value: Any) -> Any:
-        if isinstance(value, str):
-            return self.redact(value)
-        if isinstance(value, dict):
-            return {key: self._redacted(item) for key, item in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [self._redacted(item) for item in value]
-        return value
+
+class RedactedStream:
+    """A stream that hides secrets in whatever is written to it, by whatever library."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._stream.write(redact(text))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+_WITH_LINES = {"statements", "once", "title", "smallest"}
+"""Parts of reports that are texts of several lines."""
+
+
+def _printable(value: Any, lines: bool = False) -> Any:
+    """A report without control characters, in its keys neither: these are names of tables and columns."""
+    if isinstance(value, str):
+        return printable(value, lines=lines)
+    if isinstance(value, dict):
+        return {_printable(key): _printable(item, lines or key in _WITH_LINES) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_printable(item, lines) for item in value]
+    return value
 
 
 def _console(stderr: bool) -> Console:

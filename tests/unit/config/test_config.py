@@ -11,6 +11,7 @@ from strobe.config import model as config_model
 from strobe.config.load import load_project
 from strobe.config.model import FilesSource, Project, SqliteSource
 from strobe.errors import UserError
+from strobe.redaction import redact
 
 MINIMAL = """\
 version: 1
@@ -123,7 +124,7 @@ def test_defaults(project: Path) -> None:
     """What is left out has the documented default."""
     found = load(project, MINIMAL)
     assert (found.warehouse, found.retention) == (project.resolve() / "warehouse", timedelta(days=7))
-    assert (found.evaluate, found.spark, found.secrets) == ("auto", {}, frozenset())
+    assert (found.evaluate, found.spark) == ("auto", {})
     stock = found.views["stock"]
     assert (stock.consistency, stock.algorithm, stock.freshness) == ("strong", "auto", timedelta(seconds=1))
 
@@ -328,32 +329,37 @@ def test_a_view_file_that_is_not_text(project: Path) -> None:
     assert "not UTF-8" in refused(project, MINIMAL).message
 
 
+def private(file: Path, text: str) -> None:
+    file.write_text(text)
+    file.chmod(0o600)
+
+
 def test_secrets_come_in_and_never_out(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`${ENV}` and `${file:…}` are replaced in sources and Spark settings, and are blotted out of any text."""
     monkeypatch.setenv("DEPOT_FILE", "topsecret.db")
     monkeypatch.setenv("CORES", "2")
-    (project / "key.txt").write_text("hunter2hunter2\n")
+    private(project / "key.txt", "hunter2hunter2\n")
     text = MINIMAL.replace("depot.db", '"${DEPOT_FILE}"').replace(
         "sources:", "spark: {spark.hadoop.key: 'k-${file:key.txt}', spark.master: 'local[${CORES}]'}\nsources:"
     )
     found = load(project, text)
     assert found.spark == {"spark.hadoop.key": "k-hunter2hunter2", "spark.master": "local[2]"}
     assert found.sources["depot"].path == str(project.resolve() / "topsecret.db")
-    assert found.redact("no topsecret.db and k-hunter2hunter2 in 2") == "no *** and k-*** in 2"
+    assert redact("no topsecret.db and k-hunter2hunter2 in 2") == "no *** and k-*** in 2"
     assert "secret.db" not in repr(found) and "hunter" not in repr(found)
 
 
 def test_an_address_is_a_secret_and_so_is_its_password(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However it is spelt: in the address, where signs are escaped, and as the server knows it."""
     monkeypatch.setenv("DEPOT_PASSWORD", "s3cret%2Fword")
-    (project / "dsn").write_text("mysql://strobe:0ther%3Aword@host/shop\n")
+    private(project / "dsn", "mysql://strobe:0ther%3Aword@host/shop\n")
     whole = '  depot: {type: mariadb, dsn: "${file:dsn}", limits: {connections: 2, statement_timeout: 1m}}'
     part = '  other: {type: mariadb, dsn: "mysql://strobe:${DEPOT_PASSWORD}@host/shop"}'
     found = load(project, MINIMAL.replace(SOURCE, f"{whole}\n{part}"))
     depot, other = found.sources["depot"], found.sources["other"]
     assert (depot.limits.connections, depot.limits.statement_timeout.total_seconds()) == (2, 60)  # type: ignore[union-attr]
     assert (other.limits.connections, other.limits.statement_timeout.total_seconds()) == (4, 5)  # type: ignore[union-attr]
-    shown = f"{found!r} {depot!r} " + found.redact("s3cret/word s3cret%2Fword 0ther:word mysql://strobe:0ther%3Aword@h")
+    shown = f"{found!r} {depot!r} " + redact("s3cret/word s3cret%2Fword 0ther:word mysql://strobe:0ther%3Aword@h")
     assert "s3cret" not in shown and "0ther" not in shown
 
 

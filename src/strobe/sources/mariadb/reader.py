@@ -10,6 +10,7 @@ import pymysql
 from strobe.algebra.bag import Row
 from strobe.errors import SourceUnavailable, Unfit, UserError
 from strobe.messages import Lookup, Position, Seen
+from strobe.redaction import content
 from strobe.retry import Retry
 from strobe.sources.base import Reader
 from strobe.sources.keyed import look_up
@@ -193,7 +194,7 @@ class RowDecoder:
             except Unfit as unfit:
                 where = f"{self._where}, column {column}"
                 return UserError(
-                    f"{value!r} has no counterpart in Spark: {unfit}", where=where, fix="Change the value."
+                    f"{content(value)} has no counterpart in Spark: {unfit}", where=where, fix="Change the value."
                 )
         return UserError("a value has no counterpart in Spark", where=self._where)
 

@@ -110,6 +110,8 @@ class ConnectionSettings:
     """Of the slot and of the publication."""
     connections: int = 4
     statement_timeout: float = 5.0
+    global_transactions: str | None = None
+    """The prefix of messages in the log that name global transactions; without one there are none."""
     slot_limits: SlotLimits = field(default_factory=SlotLimits)
     timing: Timing = field(default_factory=Timing)
     limits: Limits = field(default_factory=Limits)
@@ -198,7 +200,8 @@ class ConnectionSettings:
         return UserError(text, where=where, fix="See the server's log.")
 
     def _clean(self, error: psycopg.Error) -> str:
-        text = " ".join(str(error).split()) or type(error).__name__
+        """What went wrong, without the details, which quote rows."""
+        text = " ".join((error.diag.message_primary or str(error)).split()) or type(error).__name__
         password = self._given().get("password")
         return text.replace(str(password), "***") if password else text
 

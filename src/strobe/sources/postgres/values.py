@@ -19,6 +19,7 @@ from typing import Any
 from strobe.algebra.bag import canonical
 from strobe.data.keys import exactly
 from strobe.errors import Unfit, UserError
+from strobe.redaction import content
 
 Decode = Callable[[bytes], Any]
 Encode = Callable[[Any], Any]
@@ -251,9 +252,8 @@ _ENCODINGS = {
 
 
 def unfit_error(where: str, column: str, type_: PgType, value: bytes, reason: str) -> UserError:
-    shown = value[:60].decode(errors="replace")
     return UserError(
-        f"{shown!r} cannot be read as {type_.spark}: {reason}",
+        f"{content(value.decode(errors='replace'))} cannot be read as {type_.spark}: {reason}",
         where=f"{where}, column {column}",
         fix="Change the value, or leave the column out of the views.",
     )

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from strobe.redaction import redacted
+
 Document = dict[str, Any]
 
 
@@ -24,7 +26,7 @@ class ControlStore:
         file = self.folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
         draft = file.with_name(f".{file.name}.{os.getpid()}.{threading.get_ident()}")
-        draft.write_text(json.dumps(document, default=str))
+        draft.write_text(json.dumps(redacted(dict(document)), default=lambda value: redacted(str(value))))
         draft.replace(file)
 
     def get(self, name: str) -> Document | None:
