@@ -152,7 +152,7 @@ class Warehouse:
 
         self._tell(SparkStarting())
         before = SparkSession.getActiveSession()
-        session = start(self.project.spark)
+        session = start(self.project.spark, umask=self.project.umask)
         self._started = session if before is None else None
         return session
 

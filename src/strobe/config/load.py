@@ -48,6 +48,7 @@ _LONGEST_SQL = 256 * 1024
 _MOST_SQL = 512 * 1024
 """Characters of SQL in all views of a project; each is read by parsers that take their time."""
 _FORMATS = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+_UMASK = "spark.hadoop.fs.permissions.umask-mode"
 
 
 def load_project(directory: Path, *, offline: bool = False) -> Project:
@@ -68,6 +69,7 @@ def load_project(directory: Path, *, offline: bool = False) -> Project:
         directory=directory,
         name=document.project,
         warehouse=_absolute(directory, document.warehouse),
+        warehouse_mode=document.warehouse_mode,
         retention=document.retention,
         evaluate=document.evaluate,
         order=document.order,
@@ -210,7 +212,12 @@ def _check_key(source: YamlFile, path: NodePath, config: dict[str, Any]) -> None
 def _check_spark(source: YamlFile, settings: Any) -> None:
     for name, value in settings.items() if isinstance(settings, dict) else ():
         line = source.line(("spark", name))
-        if not name.startswith("spark."):
+        if name == "insecure":
+            if value not in ("true", "false"):
+                raise mistake("insecure must be true or false", line, "Write insecure: true.")
+        elif name == _UMASK:
+            raise mistake(f"{name} follows from warehouse_mode", line, "Set warehouse_mode: private, group or all.")
+        elif not name.startswith("spark."):
             raise mistake(f"{name} is not a Spark setting", line, "Spark's settings begin with `spark.`")
         if name == "spark.sql.session.timeZone" and value != "UTC":
             fix = "Remove the setting; convert with from_utc_timestamp where a view should show local time."

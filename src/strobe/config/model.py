@@ -199,6 +199,10 @@ class ViewConfig(_Model):
         return self.file or FILE
 
 
+UMASKS = {"private": 0o077, "group": 0o027, "all": 0o022}
+"""What a warehouse's mode takes away from everything that is written."""
+
+
 class Document(_Model):
     """What strobe.yml says."""
 
@@ -210,7 +214,15 @@ class Document(_Model):
     retention: Duration = Field(
         default=timedelta(days=7), description="How far back readers can go.", json_schema_extra={"default": "7d"}
     )
-    spark: dict[Text, Setting] = Field(default={}, description="Any Spark setting, passed through.")
+    warehouse_mode: Literal["private", "group", "all"] = Field(
+        default="private",
+        description="Who may read the warehouse: the user that Strobe runs as, that user's group too, or everybody.",
+    )
+    spark: dict[Text, Setting] = Field(
+        default={},
+        description="Any Spark setting, passed through. `insecure: true` beside them accepts a cluster without "
+        "authentication and encryption.",
+    )
     evaluate: Literal["auto", "spark", "driver"] = "auto"
     order: Literal["source", "views"] = Field(
         default="source",
@@ -236,9 +248,15 @@ class Project:
     directory: Path
     name: str
     warehouse: Path
+    warehouse_mode: Literal["private", "group", "all"]
     retention: timedelta
     evaluate: Literal["auto", "spark", "driver"]
     order: Literal["source", "views"]
     views: dict[str, ViewConfig]
     sources: dict[str, SourceConfig] = field(repr=False)
     spark: dict[str, str] = field(repr=False)
+
+    @property
+    def umask(self) -> int:
+        """With which everything is written that belongs to the warehouse."""
+        return UMASKS[self.warehouse_mode]

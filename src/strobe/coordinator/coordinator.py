@@ -41,6 +41,7 @@ from strobe.errors import (
 )
 from strobe.events import (
     CommitInDoubt,
+    DocumentRefused,
     Loaded,
     Loading,
     Maintaining,
@@ -65,6 +66,7 @@ from strobe.warehouse import inspect, storage, tables
 from strobe.warehouse.control import requests
 from strobe.warehouse.control.heartbeat import read_heartbeat, write_heartbeat
 from strobe.warehouse.control.lock import CoordinatorLock
+from strobe.warehouse.control.store import Once
 from strobe.warehouse.control.wakeup import Wakeups
 from strobe.warehouse.layout import Layout
 from strobe.warehouse.warehouse import Warehouse
@@ -91,7 +93,8 @@ class Coordinator:
         self._reporter = reporter
         self._record = record
         self._timing, self._limits = timing, limits
-        self._layout = Layout(project.warehouse)
+        refused = Once(lambda name, why: reporter.tell(DocumentRefused(name, why)))
+        self._layout = Layout(project.warehouse, refused=refused)
         self._availability = Availability(self._layout, reporter.tell, set_aside=set_aside, timing=timing)
         self._scratch = Scratch(self._layout.staging)
         self._lock = CoordinatorLock(self._layout.control)
@@ -137,6 +140,7 @@ class Coordinator:
         self._topology = self.assembled()
         try:
             tables.check_before_use(self._layout, self.project.name)
+            self._layout.own_folders(self.project.umask, self.project.directory)
             self._lock.acquire(take_over)
             requests.clear(self._layout.control)
             heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
@@ -237,7 +241,7 @@ class Coordinator:
         if self._spark is None:
             from strobe.spark.session import start
 
-            self._spark = start(self.project.spark)
+            self._spark = start(self.project.spark, umask=self.project.umask)
         return self._spark
 
     def _open(self, before: Opened | Claimed | RunEnd, take_over: bool) -> Opened:
@@ -401,6 +405,7 @@ class Coordinator:
             if self.pipeline is not None:
                 self.pipeline.fail(tables.deleted(self._layout))
             return
+        self._lock.keep()
         other = read_heartbeat(self._layout.control) or {}
         if int(other.get("epoch", 0)) > self._epoch > 0 and self.pipeline is not None:
             taken = f"another coordinator has taken over (epoch {other['epoch']})"

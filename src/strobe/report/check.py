@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 
 from strobe.algebra.schema import RelationSchema
 from strobe.config.model import Project
+from strobe.data.scratch import user_folder
 from strobe.errors import StrobeError
 from strobe.planning.source_set import SourceSet
 from strobe.planning.topology import ViewPlan, plan_view, source_names
@@ -46,6 +48,7 @@ def _preflight(project: Project, sources: Mapping[str, Source]) -> tuple[list[Fi
             findings.append(_error(error, where))
     findings += _of_sources(sources, set(relations), planned)
     findings += [f for plan in planned.values() for f in _costs(project, plan)]
+    findings += _of_folders(project)
     findings += _of_warehouse(project)
     return findings, planned
 
@@ -104,6 +107,20 @@ def _remedy(each: LookupStep, kind: str) -> str:
     if kind == "delta":
         return f"Partition or sort the table by {columns}, keep it small, or let the view `cache` it."
     return f"Make an index on {each.occurrence.relation.name} ({columns})."
+
+
+def _of_folders(project: Project) -> Iterator[Finding]:
+    """Whether others on this machine could read or replace what is written."""
+    try:
+        user_folder()
+    except StrobeError as error:
+        yield _error(error, "folder for temporary files")
+    for folder, mode, wanted in Layout(project.warehouse).unlike(project.umask):
+        wide = f"other users may do more there (mode {mode:o}) than `warehouse_mode: {project.warehouse_mode}` says"
+        narrow = f"those who may read the warehouse cannot enter this folder (mode {mode:o})"
+        access = f"g={'rX' if wanted & 0o050 else ''},o={'rX' if wanted & 0o005 else ''}"
+        fix = f"Run `chmod -R {access} {shlex.quote(str(folder))}`."
+        yield Finding("warning", str(folder), wide if mode & ~wanted else narrow, fix)
 
 
 def _of_warehouse(project: Project) -> Iterator[Finding]:
