@@ -73,6 +73,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "managers",
         "engine",
         "config",
+        "data.private",
+        "data.scratch",
         "planning",
         "apply",
         "coordinator",
