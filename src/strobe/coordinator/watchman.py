@@ -263,6 +263,8 @@ class Watchman(threading.Thread):
         """A commit, and the view's positions at it, from which on the tap has everything."""
         deadline = time.monotonic() + self._timing.audit_wait
         while True:
+            for source in tap.since:
+                tap.kept(source)  # raises if there is too much
             last, at = self._pipeline.standing(name)
             if all(tap.since[source] <= at[source] for source in tap.since):
                 return last.number, at
