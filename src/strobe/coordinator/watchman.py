@@ -211,8 +211,7 @@ class Watchman(threading.Thread):
             self._keys[name] = staging.snapshot(self._spark, source.reader(), chosen, self._scratch)
         round_ = known.round
         if round_ is None:
-            keys = self._keys[name].dataframe(first.relation).count()
-            most = max(keys, inspect.rows_of(self._warehouse.layout, name))
+            most = max(self._keys[name].rows(first.relation), inspect.rows_of(self._warehouse.layout, name))
             round_ = Round(commit, now, max(1, ceil(most / self._timing.audit_keys)))
         return round_, Parts(view, first, round_.parts)
 
