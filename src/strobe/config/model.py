@@ -216,6 +216,10 @@ class Document(_Model):
     retention: Duration = Field(
         default=timedelta(days=7), description="How far back readers can go.", json_schema_extra={"default": "7d"}
     )
+    audit: Duration | None = Field(
+        default=None,
+        description="`strobe run` compares every row of every view with the sources once in this time. Off by default.",
+    )
     warehouse_mode: Literal["private", "group", "all"] = Field(
         default="private",
         description="Who may read the warehouse: the user that Strobe runs as, that user's group too, or everybody.",
@@ -277,6 +281,7 @@ class Project:
     spark_settings: dict[str, str] = field(repr=False)
     """As written where something is missing."""
     missing: Missing = field(default=Missing(), repr=False)
+    audit: timedelta | None = None
 
     @property
     def spark(self) -> dict[str, str]:
