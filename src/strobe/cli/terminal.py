@@ -52,9 +52,21 @@ class Terminal:
         self.as_json = as_json
         if not directory.is_dir():
             raise UserError(f"there is no folder {directory}", fix="Name a project's folder with --project.")
-        self.project = load_project(directory, offline=offline)
-        self._umask = os.umask(self.project.umask)
-        return self.project
+        return self._opened(load_project(directory, offline=offline))
+
+    def open_to_read(self, directory: Path, warehouse: Path | None, as_json: bool = False) -> Project:
+        """The project, or with `warehouse` only what that knows of it."""
+        from strobe.client.reading import project_to_read
+
+        if warehouse is None:
+            return self.open(directory, as_json)
+        self.as_json = as_json
+        return self._opened(project_to_read(directory, warehouse))
+
+    def _opened(self, project: Project) -> Project:
+        self.project = project
+        self._umask = os.umask(project.umask)
+        return project
 
     def close(self) -> None:
         """The process writes files as it did before a project was opened."""

@@ -30,6 +30,7 @@ from strobe.coordinator.run import Run, Until
 from strobe.coordinator.states import PHASES, Claimed, Opened, Phase
 from strobe.coordinator.status import Reporter, Status, observe
 from strobe.coordinator.timing import USUAL, Timing
+from strobe.coordinator.watchman import Watchman
 from strobe.data.scratch import Scratch
 from strobe.errors import (
     BrokenInvariant,
@@ -98,6 +99,7 @@ class Coordinator:
         self._spark = spark
         self._stop, self._asked = threading.Event(), threading.Event()
         self.pipeline: Pipeline | None = None
+        self._watchman: Watchman | None = None
         self._cutover = Cutover(project, self.spark, reporter.tell, timing.parts)
         self._ended = threading.Event()
         self._epoch = 0
@@ -323,6 +325,7 @@ class Coordinator:
             fingerprints={name: d.fingerprints for name, d in self._warehouse.definitions.items()},
         )
         maintenance = self._maintenance(pipeline)
+        self._watchman = watchman = self._audit(pipeline)
         handler = RequestHandler(self._warehouse, self._cutover, pipeline, self._asked)
         run = Run(
             pipeline,
@@ -338,6 +341,8 @@ class Coordinator:
         self._heartbeat()
         try:
             maintenance.start()
+            if watchman is not None:
+                watchman.start()
             self._reporter.tell(Maintaining(tuple(topology.views), self._last.number))
             end = self._followed_up(pipeline.run(run.step, run.pause), handler)
             if isinstance(end, run_end.Stopped):
@@ -348,6 +353,8 @@ class Coordinator:
             return end
         finally:
             maintenance.stop()
+            if watchman is not None:
+                watchman.stop()
             handler.abandon()
             self._cutover.abandon()
             answers.close()
@@ -378,9 +385,17 @@ class Coordinator:
             maintenance.fold_soon()
         return maintenance
 
+    def _audit(self, pipeline: Pipeline) -> Watchman | None:
+        """The audit in the background, if the project asks for one."""
+        if (period := self.project.audit) is None:
+            return None
+        warehouse, seconds = self._warehouse, period.total_seconds()
+        return Watchman(pipeline, warehouse, self.spark(), self._scratch, seconds, self._timing)
+
     def _note_status(self, pipeline: Pipeline) -> None:
         apart = self._availability
-        self._status = observe(pipeline, apart.outages, apart.problems, apart.refused)
+        known = self._watchman.known if self._watchman is not None else {}
+        self._status = observe(pipeline, apart.outages, apart.problems, apart.refused, known)
 
     def _beat(self) -> None:
         """Twice a second, in a thread of its own: say what the loop last said of itself, and see who else is there."""

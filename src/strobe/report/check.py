@@ -10,6 +10,7 @@ from strobe.algebra.schema import RelationSchema
 from strobe.config.model import Project
 from strobe.data.scratch import user_folder
 from strobe.errors import StrobeError
+from strobe.pipeline.part_reader import COVERED, anchor
 from strobe.planning.source_set import SourceSet
 from strobe.planning.topology import ViewPlan, plan_view, source_names
 from strobe.report.document import Document
@@ -25,10 +26,14 @@ def check(project: Project) -> Document:
     """The public document: `ok` unless some finding is an error."""
     with SourceSet.open(project) as sources:
         findings, planned = _preflight(project, sources)
+        used = {source for plan in planned.values() for source in plan.view.sources}
+        unlogged = {name: source.unlogged for name, source in sources.items() if name in used and source.unlogged}
     return {
         "ok": not any(finding.severity == "error" for finding in findings),
         "findings": [asdict(finding) for finding in findings],
         "views": {name: _view(plan) for name, plan in planned.items()},
+        "unlogged": unlogged,
+        "audit_seconds": project.audit.total_seconds() if project.audit else None,
     }
 
 
@@ -157,7 +162,14 @@ def _view(planned: ViewPlan) -> Document:
         "relations": [relation.id for relation in view.relations],
         "key": list(view.key),
         "rows_can_repeat": not view.key,
+        "audited_by": audited_by(planned),
     }
+
+
+def audited_by(planned: ViewPlan) -> str | None:
+    """By the keys of which relation the audit in the background takes a view apart; None where it does not."""
+    first = anchor(planned.view) if planned.level in COVERED else None
+    return first.relation.id if first else None
 
 
 def _error(error: StrobeError, where: str) -> Finding:

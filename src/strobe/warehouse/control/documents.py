@@ -108,6 +108,24 @@ class _Reply(TypedDict):
 
 
 @_TYPED
+class _Round(TypedDict):
+    commit: int
+    began: float
+    parts: Annotated[int, Field(ge=1)]
+    next: Annotated[int, Field(ge=0)]
+    gap: str
+
+
+@_TYPED
+class _Verified(TypedDict):
+    generation: int
+    commit: int
+    at: float
+    round: _Round | None
+    problem: str
+
+
+@_TYPED
 class _Progress(TypedDict):
     text: str
 
@@ -126,3 +144,4 @@ REPLY: Schema = TypeAdapter(_Reply)
 PROGRESS: Schema = TypeAdapter(_Progress)
 GENERATIONS: Schema = TypeAdapter(dict[str, int], config=ConfigDict(strict=True))
 FAILURE: Schema = TypeAdapter(_Failure)
+VERIFIED: Schema = TypeAdapter(dict[str, _Verified])
