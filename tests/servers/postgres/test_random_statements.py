@@ -116,6 +116,9 @@ class Bench:
             try:
                 for transaction in source.transactions(at, [], lambda: time.monotonic() > until):
                     for relation in followed:
+                        if any(left.bound is None for left in transaction.departed.get(relation, ())):
+                            raise RelationLost("it is not known which rows left", source="shop", relations=[relation])
+                    for relation in followed:
                         _apply(state[relation], relation, transaction)
                     at = transaction.position
                     if end <= at:
@@ -148,8 +151,7 @@ def _apply(rows: Rows, relation: str, transaction: Transaction) -> None:
 
 def _depart(rows: Rows, relation: str, departed: Sequence[Departed]) -> None:
     for left in departed:
-        if left.bound is None:
-            raise RelationLost(left.unknown, source="shop", relations=[relation])
+        assert left.bound is not None
         inside = left.bound.test(USED[relation])
         for row in [row for row in rows if inside(row)]:
             del rows[row]
