@@ -15,6 +15,7 @@ the log, where log that an answer needs would stay unflushed.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from strobe.algebra.schema import RelationSchema
@@ -112,7 +113,7 @@ class PostgresSource(Source):
         self._preparation.renew()
 
     def undo(self) -> list[str]:
-        with self._pool.session() as connection:
+        with self._changing() as connection:
             statements = ddl.removal(connection, self.settings)
             ddl.execute(connection, self.settings, statements)
         taken = [f"event trigger {self.settings.name}"] if statements else []
@@ -126,12 +127,19 @@ class PostgresSource(Source):
                 return {}
             return {table.name: ddl.partition_key(connection, table.id) for table in partitioned}
 
+    @contextmanager
+    def _changing(self) -> Iterator[Connection]:
+        """A connection that may change the catalog."""
+        settings = self.settings
+        with settings.errors(), settings.connect(writes=True, timeout=settings.timing.prepare) as connection:
+            yield connection
+
     def ddl_script(self) -> list[str]:
         with self._pool.session() as connection:
             return ddl.statements(connection, self.settings)
 
     def follow_ddl(self) -> None:
-        with self._pool.session() as connection:
+        with self._changing() as connection:
             ddl.execute(connection, self.settings, ddl.statements(connection, self.settings))
 
     def guard(self) -> None:

@@ -2,7 +2,7 @@
 
 A table is decoded as the log described it last. The log describes a table as it was when the rows were written, before
 the first of them and again whenever it was altered: one that is no longer what it was when the views were made raises
-`RelationLost`, even if it is put back later. So does what cannot be followed: TRUNCATE, and long values that are not in
+`RelationLost`, even if it is put back later. So does what cannot be followed: TRUNCATE of a partitioned table, and long values that are not in
 the log. The description of a partitioned table is followed by that of the partition through which the next rows came.
 """
 
@@ -130,7 +130,8 @@ class TransactionBuilder:
         return None
 
     def _statement(self, message: pgoutput.Emitted) -> None:
-        """What the event trigger wrote about a statement."""
+        """What the event trigger wrote about a statement. It is written in a subtransaction, so the one row that was
+        written right after it may come before it; never the other way round."""
         if not message.transactional:
             return
         try:
@@ -146,6 +147,12 @@ class TransactionBuilder:
         for left in statement.left:
             if (watched := self._watched.get(left.table)) is not None:
                 self._left.append(left)
+                if self._nets.touched(watched.name):
+                    raise self._settings.table_lost(
+                        f"partition {left.name} was dropped or detached after rows of the table were changed, in one "
+                        "transaction: their order is not certain",
+                        watched.name,
+                    )
                 self._depart(watched, replace(_departed(left, watched), seen=left.id in self._came_through))
 
     def _depart(self, watched: Watched, departed: Departed) -> None:
