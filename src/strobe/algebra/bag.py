@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
+from operator import itemgetter
 from typing import Any
 
 from strobe.algebra.relation import Relation
@@ -30,6 +31,13 @@ def canonical(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return tuple(canonical(v) for v in value)
     return value
+
+
+def picker(places: Sequence[int]) -> Callable[[Row], Row]:
+    """Picks the values at these places out of a row."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    return (lambda row: (row[places[0]],)) if places else (lambda _row: ())
 
 
 class Bag:
@@ -89,6 +97,8 @@ class Bag:
         """`plus` where both are known to be in memory."""
         if len(self) < len(other) and self._attributes == other._attributes:
             self, other = other, self
+        if not other._rows:
+            return self
         counts = dict(self._rows)
         for row, n in other.project(self._attributes).items():
             total = counts.get(row, 0) + n
@@ -104,43 +114,45 @@ class Bag:
     def join(self, other: Relation, on: Sequence[tuple[str, str]]) -> Relation:
         if not isinstance(other, Bag):
             return other.lift(self).join(other, on)
-        mine = [self._attributes.index(a) for a, _ in on]
-        theirs = [other._attributes.index(b) for _, b in on]
+        mine = picker([self._attributes.index(a) for a, _ in on])
+        theirs = picker([other._attributes.index(b) for _, b in on])
         matches: dict[Row, list[tuple[Row, int]]] = defaultdict(list)
         for row, n in other.items():
-            key = tuple(row[i] for i in theirs)
+            key = theirs(row)
             if None not in key:
                 matches[key].append((row, n))
         counts: dict[Row, int] = defaultdict(int)
         for row, n in self._rows.items():
-            for match, m in matches.get(tuple(row[i] for i in mine), ()):
+            for match, m in matches.get(mine(row), ()):
                 counts[row + match] += n * m
         return Bag(self._attributes + other._attributes, counts)
 
     def project(self, attributes: Sequence[str]) -> Bag:
         if tuple(attributes) == self._attributes:
             return self
-        places = [self._attributes.index(a) for a in attributes]
+        pick = picker([self._attributes.index(a) for a in attributes])
         counts: dict[Row, int] = defaultdict(int)
         for row, n in self._rows.items():
-            counts[tuple(row[i] for i in places)] += n
+            counts[pick(row)] += n
         return Bag(attributes, counts)
 
     def rename(self, names: Mapping[str, str]) -> Bag:
-        return Bag([names.get(a, a) for a in self._attributes], self._rows)
+        renamed = Bag([names.get(a, a) for a in self._attributes])
+        renamed._rows = self._rows  # both are immutable
+        return renamed
 
     def keys(self, attributes: Sequence[str]) -> Bag:
-        places = [self._attributes.index(a) for a in attributes]
-        found = {tuple(row[i] for i in places) for row in self._rows}
+        pick = picker([self._attributes.index(a) for a in attributes])
+        found = {pick(row) for row in self._rows}
         return Bag(attributes, {key: 1 for key in found if None not in key})
 
     def key_delete(self, keys: Relation, on: Sequence[tuple[str, str]]) -> Relation:
         if not isinstance(keys, Bag):
             return keys.lift(self).key_delete(keys, on)
-        mine = [self._attributes.index(a) for a, _ in on]
-        theirs = [keys._attributes.index(b) for _, b in on]
-        gone = {tuple(row[i] for i in theirs) for row in keys._rows}
-        return Bag(self._attributes, {r: n for r, n in self._rows.items() if tuple(r[i] for i in mine) not in gone})
+        mine = picker([self._attributes.index(a) for a, _ in on])
+        theirs = picker([keys._attributes.index(b) for _, b in on])
+        gone = {theirs(row) for row in keys._rows}
+        return Bag(self._attributes, {r: n for r, n in self._rows.items() if mine(r) not in gone})
 
     def part(self, sign: int) -> Bag:
         return Bag(self._attributes, {row: abs(n) for row, n in self._rows.items() if n * sign > 0})
@@ -150,3 +162,19 @@ class Bag:
 
     def collect(self) -> Bag:
         return self
+
+
+def total(attributes: Sequence[str], relations: Iterable[Relation]) -> Relation:
+    """The sum of them all. What is in memory is added up in one pass, so that many small ones cost what they hold."""
+    counts: dict[Row, int] = defaultdict(int)
+    elsewhere: list[Relation] = []
+    for relation in relations:
+        if isinstance(relation, Bag):
+            for row, n in relation.project(attributes).items():
+                counts[row] += n
+        else:
+            elsewhere.append(relation)
+    found: Relation = Bag(attributes, counts)
+    for relation in elsewhere:
+        found = found.plus(relation)
+    return found

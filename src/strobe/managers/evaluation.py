@@ -2,9 +2,10 @@
 
 Several terms go around the sources together: those of different updates to one occurrence ask for the same relations,
 so one question with the keys of all of them serves all. Each term grows by every answer, and by what the caller says
-is missing from (or too much in) that answer for this term: `compensate` is given the term's number, an occurrence and
-what the answer's snapshot had seen, and returns the rows to add. Conventional maintenance adds nothing; sweeping adds
-the difference between the state it wants and the state that was seen.
+is missing from (or too much in) that answer for this term: `compensate` is given an occurrence, what the answer's
+snapshot had seen and how the two are joined; what it returns is given each term with its number, in their order, and
+returns the rows to add. Conventional maintenance adds nothing; sweeping adds the term joined with the difference
+between the state it wants and the state that was seen.
 
 Where rows are found by their key, the view itself may know them already, since it shows the whole row next to some
 other one (Strobe paper, 7, point 3). Then it is asked first, and the source only for the keys that it did not know.
@@ -14,21 +15,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
 
-from strobe.algebra.bag import Bag
+from strobe.algebra.bag import Bag, total
+from strobe.algebra.index import Index
 from strobe.algebra.relation import Relation
 from strobe.algebra.substitution import Step, join_pairs, next_fragment, substitute
 from strobe.algebra.view import View
 from strobe.managers.base import QueryTerm
 from strobe.messages import Lookup, Query, Seen
 
-Compensate = Callable[[int, int, Seen], Relation | None]
+Correct = Callable[[int, Relation], Relation | None]
+Compensate = Callable[[int, Seen, Sequence[tuple[str, str]]], Correct]
 
 
-def believe(_term: int, _occurrence: int, _seen: Seen) -> Relation | None:
+def believe(_occurrence: int, _seen: Seen, _pairs: Sequence[tuple[str, str]]) -> Correct:
     """Take every answer as it is."""
-    return None
+    return lambda _number, _term: None
 
 
 class Evaluation:
@@ -100,8 +102,7 @@ class Evaluation:
     def _keys(self, attributes: list[str]) -> Relation:
         """The keys of all terms, each once. Terms are not summed: rows that come in one and go in another would
         cancel."""
-        found = [term.keys(attributes) for term in self.terms.values()]
-        return reduce(lambda a, b: a.plus(b), found).keys(attributes)
+        return total(attributes, (term.keys(attributes) for term in self.terms.values())).keys(attributes)
 
     def absorb(
         self, lookups: Sequence[Lookup], relations: Sequence[Relation], seen: Seen, compensate: Compensate = believe
@@ -127,17 +128,27 @@ class Evaluation:
 
     def _extend(self, index: int, found: Relation, seen: Seen, compensate: Compensate) -> bool:
         pairs = join_pairs(self.view, self.known, index)
-        rows = substitute(self.view.occurrences[index], found)
+        join = _joiner(substitute(self.view.occurrences[index], found), pairs)
+        correct = compensate(index, seen, pairs)
         corrected = False
         for number, term in self.terms.items():
-            grown = term.join(rows, pairs)
-            correction = compensate(number, index, seen)
-            if correction is not None:
-                grown = grown.plus(term.join(correction, pairs))
+            grown = join(term)
+            correction = correct(number, term)
+            if correction is not None and not correction.known_empty:
+                grown = grown.plus(correction)
                 corrected = True
             self.terms[number] = grown
         self.known.append(index)
         return corrected
+
+
+def _joiner(rows: Relation, pairs: Sequence[tuple[str, str]]) -> Callable[[Relation], Relation]:
+    """Joins terms with these rows. If they are in memory, a term costs the rows that match it."""
+    if not isinstance(rows, Bag):
+        return lambda term: term.join(rows, pairs)
+    index = Index(rows.attributes, [b for _, b in pairs], [rows])
+    own = [a for a, _ in pairs]
+    return lambda term: index.join(term, own) if isinstance(term, Bag) else term.join(rows, pairs)
 
 
 def _unknown(lookup: Lookup, known: Relation) -> Relation | None:
