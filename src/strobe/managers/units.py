@@ -2,8 +2,8 @@
 
 Updates are kept by their source, in its order; the inbox may have held some back while later ones of other sources
 came. A *cut* of the integrator ends a block. A *unit* is what has to be taken up together: an update, or all parts of a
-global transaction, with everything before it at its sources. So what is taken is always the first of every queue, and
-costs the same however many wait behind it.
+global transaction, with everything before it at its sources. So what is taken is the first of every queue, and costs
+the same however many wait behind it.
 """
 
 from __future__ import annotations
@@ -39,8 +39,11 @@ class _Queue:
     def add(self, update: Update) -> None:
         self._updates.append(update)
 
-    def take(self) -> None:
-        """Take the first one. Now and then the room of those that were taken is made free: when they are half."""
+    def take(self, update: Update) -> None:
+        """The first one costs nothing: the room of those that were taken is made free when they are half."""
+        if update.number != self.first.number:
+            del self._updates[bisect_left(self._updates, update.number, lo=self._start, key=_number)]
+            return
         self._start += 1
         if 2 * self._start > len(self._updates):
             del self._updates[: self._start]
@@ -99,12 +102,13 @@ class Received:
         self._cuts.popleft()
 
     def take(self, unit: Collection[Update]) -> None:
-        """Take up what `unit`, `seen` or `first` gave."""
+        """Take these up."""
         for update in unit:
-            self._queues[update.source].take()
+            self._queues[update.source].take(update)
             for part in update.transaction.part_of:
                 here = self._parts[part]
-                del here[update.source]
+                if here.get(update.source) is update:
+                    del here[update.source]
                 if not here:
                     del self._parts[part]
 
