@@ -32,13 +32,13 @@ class Index:
                 if not found:
                     del self._by_key[key]
 
-    def join(self, rows: Bag, on: Sequence[str], sign: int = 1) -> Bag:
-        """These rows, joined by their attributes `on` with the ones that are here; with -1 the join is negated."""
+    def join(self, rows: Bag, on: Sequence[str]) -> Bag:
+        """These rows, joined by their attributes `on` with the ones that are here."""
         key = picker([rows.attributes.index(a) for a in on])
         counts: dict[Row, int] = {}
         for row, n in rows.items():
             for match, m in self._by_key.get(key(row), _NONE).items():
-                counts[row + match] = sign * n * m
+                counts[row + match] = n * m
         return Bag(rows.attributes + self.attributes, counts)
 
     def bag(self) -> Bag:

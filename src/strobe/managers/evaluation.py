@@ -2,10 +2,9 @@
 
 Several terms go around the sources together: those of different updates to one occurrence ask for the same relations,
 so one question with the keys of all of them serves all. Each term grows by every answer, and by what the caller says
-is missing from (or too much in) that answer for this term: `compensate` is given an occurrence, what the answer's
-snapshot had seen and how the two are joined; what it returns is given each term with its number, in their order, and
-returns the rows to add. Conventional maintenance adds nothing; sweeping adds the term joined with the difference
-between the state it wants and the state that was seen.
+is missing from (or too much in) that answer for this term: `compensate` is given the term's number, an occurrence and
+what the answer's snapshot had seen, and returns what the term is to be joined with besides. Conventional maintenance
+adds nothing; sweeping adds the difference between the state it wants and the state that was seen.
 
 Where rows are found by their key, the view itself may know them already, since it shows the whole row next to some
 other one (Strobe paper, 7, point 3). Then it is asked first, and the source only for the keys that it did not know.
@@ -22,15 +21,15 @@ from strobe.algebra.relation import Relation
 from strobe.algebra.substitution import Step, join_pairs, next_fragment, substitute
 from strobe.algebra.view import View
 from strobe.managers.base import QueryTerm
+from strobe.managers.held import Correction
 from strobe.messages import Lookup, Query, Seen
 
-Correct = Callable[[int, Relation], Relation | None]
-Compensate = Callable[[int, Seen, Sequence[tuple[str, str]]], Correct]
+Compensate = Callable[[int, int, Seen], Correction | None]
 
 
-def believe(_occurrence: int, _seen: Seen, _pairs: Sequence[tuple[str, str]]) -> Correct:
+def believe(_term: int, _occurrence: int, _seen: Seen) -> Correction | None:
     """Take every answer as it is."""
-    return lambda _number, _term: None
+    return None
 
 
 class Evaluation:
@@ -106,8 +105,8 @@ class Evaluation:
 
     def absorb(
         self, lookups: Sequence[Lookup], relations: Sequence[Relation], seen: Seen, compensate: Compensate = believe
-    ) -> None:
-        """Join with what was found, one occurrence after another.
+    ) -> int:
+        """Join with what was found, one occurrence after another; returns how many terms had to be compensated.
 
         As soon as a term had to be compensated, the rest of the answer is left: its keys were looked up from rows
         that are not quite the terms' any more. It is asked for again, from the terms as they are now.
@@ -117,26 +116,28 @@ class Evaluation:
             self._known_rows = relations[0].part(1)
             unknown = _unknown(lookups[0], self._known_rows)
             if unknown is not None and not unknown.known_empty:
-                return  # the rest is for the source to answer
+                return 0  # the rest is for the source to answer
             relations = (Bag(lookups[0].columns),)
         if self._known_rows is not None:
             relations = (relations[0].plus(self._known_rows),)
             self._known_rows = None
+        corrected = 0
         for lookup, found in zip(lookups, relations, strict=False):
-            if self.done or self._extend(lookup.occurrence, found, seen, compensate):
-                return
+            if self.done or (corrected := self._extend(lookup.occurrence, found, seen, compensate)):
+                break
+        return corrected
 
-    def _extend(self, index: int, found: Relation, seen: Seen, compensate: Compensate) -> bool:
+    def _extend(self, index: int, found: Relation, seen: Seen, compensate: Compensate) -> int:
         pairs = join_pairs(self.view, self.known, index)
         join = _joiner(substitute(self.view.occurrences[index], found), pairs)
-        correct = compensate(index, seen, pairs)
-        corrected = False
+        corrected = 0
         for number, term in self.terms.items():
             grown = join(term)
-            correction = correct(number, term)
-            if correction is not None and not correction.known_empty:
-                grown = grown.plus(correction)
-                corrected = True
+            correction = compensate(number, index, seen)
+            missing = None if correction is None else correction.join(term)
+            if missing is not None and not missing.known_empty:
+                grown = grown.plus(missing)
+                corrected += 1
             self.terms[number] = grown
         self.known.append(index)
         return corrected

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from copy import copy
 
 from strobe.algebra.bag import Bag, total
 from strobe.algebra.index import Index
@@ -36,6 +37,7 @@ class Correction:
         self._held = held
         self._wanted = Index(occurrence.attributes, [b for _, b in pairs])
         self._large: list[Relation] = []
+        self._sign = 1
 
     def want(self, rows: Relation) -> None:
         """The state that is wanted has these changes, too."""
@@ -44,17 +46,20 @@ class Correction:
         else:
             self._large.append(rows)
 
+    def negate(self) -> Correction:
+        found = copy(self)
+        found._sign = -self._sign
+        return found
+
     def join(self, term: Relation) -> Relation:
+        found = [self._small(term), *(term.join(rows, self._pairs) for rows in self._large)]
+        joined = total((*term.attributes, *self._wanted.attributes), found)
+        return joined if self._sign > 0 else joined.negate()
+
+    def _small(self, term: Relation) -> Relation:
         if isinstance(term, Bag):
-            found: list[Relation] = [
-                self._held.join(term, self._of_term, -1),
-                self._wanted.join(term, self._of_term),
-            ]
-        else:
-            rows = self._wanted.bag().plus(self._held.bag().negate())
-            found = [] if rows.known_empty else [term.join(rows, self._pairs)]
-        found += [term.join(rows, self._pairs) for rows in self._large]
-        return total((*term.attributes, *self._wanted.attributes), found)
+            return self._wanted.join(term, self._of_term).add(self._held.join(term, self._of_term).negate())
+        return term.join(self._wanted.bag().add(self._held.bag().negate()), self._pairs)
 
 
 class Held:

@@ -87,7 +87,7 @@ class Inbox:
         """`reached` is how far each source's stream had been read when this manager's view was last right."""
         self.manager = manager
         self._reached = dict(reached)
-        self._held: dict[str, deque[Update]] = defaultdict(deque)
+        self._held: dict[str, list[Update]] = defaultdict(list)
         self._given: dict[str, _Given] = defaultdict(_Given)
         self._must_see: dict[int, int] = {}
         """From which place on the answer to an open question must have seen what the manager was given: what no answer
@@ -166,12 +166,12 @@ class Inbox:
         if not self.manager.compensates and not all(answer.seen.saw(u.transaction) for u in seen):
             return [query]
         self._close(answer.id)
-        for _ in seen:
-            held.popleft()
+        rest = held[len(seen) :] if seen else held
         messages: list[Inbound] = [*seen, answer]
         if source not in self._asked:
-            messages += held
-            held.clear()
+            messages += rest
+            rest = []
+        self._held[source] = rest
         self._given[source].show(answer.seen)
         needed = (self._must_see[number] for number, query in self._open.items() if query.source == source)
         self._given[source].forget(next(needed, self._given[source].end))

@@ -26,8 +26,8 @@ from strobe.algebra.view import View
 from strobe.errors import BrokenInvariant
 from strobe.managers.base import Inbound, Outbound, QueryTerm
 from strobe.managers.changes import change, touches
-from strobe.managers.evaluation import Correct, Evaluation
-from strobe.managers.held import Held, Pairs
+from strobe.managers.evaluation import Evaluation
+from strobe.managers.held import Correction, Held
 from strobe.managers.units import Received
 from strobe.messages import ActionList, Answer, Query, Seen, Update
 
@@ -145,7 +145,7 @@ class NestedSweep:
             raise BrokenInvariant(f"answer {answer.id} was not asked for", where=f"view {self.view.name}")
         query, self._query = self._query, None
         if self._sweep is not None:
-            self._sweep.absorb(query.lookups, answer.relations, answer.seen, self._compensate)
+            self.compensations += self._sweep.absorb(query.lookups, answer.relations, answer.seen, self._compensate)
             return
         if self._absorb(answer):
             return  # what was asked with is not what D is any more: it will be asked again
@@ -181,20 +181,15 @@ class NestedSweep:
         rows = change(self.view.occurrences[index], updates)
         self._sweep = Evaluation(self.view, [index], {0: rows}, self._span)
 
-    def _compensate(self, index: int, seen: Seen, pairs: Pairs) -> Correct:
+    def _compensate(self, _term: int, index: int, seen: Seen) -> Correction:
         """To the state after the batch; for a change of the span itself, to the state before it on the right."""
         swept, _, before = self._inner[0]
         target = before if self._grown is None and index > swept else self._batch
         occurrence = self.view.occurrences[index]
+        pairs = join_pairs(self.view, self._sweep.known if self._sweep else (), index)
         correction = self._held.correction(occurrence, seen, pairs)
         correction.want(change(occurrence, target))
-
-        def correct(_number: int, term: Relation) -> Relation:
-            found = correction.join(term)
-            self.compensations += not found.known_empty
-            return found
-
-        return correct
+        return correction
 
     def _end_inner(self, sweep: Evaluation) -> None:
         self._inner.popleft()

@@ -29,16 +29,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from itertools import islice
 from typing import Any
 
 from strobe.algebra.relation import Relation
+from strobe.algebra.substitution import join_pairs
 from strobe.algebra.view import Occurrence, View
 from strobe.errors import BrokenInvariant
 from strobe.managers.base import Inbound, Outbound
 from strobe.managers.changes import change, touches
-from strobe.managers.evaluation import Correct, Evaluation, nothing
-from strobe.managers.held import Held, Pairs
+from strobe.managers.evaluation import Evaluation, nothing
+from strobe.managers.held import Correction, Held
 from strobe.managers.units import Received
 from strobe.messages import ActionList, Answer, Query, Seen, Update
 
@@ -63,6 +63,8 @@ class Sweep:
         self._groups: list[list[Update]] = []
         self._changes: dict[int, list[Relation]] = {}
         """By occurrence, ΔR of each group."""
+        self._corrections: dict[int, tuple[Correction, int]] = {}
+        """By occurrence of the answer that is there: to the state before which group."""
         self._deltas: list[Relation] = []
         self._to_sweep: deque[Occurrence] = deque()
         self._swept = 0
@@ -91,7 +93,8 @@ class Sweep:
     def _absorb(self, answer: Answer) -> None:
         if self._query is None or self._sweep is None or answer.id != self._query.id:
             raise BrokenInvariant(f"answer {answer.id} was not asked for", where=f"view {self.view.name}")
-        self._sweep.absorb(self._query.lookups, answer.relations, answer.seen, self._compensate)
+        self._corrections = {}
+        self.compensations += self._sweep.absorb(self._query.lookups, answer.relations, answer.seen, self._compensate)
         self._query = None
 
     def _advance(self) -> list[Outbound]:
@@ -150,22 +153,16 @@ class Sweep:
             self._changes[occurrence.index] = [change(occurrence, group) for group in self._groups]
         return self._changes[occurrence.index]
 
-    def _compensate(self, index: int, seen: Seen, pairs: Pairs) -> Correct:
-        """From the state that was seen to the one before each group, or after it for occurrences before the swept
-        one. From group to group that state only moves on."""
+    def _compensate(self, group: int, index: int, seen: Seen) -> Correction:
+        """From the state that was seen to the one before this group, or after it for occurrences before the swept
+        one. From group to group that state moves on."""
         occurrence = self.view.occurrences[index]
-        correction = self._held.correction(occurrence, seen, pairs)
-        changes = iter(self._changes_of(occurrence))
-        wanted = 0
-
-        def correct(group: int, term: Relation) -> Relation:
-            nonlocal wanted
-            target = group + 1 if index < self._swept else group
-            for rows in islice(changes, target - wanted):
-                correction.want(rows)
-            wanted = target
-            found = correction.join(term)
-            self.compensations += not found.known_empty
-            return found
-
-        return correct
+        target = group + 1 if index < self._swept else group
+        if index not in self._corrections:
+            pairs = join_pairs(self.view, self._sweep.known if self._sweep else (), index)
+            self._corrections[index] = self._held.correction(occurrence, seen, pairs), 0
+        correction, reached = self._corrections[index]
+        for rows in self._changes_of(occurrence)[reached:target]:
+            correction.want(rows)
+        self._corrections[index] = correction, target
+        return correction

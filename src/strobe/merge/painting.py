@@ -275,8 +275,9 @@ class Painting:
         applied: list[WarehouseTransaction] = []
         candidates = self._candidates(changed)
         while candidates:
-            closure = self.closure(heappop(candidates))
-            if closure:
+            candidate = heappop(candidates)
+            closure = self.closure(candidate) if candidate in self._rows else None
+            if closure is not None:
                 sources = {self._rows[number].rel.info.source for number in closure}
                 follow = [later for number in closure for later in self._later.pop(number, ())]
                 applied.append(self._take(closure))
