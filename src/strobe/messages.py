@@ -163,6 +163,8 @@ class Rel(Immutable):
     views: frozenset[str]
     empty: bool = False
     """Whether it only moves the position: then it is no transaction of the source's."""
+    rows: int = 0
+    """How many changed rows it has in memory."""
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,6 @@ from strobe.algebra.connected import connected
 from strobe.algebra.view import View
 from strobe.messages import Cut, Rel
 
-
 GATHER = 0.15
 """Seconds for which a block gathers, at the most; less if the freshness of its views is less."""
 
@@ -73,11 +72,13 @@ class Component:
         self.cut_at = float("-inf")
         self.began = self.latest = 0.0
         """When the first and the last row came that have not been cut."""
+        self.large_at: float | None = None
+        """When its last block ended, if that was as large as a block may be."""
         self.steps: deque[int] = deque()
         """The numbers of rows of these at which a further step of changed rows was full."""
         self._changed = 0
 
-    def arrive(self, rel: Rel, step: int, now: float) -> None:
+    def arrive(self, rel: Rel, step: float, now: float) -> None:
         if not self.uncut:
             self.began = now
         self.latest = now
@@ -118,7 +119,7 @@ class Ties:
         self._components = tuple(of)
         self._ties: list[_Tie] = []
 
-    def arrive(self, rel: Rel, step: int, now: float) -> None:
+    def arrive(self, rel: Rel, step: float, now: float) -> None:
         if len(self._components) == 1:
             self._components[0].arrive(rel, step, now)
             return
@@ -172,7 +173,7 @@ class Blocks:
     def arrive(self, rel: Rel, now: float) -> None:
         self.arrived = rel.number
         self._rows += not rel.empty
-        self._ties.arrive(rel, self._sizes.step if self._sizes else rel.rows + 1, now)
+        self._ties.arrive(rel, self._sizes.step if self._sizes else math.inf, now)
 
     @property
     def uncut(self) -> bool:
@@ -232,9 +233,22 @@ class Blocks:
     def end(self, ended: Sequence[Component], now: float, *, whole: bool = True) -> Cut:
         """Their blocks end here; those that have become too large, unless they must be `whole`, before."""
         self._rows = 0
-        number = self.arrived
-        if not whole and self._full(ended):
-            number = min(c.steps[self._steps - 1] for c in ended if len(c.steps) >= self._steps)
+        number, large = self.arrived, not whole and self._full(ended)
+        if large:
+            self._adapt(ended, now)
+            number = min(c.steps[min(self._steps, len(c.steps)) - 1] for c in ended if c.steps)
         for component in ended:
             component.end(number, now)
+            component.large_at = now if large else None
         return Cut(number, frozenset(view for component in ended for view in component.views))
+
+    def _adapt(self, ended: Sequence[Component], now: float) -> None:
+        """Larger or smaller blocks from now on, by what the last one took."""
+        since = [component.large_at for component in ended if component.large_at is not None]
+        if self._sizes is None or not since:
+            return
+        took, step = now - min(since), self._sizes.step
+        if took > self._sizes.seconds:
+            self._steps = max(self._sizes.least // step, self._steps // 2)
+        elif took <= self._sizes.seconds / 2:
+            self._steps = min(self._sizes.most // step, self._steps * 2)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from strobe.algebra.bag import Bag
+from strobe.algebra.relation import Relation
 from strobe.algebra.selection import Selection
 from strobe.algebra.substitution import substitute
 from strobe.algebra.view import Occurrence, View
@@ -59,6 +60,7 @@ class Integrator:
             transaction.info,
             views,
             empty=not (transaction.changes or transaction.gone or transaction.part_of),
+            rows=sum(len(rows) for rows in _all_rows(transaction) if isinstance(rows, Bag)),
         )
         return Routed(update, rel)
 
@@ -92,3 +94,7 @@ class Integrator:
             return True  # a change that is not here, or of which only the key is known
         used = substitute(occurrence, change)
         return not isinstance(used, Bag) or self._selections[name].admits(occurrence, used)
+
+
+def _all_rows(transaction: Transaction) -> tuple[Relation, ...]:
+    return (*transaction.changes.values(), *transaction.gone.values())
