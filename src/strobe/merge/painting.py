@@ -85,8 +85,10 @@ class Painting:
         """By view and source, the rows that concern it, from the first that has not been applied."""
         self._later: dict[int, list[int]] = defaultdict(list)
         """By row, those of which it is an earlier one, with the order of views."""
+        self._last: dict[str, Position] = {}
+        """By source, the position of its last row."""
         self._reached: dict[str, Position] = {}
-        """By source, the position of its last row that may be applied."""
+        """The same, of those that may be applied."""
         self._white: dict[str, int] = defaultdict(int)
         """How many rows wait for each view's action lists."""
         self._last_painted: dict[str, int] = {}
@@ -140,7 +142,7 @@ class Painting:
 
     def go_on(self) -> list[WarehouseTransaction]:
         self._barrier = None
-        self._reached.update((source, queue[-1].info.position) for source, queue in self._by_source.items() if queue)
+        self._reached.update(self._last)
         return self._apply(list(self._rows))
 
     @property
@@ -205,7 +207,7 @@ class Painting:
         if rel.views & self._unguaranteed:
             self._passed[rel.number] = rel
         source = rel.info.source
-        row = Row(rel, set(views), before=self._reached.get(source), block=self._block)
+        row = Row(rel, set(views), before=self._last.get(source), block=self._block)
         if self._block is not None:
             self._block.rows.append(rel.number)
         queue = self._by_source[source]
@@ -219,6 +221,7 @@ class Painting:
         for view in views:
             self._white[view] += 1
         queue.append(rel)
+        self._last[source] = rel.info.position
         if not self._stopped_before(rel.number):
             self._reached[source] = rel.info.position
         for part in rel.info.part_of:
