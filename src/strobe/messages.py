@@ -25,11 +25,13 @@ T = TypeVar("T")
 class Immutable:
     """A copy of it is itself: the simulator copies whole worlds at every fork of a schedule."""
 
+    __slots__ = ()
+
     def __deepcopy__(self: T, _memo: object) -> T:
         return self
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Position(Immutable):
     """A place in a source's log. `text` is what is stored and shown; `order` is what is compared."""
 
@@ -68,7 +70,7 @@ class Parts(Immutable):
         return frozenset(part.id for part in self.committed)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class TransactionInfo(Immutable):
     """Which transaction of a source it is, without its rows."""
 
@@ -81,7 +83,7 @@ class TransactionInfo(Immutable):
     """The source's own identifier, where it decides which transactions a snapshot includes."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Transaction(TransactionInfo):
     """A whole source transaction (or what the source reports as one: see the source), in commit order.
 
@@ -133,7 +135,7 @@ class SeenByXid(Seen):
         return transaction.xid < self.xmax and transaction.xid not in self.running
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Update(Immutable):
     """A transaction with the integrator's number."""
 
@@ -154,7 +156,7 @@ class Cut(Immutable):
     views: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Rel(Immutable):
     """The relevant set of an update: which views will send an action list that covers it."""
 

@@ -47,13 +47,17 @@ class Integrator:
         self._selections = {name: Selection.of(view) for name, view in views.items()}
         self._settled = settled
         self._number = 0
+        self._relevant_sets: dict[frozenset[str], frozenset[str]] = {}
+        """Each once: under a backlog many rows wait that have the same."""
         self.dropped = dict.fromkeys(views, 0)
         """By view, the transactions that change a relation of it and were irrelevant all the same."""
 
     def receive(self, transaction: Transaction) -> Routed:
         self._number += 1
-        transaction = replace(transaction, part_of=self._unsettled(transaction.part_of))
+        if transaction.part_of:
+            transaction = replace(transaction, part_of=self._unsettled(transaction.part_of))
         views = frozenset(name for name in self._views if self._relevant(name, transaction))
+        views = self._relevant_sets.setdefault(views, views)
         update = Update(self._number, transaction)
         rel = Rel(
             self._number,

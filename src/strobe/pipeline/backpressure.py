@@ -20,6 +20,10 @@ from strobe.algebra.relation import Relation
 from strobe.messages import Answer, Position, Transaction, WarehouseTransaction
 
 
+TOGETHER = 100
+"""Fewer rows than this are counted with those after them, and until these are needed no longer."""
+
+
 @dataclass(frozen=True)
 class Limits:
     """How much a run holds in memory before it leaves its sources alone."""
@@ -62,7 +66,9 @@ class Backpressure:
     def _hold(self, until: Mapping[str, Position], relations: Iterable[Relation]) -> None:
         rows = sum(len(relation) for relation in relations if isinstance(relation, Bag))
         if rows:
-            self._held[frozenset(until)].append((until, rows))
+            held = self._held[frozenset(until)]
+            few = held.pop()[1] if held and held[-1][1] < TOGETHER else 0
+            held.append((until, few + rows))
             self.rows += rows
 
     def committed(self, visible: Callable[[str], Position]) -> None:
