@@ -174,6 +174,16 @@ def mysql8(mysql8_template: Path) -> Iterator[Server]:
         yield server
 
 
+@pytest.fixture(autouse=True)
+def nothing_hidden() -> Iterator[None]:
+    """What one test's project has as secrets is not hidden in the next."""
+    yield
+    from strobe import redaction
+
+    redaction.forget()
+    redaction.show_values(False)
+
+
 @pytest.fixture
 def own_tmp(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The folder for temporary files, for one test alone; other accounts may pass, and names of sockets fit in."""

@@ -16,20 +16,24 @@ from pathlib import Path
 
 PACKAGE = "strobe"
 
-_BASICS = {"errors", "algebra", "messages"}
+_BASICS = {"redaction", "errors", "algebra", "messages"}
 _SMALL = {"retry", "failpoints", "events"}
 _RUN = {"pipeline", "planning", "warehouse", "spark", "data", "sources.base", "auditor", "config"}
 _KINDS = {f"sources.{kind}" for kind in ("postgres", "mariadb", "sqlite", "files", "delta")}
 _OF_A_KIND = (
-    _BASICS | _SMALL | {"data", "sources.base", "sources.keyed", "sources.net_changes", "sources.global_transactions"}
+    _BASICS
+    | _SMALL
+    | {"data"}
+    | {f"sources.{name}" for name in ("base", "keyed", "net_changes", "global_transactions", "hosts")}
 )
 
 MAY_IMPORT: dict[str, set[str]] = {
-    "errors": set(),
+    "redaction": set(),
+    "errors": {"redaction"},
     "retry": {"errors"},
     "failpoints": {"errors"},
     "events": {"errors"},
-    "config": {"errors"},
+    "config": {"errors", "redaction"},
     "algebra": {"errors"},
     "messages": {"errors", "algebra"},
     "integrator": _BASICS,
@@ -43,6 +47,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sources.keyed": _BASICS | {"data"},
     "sources.net_changes": _BASICS | {"data", "sources.base"},
     "sources.global_transactions": _BASICS,
+    "sources.hosts": set(),
     "sources.postgres": _OF_A_KIND,
     "sources.mariadb": _OF_A_KIND,
     "sources.sqlite": _OF_A_KIND,
@@ -68,6 +73,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "managers",
         "engine",
         "config",
+        "data.private",
+        "data.scratch",
         "planning",
         "apply",
         "coordinator",
@@ -84,7 +91,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 """Which boxes a box may know, besides itself, the lowest first."""
 
-PURE = {"errors", "algebra", "messages", "managers", "merge", "integrator", "engine"}
+PURE = {"redaction", "errors", "algebra", "messages", "managers", "merge", "integrator", "engine"}
 """A message in, messages out: no clock, no thread, no randomness, no I/O."""
 
 FORBIDDEN_IN_PURE = {

@@ -10,7 +10,9 @@ happened (`CommitUnknown`), Spark has to be started anew (`SparkLost`), or Strob
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+
+from strobe.redaction import said
 
 
 class StrobeError(Exception):
@@ -20,10 +22,9 @@ class StrobeError(Exception):
     code = "error"
 
     def __init__(self, message: str, *, where: str = "", fix: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.where = where
-        self.fix = fix
+        """Texts of databases, drivers and files are in these: secrets and control characters never are."""
+        self.message, self.where, self.fix = said(message), said(where), said(fix)
+        super().__init__(self.message)
 
     def __str__(self) -> str:
         text = f"{self.where}: {self.message}" if self.where else self.message
@@ -124,6 +125,19 @@ class AccessRefused(SourceUnavailable):
     code = "access_refused"
 
 
+class Damaged(SourceUnavailable):
+    """Bytes of a source that cannot be what it wrote: read again, they may be whole. Decoders raise it with the byte;
+    whoever knows the source and the event adds both with `of`."""
+
+    def __init__(self, reason: str, at: int, *, event: str = "what it sent", where: str = "") -> None:
+        fix = "It is read again. If it stays so, the log at the server is damaged: see the server's own log."
+        super().__init__(f"damaged at byte {at} of {event}: {reason}", where=where, fix=fix)
+        self.reason, self.at = reason, at
+
+    def of(self, event: str, where: str) -> Damaged:
+        return Damaged(self.reason, self.at, event=event, where=where)
+
+
 class CommitUnknown(StrobeError):
     """An append whose outcome cannot be known: treated as a crash, never retried blindly."""
 
@@ -145,3 +159,10 @@ class BrokenInvariant(StrobeError):
 
 class Unfit(Exception):
     """A value that its type cannot hold exactly, and why. Whoever knows the column makes an error for people of it."""
+
+
+def raised(document: Mapping[str, str]) -> StrobeError:
+    """The error that another process reports by its document."""
+    kinds: dict[str, type[StrobeError]] = {kind.code: kind for kind in (UserError, LostGuarantee, NotNow)}
+    kind = kinds.get(document["code"], StrobeError)
+    return kind(document["message"], where=document["where"], fix=document["fix"])

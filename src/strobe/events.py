@@ -82,6 +82,17 @@ class MaintenancePutOff(Event):
 
 
 @dataclass(frozen=True)
+class DocumentRefused(Event):
+    """In the control folder, where others may be able to write."""
+
+    name: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"ignored _strobe/{self.name}: {self.why}"
+
+
+@dataclass(frozen=True)
 class Committed(Event):
     commit: int
 
@@ -121,6 +132,17 @@ class SourceAnswers(Event):
 
     def __str__(self) -> str:
         return f"source {self.source}: answers again"
+
+
+@dataclass(frozen=True)
+class SourceWarned(Event):
+    """Something in a source's log is ignored."""
+
+    source: str
+    warning: str
+
+    def __str__(self) -> str:
+        return f"source {self.source}: warning: {self.warning}"
 
 
 @dataclass(frozen=True)
@@ -338,6 +360,14 @@ class RebuildPutOff(Event):
 class AskingCoordinator(Event):
     def __str__(self) -> str:
         return "asking the running coordinator"
+
+
+@dataclass(frozen=True)
+class NobodyAnswersQueries(Event):
+    """A query takes a Spark of its own."""
+
+    def __str__(self) -> str:
+        return "no running coordinator answers here: starting Spark for this query, which takes a while"
 
 
 @dataclass(frozen=True)

@@ -39,11 +39,11 @@ def come(*rows: Row) -> Bag:
 
 
 WRONG: dict[str, tuple[tuple[str, ...], Bag, str]] = {
-    "absent": (("id",), gone((7, "seven")), r"row that the view does not hold: \(id=7, word='seven'\)"),
-    "other_row": (("id",), gone((1, "ONE")), r"does not hold: \(id=1, word='ONE'\)"),
+    "absent": (("id",), gone((7, "seven")), r"row that the view does not hold: \(id=7\)"),
+    "other_row": (("id",), gone((1, "ONE")), r"does not hold: \(id=1\)"),
     "twice": (("id",), come((2, "zwei")), r"second row with the key \(id=2\)"),
-    "unkeyed": ((), gone((3, "three")), r"does not hold: \(id=3, word='three'\)"),
-    "too_often": ((), gone((3, None)).add(gone((3, None))), r"does not hold: \(id=3, word=None\)"),
+    "unkeyed": ((), gone((3, "three")), r"does not hold: one of \d+ characters"),
+    "too_often": ((), gone((3, None)).add(gone((3, None))), r"does not hold: (one of \d+ characters|\(id=3\))"),
 }
 """Views with the change that contradicts what they hold, and what is said of it."""
 

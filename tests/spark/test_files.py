@@ -122,11 +122,17 @@ def test_the_difference_between_drops_is_a_transaction(drops: Drops) -> None:
 
 BROKEN: dict[str, tuple[str | bytes, str]] = {
     "missing column": ("sku,name\na,x\n", "'price' is missing"),
-    "too few fields": ("sku,price\na,1\nb\n", "a broken record: b"),
-    "too many fields": ("sku,price\na,1\nb,2,3\n", "a broken record: b,2,3"),
-    "value": ("sku,price\na,1\nb,two\n", "price: the value 'two' is no decimal(10,2)"),
-    "rounded": ("sku,price\na,1.234\n", "the value '1.234' is no decimal(10,2)"),
-    "overflow": ("sku,price\na,123456789.00\n", "the value '123456789.00' is no decimal(10,2)"),
+    "too few fields": ("sku,price\na,1\nb\n", "a broken record of 1 characters"),
+    "too many fields": ("sku,price\na,1\nb,2,3\n", "a broken record of 5 characters"),
+    "value": (
+        "sku,price\na,1\nb,two\n",
+        "price: a value of 3 characters",
+    ),
+    "rounded": ("sku,price\na,1.234\n", "a value of 5 characters"),
+    "overflow": (
+        "sku,price\na,123456789.00\n",
+        "(STROBE_SHOW_VALUES=1 shows it) is no decimal(10,2)",
+    ),
     "duplicate key": ("sku,price\na,1\na,2\n", "a key comes 2 times: sku=a"),
     "empty key": ("sku,price\n,1\n", "a key is empty"),
     "open quote": ('sku,price\na,1\n"b,2\n', "never closed"),
@@ -209,7 +215,7 @@ def test_json_lines(drops: Drops) -> None:
         ("b", Decimal("9007199254740993"), None, None),
     ]
     drops.put(JSON + '{"sku": "c', "p.jsonl")
-    with pytest.raises(UserError, match=r'a broken record: \{"sku": "c'):
+    with pytest.raises(UserError, match=r"a broken record of \d+ characters"):
         next(source.transactions(source.position(source.now().text), [], lambda: False))
 
 

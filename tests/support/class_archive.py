@@ -53,7 +53,7 @@ def main(folder: Path, archive: Path) -> None:
     draft = archive.with_suffix(f".{os.getpid()}")
     options = f"{configuration({})['spark.driver.extraJavaOptions']} -XX:ArchiveClassesAtExit={draft}"
     Shop(folder, f'{PROJECT}spark: {{spark.driver.extraJavaOptions: "{options}"}}\n')
-    Coordinator(load_project(folder), LogReporter(str, Console())).run(until_idle=True)
+    Coordinator(load_project(folder), LogReporter(Console())).run(until_idle=True)
     jvm = SparkContext._gateway.proc  # type: ignore[union-attr]
     jvm.stdin.close()
     jvm.wait()

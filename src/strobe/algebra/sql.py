@@ -17,21 +17,40 @@ from dataclasses import dataclass, field
 
 from strobe.algebra.schema import RelationSchema, joinable, quoted
 from strobe.algebra.sql_expressions import ColumnName, Expression, Item, check_moments, read_expression, read_item
-from strobe.algebra.sql_grammar import Alias, Join, Select, Source, Table, conjuncts, read, tables
-from strobe.algebra.sql_text import Span, Text
+from strobe.algebra.sql_grammar import Alias, Join, Select, Source, Table, conditions, conjuncts, read, selects, tables
+from strobe.algebra.sql_text import Span, Text, bounded
 from strobe.algebra.view import Equality, Occurrence, Output, View, snapshot_name
 
 
 def compile_view(name: str, sql: str, relations: Mapping[str, RelationSchema], *, where: str = "") -> View:
     """The view that a SQL text defines over the given relations, or a `UserError` with the place of what is wrong."""
-    text = Text(sql, where or f"view {name}")
-    return _Compiler(name, text, relations).view(read(text))
+    with bounded(where or f"view {name}"):
+        text = Text(sql, where or f"view {name}")
+        return _Compiler(name, text, relations).view(read(text))
 
 
 def referenced_relations(sql: str, *, where: str = "") -> list[str]:
     """The relations `source.table` that a SQL text names, each once, in order of first mention."""
-    text = Text(sql, where or "view")
-    found = [".".join(t.parts) for t, ctes in tables(read(text)) if len(t.parts) > 1 or t.parts[0].lower() not in ctes]
+    with bounded(where or "view"):
+        return _relations(read(Text(sql, where or "view")))
+
+
+def check_syntax(sql: str, *, where: str) -> list[str]:
+    """The same, after reading every expression: all that can be said of a view without its relations."""
+    with bounded(where):
+        text = Text(sql, where)
+        query = read(text)
+        for each in selects(query):
+            for item in each.items:
+                read_item(text, item)
+        for condition in conditions(query):
+            for part in conjuncts(text, condition):
+                read_expression(text, part)
+        return _relations(query)
+
+
+def _relations(query: Select) -> list[str]:
+    found = [".".join(t.parts) for t, ctes in tables(query) if len(t.parts) > 1 or t.parts[0].lower() not in ctes]
     return list(dict.fromkeys(found))
 
 

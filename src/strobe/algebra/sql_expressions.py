@@ -8,6 +8,7 @@ function, a type, or one of the grammar's own words.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -216,10 +217,12 @@ def _refuse_subquery(text: Text, i: int) -> UserError:
 
 def _account(text: Text, span: Span, columns: tuple[ColumnName, ...]) -> None:
     """Refuses a word that is neither a column of the tree nor known as something else."""
+    starts = [column.start for column in columns]
     for i in range(span.start, span.end):
         token = text.tokens[i]
-        if token.token_type not in (TokenType.VAR, TokenType.IDENTIFIER) or any(
-            c.start <= token.start <= c.end for c in columns
+        before = bisect_right(starts, token.start)
+        if token.token_type not in (TokenType.VAR, TokenType.IDENTIFIER) or (
+            before and token.start <= columns[before - 1].end
         ):
             continue
         dotted = text.type(i + 1) == TokenType.DOT or (i > span.start and text.type(i - 1) == TokenType.DOT)

@@ -395,6 +395,32 @@ def _enclosed(text: Text, span: Span) -> bool:
     return False
 
 
+def _nodes(node: Select | Source) -> Iterator[Select | Source]:
+    """A query and all that is in it."""
+    waiting = [node]
+    while waiting:
+        yield (found := waiting.pop())
+        if isinstance(found, Nested):
+            waiting.append(found.inner)
+        elif isinstance(found, Join):
+            waiting += [found.left, found.right]
+        elif isinstance(found, Select):
+            waiting += [*(cte.query for cte in found.ctes), found.source]
+
+
+def selects(query: Select) -> Iterator[Select]:
+    """Every SELECT of a query."""
+    return (node for node in _nodes(query) if isinstance(node, Select))
+
+
+def conditions(query: Select) -> Iterator[Span]:
+    """Every condition in ON and WHERE."""
+    for node in _nodes(query):
+        found = node.on if isinstance(node, Join) else node.where if isinstance(node, Select) else None
+        if found is not None:
+            yield found
+
+
 def tables(query: Select | Source) -> Iterator[tuple[Table, frozenset[str]]]:
     """Every name in FROM, with the CTE names visible there (in lower case), in the order of the text."""
     yield from _tables(query, frozenset())

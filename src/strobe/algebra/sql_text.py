@@ -8,7 +8,8 @@ cut out of the user's own text, with names replaced at their places and comments
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from sqlglot import Token, TokenType
@@ -22,6 +23,11 @@ from strobe.errors import UserError
 DIALECT = Spark()
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NUMBER = re.compile(r"\d+(\.\d*)?(E[+-]?\d+)?(BD|[LSYDF])?", re.IGNORECASE)
+_OPEN = (TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.CASE)
+_CLOSE = (TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.END)
+_DEEPEST = 60
+_MOST = 20_000
+"""Tokens of a view."""
 _NUMBERS = (TokenType.NUMBER, TokenType.HEX_STRING, TokenType.BIT_STRING)
 
 
@@ -47,6 +53,16 @@ class Span:
     end: int
 
 
+@contextmanager
+def bounded(where: str) -> Iterator[None]:
+    """While SQL is read, whatever is too deep for parsers that call themselves is the user's to change."""
+    try:
+        yield
+    except RecursionError:
+        message = "this SQL is nested too deeply, or joins too much, to be read"
+        raise UserError(message, where=where, fix="Make several views of it, or write it more simply.") from None
+
+
 class Text:
     """The SQL of one view, with its tokens and the words for its errors."""
 
@@ -60,11 +76,22 @@ class Text:
             place = self.place(int(unclosed[1])) if unclosed else where
             fix = "Close every quote, backtick and comment."
             raise UserError("the text cannot be read: a quote or comment does not end", where=place, fix=fix) from error
+        self._check_size()
         if "${" in sql:
             fix = "Write the value itself; for the characters, write concat('$', '{…')."
             raise self.refuse_at(sql.index("${"), "${…} would be substituted by Spark, in strings too", fix)
         for i, token in enumerate(self.tokens):
             self.check_token(i, token)
+
+    def _check_size(self) -> None:
+        """What a parser, which calls itself for all that is inside something, can be trusted with."""
+        depth = 0
+        for i, token in enumerate(self.tokens):
+            if self.type(i - 1) != TokenType.DOT or not i:
+                depth += (token.token_type in _OPEN) - (token.token_type in _CLOSE)
+            if depth > _DEEPEST or i >= _MOST:
+                what = f"nested more than {_DEEPEST} deep" if depth > _DEEPEST else f"longer than {_MOST:,} words"
+                raise self.refuse(i, f"this SQL is {what}", "Make several views of it, or write it more simply.")
 
     def check_token(self, i: int, token: Token) -> None:
         """Refuses a word or number that Spark reads otherwise."""

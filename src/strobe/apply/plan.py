@@ -135,8 +135,7 @@ def pending(project: Project, definitions: Mapping[str, Definition]) -> dict[str
 def note(project: Project, error: StrobeError | None) -> None:
     """Remember why the last `strobe apply` failed, or that it did not."""
     told = error.document()["error"] if error is not None else None
-    redacted = {name: project.redact(text) for name, text in told.items()} if told else None
-    todo.note_failure(Layout(project.warehouse).control, redacted)
+    todo.note_failure(Layout(project.warehouse).control, told)
 
 
 def failed(project: Project, definitions: Mapping[str, Definition]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO, cast
 
 import typer
 
@@ -33,8 +33,9 @@ from strobe.cli.commands.spectrum import spectrum
 from strobe.cli.commands.sql import sql
 from strobe.cli.commands.status import status
 from strobe.cli.commands.wait import wait
-from strobe.cli.terminal import Terminal
+from strobe.cli.terminal import RedactedStream, Terminal
 from strobe.errors import StrobeError, UserError
+from strobe.redaction import SHOW_VALUES, show_values
 
 app = typer.Typer(
     name="strobe",
@@ -80,11 +81,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    finally:
+        terminal.close()
 
 
 def entry() -> None:
     """The process `strobe`. It ends without Python's finalization, in which threads that read Delta without a JVM (a
-    `pyarrow` dataset over a `deltalake` table) may abort it after everything was done."""
+    `pyarrow` dataset over a `deltalake` table) may abort it after everything was done. What libraries write to standard
+    error by themselves (warnings, the traceback of a thread) has no secrets in it either."""
+    show_values(os.environ.get(SHOW_VALUES) == "1")
+    sys.stderr = cast(TextIO, RedactedStream(sys.stderr))
     code = main()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -100,7 +106,9 @@ def _run(given: list[str], terminal: Terminal) -> int:
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
         return 130
-    except BrokenPipeError:
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # the command line's library would make it a failure
+            raise end.__context__ from None
         raise
     except Exception as error:
         if hasattr(error, "format_message"):

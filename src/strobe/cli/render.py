@@ -51,7 +51,20 @@ def check(document: Document) -> Iterable[RenderableType]:
                 for name, view in document["views"].items()
             ],
         )
+    for name, how in document["unlogged"].items():
+        yield Text(f"source {name}: {how}; then only an audit finds what changed")
+    if document["unlogged"] and document["audit_seconds"] is None:
+        yield Text("`audit: 1d` in strobe.yml compares all rows with the sources once a day, in the background.")
+    if document["audit_seconds"] is not None:
+        for name, view in document["views"].items():
+            if view["audited_by"] is None:
+                yield Text(f"view {name}: {_AUDITED_WHOLE}")
     yield Text("Everything is ready." if document["ok"] else "Not ready: see the errors above.")
+
+
+_AUDITED_WHOLE = (
+    "the audit compares it whole, and only while it is small: among its columns there is the key of none of its tables"
+)
 
 
 def _reasons(view: Document) -> str:
@@ -80,6 +93,8 @@ def status(document: Document) -> Iterable[RenderableType]:
     for name, view in document["views"].items():
         if view.get("problem"):
             yield Text(f"view {name} stands still: {view['problem']}", style="bold red")
+        if (verified := view["verified"]) and verified["problem"]:
+            yield Text(f"view {name} is not audited now: {verified['problem']}", style=_STYLES["warning"])
         if waits := view.get("waits"):
             yield Text(f"view {name} waits since {moment(waits['since'])}: {waits['why']}", style=_STYLES["warning"])
         if view["failed"]:
@@ -114,6 +129,8 @@ def plan(document: Document) -> Iterable[RenderableType]:
             for relation, rows in relations.items()
         ]
         yield table(["reads", "rows"], read, right=["rows"])
+    if document["code"]:
+        yield Text(f"Spark settings that can load code: {', '.join(document['code'])}", style=_STYLES["warning"])
     if any(document[key] for key in ("add", "rebuild", "drop")):
         yield Text("`strobe apply` does it.")
     else:
@@ -169,7 +186,7 @@ def _megabytes(size: int | None) -> str | None:
 
 def views(document: Document) -> Table:
     return table(
-        ["view", "rows", "level", "freshness", "lag", "queue", "waits for", "dropped", "compensated"],
+        ["view", "rows", "level", "freshness", "lag", "queue", "waits for", "dropped", "compensated", "verified"],
         [
             [
                 name,
@@ -181,6 +198,7 @@ def views(document: Document) -> Table:
                 v["waits_for"],
                 v["dropped"],
                 v["compensations"],
+                _verified(v["verified"]),
             ]
             for name, v in document["views"].items()
         ],
@@ -188,13 +206,24 @@ def views(document: Document) -> Table:
     )
 
 
+def _verified(verified: Document | None) -> str | None:
+    """`commit 12, 3 of 10 parts since`."""
+    if verified is None:
+        return None
+    more = f", {verified['parts']} parts since" if verified["parts"] else ""
+    return f"commit {verified['commit']}{more}"
+
+
 def history(document: Document) -> Iterable[RenderableType]:
     if not document["commits"]:
         yield Text("Nothing has been committed yet.")
         return
     yield table(
-        ["commit", "committed at", "changed", "positions"],
-        [[c["commit"], moment(c["committed_at"]), c["views"], _vector(c["positions"])] for c in document["commits"]],
+        ["commit", "committed at", "changed", "positions", "verified"],
+        [
+            [c["commit"], moment(c["committed_at"]), c["views"], _vector(c["positions"]), c["verified"]]
+            for c in document["commits"]
+        ],
         right=["commit"],
     )
 
@@ -257,18 +286,6 @@ def audit(document: Document) -> Iterable[RenderableType]:
         for row in verdict["witness"] or ():
             yield Text(f"  {name}: {row}")
     yield Text(f"verdict: {document['verdict']}", style="green" if document["verdict"] == "valid" else "bold red")
-
-
-def rows(document: Document) -> Iterable[RenderableType]:
-    """The rows of a query."""
-    names = [column["name"] for column in document["columns"]]
-    numbers = ("tinyint", "smallint", "int", "bigint", "decimal", "double", "float")
-    right = [column["name"] for column in document["columns"] if column["type"].startswith(numbers)]
-    yield table(
-        names, [["NULL" if cell is None else str(cell) for cell in row] for row in document["rows"]], right=right
-    )
-    count = len(document["rows"])
-    yield Text(f"{count} row{'' if count == 1 else 's'} at commit {document['commit']}", style="dim")
 
 
 def counts(asked: Document | None) -> str:

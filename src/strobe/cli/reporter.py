@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime, timedelta, timezone
@@ -18,6 +18,7 @@ from strobe.cli import render
 from strobe.cli.terminal import Terminal
 from strobe.coordinator.status import MaintainedView, Reporter, SourceStatus, Status, ViewStatus, WatchedSource
 from strobe.events import Committed, Event, RowsRead, SourceAnswers, SourceRetried, ViewsWritten, ViewWaits
+from strobe.redaction import said
 
 _LOADING_EVERY = 2.0
 _STATUS_EVERY = 10.0
@@ -27,8 +28,7 @@ _LONG = timedelta(seconds=5)
 class LogReporter:
     """One line for each thing worth telling."""
 
-    def __init__(self, redact: Callable[[str], str], console: Console) -> None:
-        self._redact = redact
+    def __init__(self, console: Console) -> None:
         self._console = console
         self._next_loading = 0.0
         self._next_status = 0.0
@@ -42,7 +42,7 @@ class LogReporter:
                 return
             self._next_loading = time.monotonic() + _LOADING_EVERY
         now = datetime.now(timezone.utc)
-        line = f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond // 1000:03d}Z {self._redact(str(event))}"
+        line = f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond // 1000:03d}Z {said(str(event))}"
         self._console.print(Text(line), soft_wrap=True)
         self._console.file.flush()
 
@@ -77,36 +77,32 @@ class LogReporter:
 class LiveReporter:
     """A table that is redrawn in place; what is told scrolls by above it."""
 
-    def __init__(self, redact: Callable[[str], str], live: Live) -> None:
-        self._redact = redact
+    def __init__(self, live: Live) -> None:
         self._live = live
         self._loaded: dict[str, int] = {}
 
     def tell(self, event: Event) -> None:
         if isinstance(event, RowsRead):
-            self._loaded[self._redact(event.source)] = event.rows
+            self._loaded[said(event.source)] = event.rows
             self._draw(render.table(["loading", "rows read"], self._loaded.items(), right=["rows read"]))
         elif isinstance(event, ViewsWritten):
             bar = ProgressBar(total=event.views, completed=event.written, width=40)
             self._draw(Group(Text(str(event)), bar))
         else:
-            self._live.console.print(Text(self._redact(str(event)), style="dim"))
+            self._live.console.print(Text(said(str(event)), style="dim"))
 
     def status(self, status: Status) -> None:
-        self._draw(_running(status, self._redact))
+        self._draw(_running(status))
 
     def _draw(self, shown: RenderableType) -> None:
         self._live.update(shown, refresh=True)
 
 
-def _running(status: Status, redact: Callable[[str], str]) -> Group:
+def _running(status: Status) -> Group:
     """The live table of `strobe run`."""
     sources = render.table(
         ["source", "position", "read up to", "state", "asked", "problem"],
-        [
-            [name, *_source(source), source.problem and redact(source.problem)]
-            for name, source in status.sources.items()
-        ],
+        [[name, *_source(source), source.problem and said(source.problem)] for name, source in status.sources.items()],
     )
     views = render.table(
         ["view", "level", "commit", "freshness", "queue", "waits for"],
@@ -134,9 +130,9 @@ def _view(status: Status, view: ViewStatus) -> list[str | int | None]:
 def reporter(terminal: Terminal) -> Iterator[Reporter]:
     """The reporter that fits where the output goes."""
     if terminal.as_json:
-        yield LogReporter(terminal.redact, terminal.err)
+        yield LogReporter(terminal.err)
     elif not (terminal.out.is_terminal and sys.stdout.isatty()):
-        yield LogReporter(terminal.redact, terminal.out)
+        yield LogReporter(terminal.out)
     else:
         with Live(console=terminal.out, auto_refresh=False, transient=False) as live:
-            yield LiveReporter(terminal.redact, live)
+            yield LiveReporter(live)

@@ -1,15 +1,17 @@
-"""Everything a command says goes through here: as text or as one JSON document, and never with a secret in it."""
+"""Everything a command says goes through here: as text or as one JSON document, without secrets, and as text without
+control characters."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
-import tempfile
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import typer
 from rich.console import Console, RenderableType
@@ -17,8 +19,11 @@ from rich.text import Text
 
 from strobe.config.load import load_project
 from strobe.config.model import Project
+from strobe.data.private import create
+from strobe.data.scratch import user_folder
 from strobe.errors import StrobeError, UserError
 from strobe.events import Event
+from strobe.redaction import printable, printable_json, redact, redacted, said
 from strobe.report.document import FORMAT, Document
 
 Render = Callable[[Document], Iterable[RenderableType]]
@@ -33,6 +38,7 @@ class Terminal:
     def __init__(self, as_json: bool = False) -> None:
         self.as_json = as_json
         self.project: Project | None = None
+        self._umask: int | None = None
         self.out = _console(stderr=False)
         self.err = _console(stderr=True)
 
@@ -41,34 +47,49 @@ class Terminal:
         found = context.find_object(Terminal)
         return found or Terminal()
 
-    def open(self, directory: Path, as_json: bool = False) -> Project:
+    def open(self, directory: Path, as_json: bool = False, *, offline: bool = False) -> Project:
         """Read the project; from now on nothing that came in through `${…}` is shown."""
         self.as_json = as_json
         if not directory.is_dir():
             raise UserError(f"there is no folder {directory}", fix="Name a project's folder with --project.")
-        self.project = load_project(directory)
-        return self.project
+        return self._opened(load_project(directory, offline=offline))
 
-    def redact(self, text: str) -> str:
-        return self.project.redact(text) if self.project else text
+    def open_to_read(self, directory: Path, warehouse: Path | None, as_json: bool = False) -> Project:
+        """The project, or with `warehouse` only what that knows of it."""
+        from strobe.client.reading import project_to_read
+
+        if warehouse is None:
+            return self.open(directory, as_json)
+        self.as_json = as_json
+        return self._opened(project_to_read(directory, warehouse))
+
+    def _opened(self, project: Project) -> Project:
+        self.project = project
+        self._umask = os.umask(project.umask)
+        return project
+
+    def close(self) -> None:
+        """The process writes files as it did before a project was opened."""
+        if self._umask is not None:
+            os.umask(self._umask)
+            self._umask = None
 
     def show(self, document: Document, render: Render, *, exact: bool = False) -> None:
         """The command's report. `exact` is for rows that a user asked for: they are shown as they are."""
-        found = document if exact else self._redacted(document)
+        found = document if exact else redacted(document)
         if self.as_json:
             self._print_json(found)
             return
-        for part in render(found):
+        for part in render(_printable(found)):
             self.out.print(part, soft_wrap=isinstance(part, Text))
 
     def tell(self, event: Event) -> None:
         """Progress, for a person who waits."""
         if not self.as_json:
-            self.err.print(Text(self.redact(str(event)), style="dim"))
+            self.err.print(Text(said(str(event)), style="dim"))
 
     def fail(self, error: StrobeError) -> None:
-        shown = error.document()["error"]
-        body = {name: self.redact(text) for name, text in shown.items()}
+        body = {name: said(text) for name, text in error.document()["error"].items()}
         if self.as_json:
             self._print_json({"error": body})
             return
@@ -87,31 +108,55 @@ class Terminal:
         self.fail(bug)
 
     def _write_traceback(self, error: BaseException) -> Path:
-        text = self.redact("".join(traceback.format_exception(error)))
+        text = redact("".join(traceback.format_exception(error)))
         name = f"error-{datetime.now(timezone.utc):%Y%m%dT%H%M%S%f}.txt"
-        control = self.project.warehouse / "_strobe" if self.project else None
-        for folder in (control, Path(tempfile.gettempdir())):
+        for folder in self._folders():
             try:
-                if folder is not None and folder.is_dir():
-                    file = folder / name
-                    file.write_text(text, encoding="utf-8")
-                    return file
+                with os.fdopen(create(folder / name), "w", encoding="utf-8") as file:
+                    file.write(text)
+                return folder / name
             except OSError:
                 continue
         return Path("(nowhere: neither the warehouse nor the temporary folder can be written)")
 
+    def _folders(self) -> Iterator[Path]:
+        if self.project:
+            yield self.project.warehouse / "_strobe"
+        with suppress(OSError, UserError):
+            yield user_folder()
+
     def _print_json(self, document: Document) -> None:
         text = json.dumps({"format": FORMAT, **document}, ensure_ascii=False, indent=2, default=_plain)
-        print(text, file=sys.stdout, flush=True)
+        print(printable_json(text), file=sys.stdout, flush=True)
 
-    def _redacted(self, value: Any) -> Any:
-        if isinstance(value, str):
-            return self.redact(value)
-        if isinstance(value, dict):
-            return {key: self._redacted(item) for key, item in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [self._redacted(item) for item in value]
-        return value
+
+class RedactedStream:
+    """A stream that hides secrets in whatever is written to it, by whatever library."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._stream.write(redact(text))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+_WITH_LINES = {"statements", "once", "title", "smallest"}
+"""Parts of reports that are texts of several lines."""
+
+
+def _printable(value: Any, lines: bool = False) -> Any:
+    """A report without control characters, in its keys neither: these are names of tables and columns."""
+    if isinstance(value, str):
+        return printable(value, lines=lines)
+    if isinstance(value, dict):
+        return {_printable(key): _printable(item, lines or key in _WITH_LINES) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_printable(item, lines) for item in value]
+    return value
 
 
 def _console(stderr: bool) -> Console:

@@ -13,14 +13,19 @@ import json
 import os
 import re
 from collections.abc import Iterable
+from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from strobe import redaction
+from strobe.config import dsn
+from strobe.config.files import Unreadable, read_text
 from strobe.config.model import (
+    LONGEST_NAME,
     NAME_PATTERN,
     WITH_DSN,
     DeltaSource,
@@ -28,69 +33,100 @@ from strobe.config.model import (
     FilesSource,
     Limits,
     MariadbSource,
+    Missing,
     PostgresSource,
     Project,
     Slot,
     SqliteSource,
     ViewConfig,
     _Model,
+    can_be_a_path,
 )
+from strobe.config.references import Allowed, MissingError, References
 from strobe.config.yamlfile import FILE, NodePath, YamlFile, mistake
 from strobe.errors import UserError
 
+_LONGEST_SQL = 256 * 1024
+_MOST_SQL = 512 * 1024
+"""Characters of SQL in all views of a project; each is read by parsers that take their time."""
 _FORMATS = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
-_SHORTEST_SECRET = 4
-"""A shorter value hides nothing, and blotting it out would spoil every message that happens to contain it."""
+_UMASK = "spark.hadoop.fs.permissions.umask-mode"
 
 
-def load_project(directory: Path) -> Project:
-    """Read the project in a folder, or say in one `UserError` what is wrong with it."""
+def load_project(directory: Path, *, offline: bool = False) -> Project:
+    """Read the project in a folder, or say in one `UserError` what is wrong with it.
+
+    `offline` reads nothing outside the folder: `${…}` stays as it is written, and a view's file has to be inside.
+    """
     directory = directory.resolve()
+    if offline:
+        _check_inside(directory / FILE, directory, FILE, str(directory))
     source = YamlFile.read(directory / FILE)
-    filled, secrets = _substitute(source, directory)
+    filled, missing = (dict(source.values), Missing()) if offline else _substitute(source, directory)
     document = _validate(source, filled)
+    if not offline and not missing.sources:
+        _check_dsns(source, document)
+    redaction.learn((), [*document.sources, *document.views])
     return Project(
         directory=directory,
         name=document.project,
         warehouse=_absolute(directory, document.warehouse),
+        warehouse_mode=document.warehouse_mode,
         retention=document.retention,
         evaluate=document.evaluate,
         order=document.order,
-        views=_views(source, document, directory),
+        views=_views(source, document, directory, offline),
         sources={
             name: config
             if isinstance(config, WITH_DSN)
             else config.model_copy(update={"path": str(_absolute(directory, config.path))})
             for name, config in document.sources.items()
         },
-        spark=dict(document.spark),
-        secrets=frozenset(secret for secret in (*secrets, *_passwords(document)) if len(secret) >= _SHORTEST_SECRET),
+        spark_settings=dict(document.spark),
+        missing=missing,
+        audit=document.audit,
     )
 
 
-def _passwords(document: Document) -> Iterable[str]:
-    """Parts of dsns that are secrets by themselves."""
-    dsns = (config.dsn for config in document.sources.values() if isinstance(config, WITH_DSN))
-    return [found for dsn in dsns for found in _password(dsn)]
-
-
-def _password(dsn: str) -> list[str]:
-    in_url = re.findall(r"://[^/?#]*?:([^/?#]*)@", dsn) + re.findall(r"[?&]password=([^&]*)", dsn)
-    in_keys = [a or b for a, b in re.findall(r"\bpassword\s*=\s*(?:'((?:[^'\\]|\\.)*)'|([^\s']+))", dsn)]
-    found = [text for text in (in_url if "://" in dsn else in_keys) if text]
-    return [*found, *(unquote(text) for text in found)]
+def warehouse_alone(warehouse: Path, name: str) -> Project:
+    """A project of which only the warehouse is known: for reading it where the project's folder is not."""
+    return Project(
+        directory=Path.cwd(),
+        name=name,
+        warehouse=warehouse.absolute(),
+        warehouse_mode="private",
+        retention=timedelta(),
+        evaluate="auto",
+        order="source",
+        views={},
+        sources={},
+        spark_settings={},
+    )
 
 
 def _absolute(directory: Path, path: str) -> Path:
-    return Path(os.path.normpath(directory / Path(path).expanduser()))
+    if not can_be_a_path(path):
+        raise UserError(f"{path} cannot be the name of a file", where=FILE, fix="Name a file.")
+    try:
+        return Path(os.path.normpath(directory / Path(path).expanduser()))
+    except RuntimeError:
+        raise UserError(f"the path {path} names a user who is not there", where=FILE, fix="Write it out.") from None
+
+
+def _check_inside(file: Path, directory: Path, shown: str, where: str) -> None:
+    if not Path(os.path.realpath(file)).is_relative_to(directory):
+        fix = "Without --offline it is read. If you trust this project, check it so."
+        raise UserError(f"{shown} leads out of the project's folder", where=where, fix=fix)
 
 
 # Secrets.
 
 
-def _substitute(source: YamlFile, directory: Path) -> tuple[dict[str, Any], set[str]]:
-    """The values with every `${…}` in sources and Spark settings replaced, and what they were replaced by."""
+def _substitute(source: YamlFile, directory: Path) -> tuple[dict[str, Any], Missing]:
+    """The values with every `${…}` in sources and Spark settings replaced; these are never shown. What cannot be
+    replaced stays, and is missing to whoever needs it: readers of the views need no source."""
     secrets: set[str] = set()
+    missing: dict[str, list[UserError]] = {"sources": [], "spark": []}
 
     def fill(value: Any, path: NodePath) -> Any:
         if isinstance(value, dict):
@@ -99,44 +135,27 @@ def _substitute(source: YamlFile, directory: Path) -> tuple[dict[str, Any], set[
             return [fill(item, (*path, index)) for index, item in enumerate(value)]
         if not isinstance(value, str):
             return value
-        return re.sub(r"\$\{([^}]*)\}", lambda found: secret(found.group(1), path), value)
+        filled = re.sub(r"\$\{([^}]*)\}", lambda found: secret(found.group(1), path), value)
+        if filled != value:
+            secrets.update(dsn.secrets(filled))
+        return filled
 
     def secret(reference: str, path: NodePath) -> str:
         try:
-            found = _look_up(reference, directory)
-        except _MissingError as missing:
-            raise mistake(missing.message, source.line(path), missing.fix) from None
+            found = references().value(reference)
+        except MissingError as error:
+            missing[str(path[0])].append(mistake(error.message, source.line(path), error.fix))
+            return f"${{{reference}}}"
         secrets.add(found)
         return found
 
-    values = {key: fill(item, (key,)) if key in ("sources", "spark") else item for key, item in source.values.items()}
-    return values, secrets
+    @cache
+    def references() -> References:
+        return References(directory, Allowed.here())
 
-
-class _MissingError(Exception):
-    def __init__(self, message: str, fix: str) -> None:
-        self.message, self.fix = message, fix
-
-
-def _look_up(reference: str, directory: Path) -> str:
-    if reference.startswith("file:"):
-        path = reference.removeprefix("file:")
-        try:
-            return _absolute(directory, path).read_text(encoding="utf-8").rstrip("\r\n")
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-            raise _MissingError(
-                f"the secret file {path} cannot be read: {reason}", f"Put the secret into {path}."
-            ) from None
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", reference):
-        raise _MissingError(
-            f"${{{reference}}} names nothing", "Write ${NAME} for an environment variable or ${file:path}."
-        )
-    if reference not in os.environ:
-        raise _MissingError(
-            f"the environment variable {reference} is not set", f"Set {reference} before you start Strobe."
-        )
-    return os.environ[reference]
+    values = {key: fill(item, (key,)) if key in missing else item for key, item in source.values.items()}
+    redaction.learn(secrets)  # whatever is wrong further down must not show them
+    return values, Missing(tuple(missing["sources"]), tuple(missing["spark"]))
 
 
 # Validation, and its errors in plain words.
@@ -183,9 +202,18 @@ def _check_sources(source: YamlFile, sources: Any) -> None:
 def _check_dsn(source: YamlFile, path: NodePath) -> None:
     """A password may come from outside only, where it is known to be a secret."""
     written = source.get((*path, "dsn"))
-    if isinstance(written, str) and _password(re.sub(r"\$\{[^}]*\}", "", written)):
+    if isinstance(written, str) and dsn.passwords(re.sub(r"\$\{[^}]*\}", "", written)):
         fix = f"Write dsn: ${{{str(path[1]).upper()}_DSN}} and set that variable, or use ${{file:…}}."
         raise mistake("the dsn holds a password", source.line((*path, "dsn")), fix)
+
+
+def _check_dsns(source: YamlFile, document: Document) -> None:
+    """A password with signs that mean something in a DSN would be cut in two, and its parts taken for a host."""
+    for name, config in document.sources.items():
+        problem = dsn.ambiguity(config.dsn) if isinstance(config, WITH_DSN) else None
+        if problem:
+            message, fix = problem
+            raise mistake(f"the dsn of source {name} {message}", source.line(("sources", name, "dsn")), fix)
 
 
 def _check_files(source: YamlFile, path: NodePath, config: dict[str, Any]) -> None:
@@ -206,7 +234,12 @@ def _check_key(source: YamlFile, path: NodePath, config: dict[str, Any]) -> None
 def _check_spark(source: YamlFile, settings: Any) -> None:
     for name, value in settings.items() if isinstance(settings, dict) else ():
         line = source.line(("spark", name))
-        if not name.startswith("spark."):
+        if name == "insecure":
+            if value not in ("true", "false"):
+                raise mistake("insecure must be true or false", line, "Write insecure: true.")
+        elif name == _UMASK:
+            raise mistake(f"{name} follows from warehouse_mode", line, "Set warehouse_mode: private, group or all.")
+        elif not name.startswith("spark."):
             raise mistake(f"{name} is not a Spark setting", line, "Spark's settings begin with `spark.`")
         if name == "spark.sql.session.timeZone" and value != "UTC":
             fix = "Remove the setting; convert with from_utc_timestamp where a view should show local time."
@@ -298,9 +331,12 @@ def _shown(value: Any) -> str:
 # Views.
 
 
-def _views(source: YamlFile, document: Document, directory: Path) -> dict[str, ViewConfig]:
+def _views(source: YamlFile, document: Document, directory: Path, offline: bool) -> dict[str, ViewConfig]:
     """The views of strobe.yml with their SQL, and then those that are only files, by name."""
-    files = {file.stem: file for file in sorted((directory / "views").glob("*.sql")) if not file.name.startswith(".")}
+    folder = directory / "views"
+    if offline:
+        _check_inside(folder, directory, "views", str(directory))
+    files = {file.stem: file for file in sorted(folder.glob("*.sql")) if not file.name.startswith(".")}
     named = {_absolute(directory, view.file) for view in document.views.values() if view.file}
     views: dict[str, ViewConfig] = {}
     for name, view in document.views.items():
@@ -310,25 +346,31 @@ def _views(source: YamlFile, document: Document, directory: Path) -> dict[str, V
             raise mistake(f"view {name} has both sql and file", line, "Keep one of the two.")
         if own and (view.sql or view.file) and own not in named:
             raise mistake(f"view {name} is defined here and in views/{name}.sql", line, "Remove one of the two.")
-        views[name] = _with_sql(name, view, own, directory, f"{FILE}: line {line}")
+        views[name] = _with_sql(name, view, own, directory, f"{FILE}: line {line}", offline)
     for name, file in files.items():
         if file not in named:
-            views[name] = _with_sql(name, ViewConfig(), file, directory, f"views/{file.name}")
+            views[name] = _with_sql(name, ViewConfig(), file, directory, f"views/{file.name}", offline)
     if not views:
         fix = "Add a view under `views:`, or a file views/<name>.sql."
         raise mistake("the project has no views", source.line(("views",)), fix)
+    if sum(len(view.sql) for view in views.values()) > _MOST_SQL:
+        fix = "Make several projects of it."
+        raise mistake(f"the views have more than {_MOST_SQL:,} characters of SQL", source.line(("views",)), fix)
     return views
 
 
-def _with_sql(name: str, view: ViewConfig, own: Path | None, directory: Path, where: str) -> ViewConfig:
-    if not re.fullmatch(NAME_PATTERN, name):
+def _with_sql(name: str, view: ViewConfig, own: Path | None, directory: Path, where: str, offline: bool) -> ViewConfig:
+    if not re.fullmatch(NAME_PATTERN, name) or len(name) > LONGEST_NAME:
         fix = "Names begin with a lower-case letter; lower-case letters, digits and _ follow: rename the file."
         raise UserError(f"{name} is not a name that a view can have", where=where, fix=fix)
     if view.sql:
         sql, file = view.sql, None
     elif view.file or own:
         file = view.file or f"views/{name}.sql"
-        sql = _read_sql(_absolute(directory, file), file, where)
+        path = _absolute(directory, file)
+        if offline:
+            _check_inside(path, directory, file, where)
+        sql = _read_sql(path, file, where)
     else:
         fix = f"Add sql: or file: to it, or write views/{name}.sql."
         raise UserError(f"view {name} has no SQL", where=where, fix=fix)
@@ -339,7 +381,7 @@ def _with_sql(name: str, view: ViewConfig, own: Path | None, directory: Path, wh
 
 def _read_sql(path: Path, shown: str, where: str) -> str:
     try:
-        return path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise UserError(f"{shown} cannot be read: {reason}", where=where, fix="Name a file that holds SQL.") from None
+        return read_text(path, _LONGEST_SQL)
+    except Unreadable as problem:
+        fix = "Name a file that holds SQL."
+        raise UserError(f"{shown} cannot be read: {problem}", where=where, fix=fix) from None

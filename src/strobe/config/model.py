@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -13,9 +14,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstr
 from pydantic_core import PydanticCustomError
 
 from strobe.config.yamlfile import FILE
+from strobe.errors import UserError
 
 NAME_PATTERN = "[a-z][a-z0-9_]*"
+LONGEST_NAME = 128
 _DURATION = r"(\d{1,9})(ms|s|m|h|d)"
+_LONGEST = timedelta(days=36525)
 _UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _SIZES = ("kB", "MB", "GB", "TB")
 _SIZE = rf"(\d{{1,9}})({'|'.join(_SIZES)})"
@@ -24,14 +28,12 @@ _SIZE = rf"(\d{{1,9}})({'|'.join(_SIZES)})"
 def parse_duration(text: object) -> timedelta:
     """`7d`, `12h`, `5m`, `5s` or `500ms`."""
     found = re.fullmatch(_DURATION, text, re.ASCII) if isinstance(text, str) else None
-    try:
-        return timedelta(**{_UNITS[found.group(2)]: int(found.group(1))}) if found else _refuse_duration()
-    except OverflowError:
-        return _refuse_duration()
-
-
-def _refuse_duration() -> timedelta:
-    raise PydanticCustomError("duration", "must be a duration: a whole number and a unit, as 7d, 12h, 5m, 5s or 500ms")
+    if found is None:
+        raise PydanticCustomError("duration", "must be a duration: a whole number and a unit, as 7d, 12h, 5m or 500ms")
+    duration = timedelta(**{_UNITS[found.group(2)]: int(found.group(1))})
+    if duration > _LONGEST:
+        raise PydanticCustomError("duration", "must be a duration of at most a hundred years, 36525d")
+    return duration
 
 
 def parse_size(text: object) -> int:
@@ -42,7 +44,14 @@ def parse_size(text: object) -> int:
     return int(found.group(1)) * int(1024 ** (_SIZES.index(found.group(2)) + 1))
 
 
+def can_be_a_path(text: str) -> bool:
+    """Without control characters and halves of characters, which no file system of ours takes."""
+    return re.search("[\x00-\x1f\x7f-\x9f\ud800-\udfff]", text) is None
+
+
 def _no_address(text: str) -> str:
+    if not can_be_a_path(text):
+        raise PydanticCustomError("path", "must be a path without control characters")
     if "://" in text:
         raise PydanticCustomError("path", "must be a path on a local or mounted file system, not an address")
     return text
@@ -52,7 +61,7 @@ Duration = Annotated[
     timedelta, BeforeValidator(parse_duration), WithJsonSchema({"type": "string", "pattern": f"^{_DURATION}$"})
 ]
 Size = Annotated[int, BeforeValidator(parse_size), WithJsonSchema({"type": "string", "pattern": f"^{_SIZE}$"})]
-Name = Annotated[str, StringConstraints(pattern=f"^{NAME_PATTERN}$")]
+Name = Annotated[str, StringConstraints(pattern=f"^{NAME_PATTERN}$", max_length=LONGEST_NAME)]
 Text = Annotated[str, StringConstraints(min_length=1)]
 FilePath = Annotated[Text, BeforeValidator(lambda value: _no_address(value) if isinstance(value, str) else value)]
 Setting = Annotated[str, WithJsonSchema({"type": ["string", "number", "boolean"]})]
@@ -118,6 +127,10 @@ class PostgresSource(_Model):
     type: Literal["postgres"]
     dsn: Text = Field(description="A URL, or keys and values, as libpq takes them.", repr=False)
     schema_name: Text = Field(alias="schema", default="public", description="Where tables without a schema are.")
+    global_transactions: Text | None = Field(
+        default=None,
+        description="Prefix of the messages in the log that name global transactions; without it none are expected.",
+    )
     limits: Limits = Limits()
     slot: Slot = Slot()
 
@@ -129,6 +142,9 @@ class MariadbSource(_Model):
     dsn: Text = Field(description="mysql://user:password@host:port/database", repr=False)
     global_transactions: Text | None = Field(
         default=None, description="`table.column`: new values there name global transactions."
+    )
+    xa_prefix: Text | None = Field(
+        default=None, description="What the identifiers of XA transactions that name global transactions begin with."
     )
     limits: Limits = Limits()
 
@@ -185,6 +201,10 @@ class ViewConfig(_Model):
         return self.file or FILE
 
 
+UMASKS = {"private": 0o077, "group": 0o027, "all": 0o022}
+"""What a warehouse's mode takes away from everything that is written."""
+
+
 class Document(_Model):
     """What strobe.yml says."""
 
@@ -196,7 +216,19 @@ class Document(_Model):
     retention: Duration = Field(
         default=timedelta(days=7), description="How far back readers can go.", json_schema_extra={"default": "7d"}
     )
-    spark: dict[Text, Setting] = Field(default={}, description="Any Spark setting, passed through.")
+    audit: Duration | None = Field(
+        default=None,
+        description="`strobe run` compares every row of every view with the sources once in this time. Off by default.",
+    )
+    warehouse_mode: Literal["private", "group", "all"] = Field(
+        default="private",
+        description="Who may read the warehouse: the user that Strobe runs as, that user's group too, or everybody.",
+    )
+    spark: dict[Text, Setting] = Field(
+        default={},
+        description="Any Spark setting, passed through. `insecure: true` beside them accepts a cluster without "
+        "authentication and encryption.",
+    )
     evaluate: Literal["auto", "spark", "driver"] = "auto"
     order: Literal["source", "views"] = Field(
         default="source",
@@ -216,22 +248,48 @@ def schema_text() -> str:
 
 
 @dataclass(frozen=True)
+class Missing:
+    """The `${…}` of a project that could not be replaced, each with its line and what to do."""
+
+    sources: tuple[UserError, ...] = ()
+    spark: tuple[UserError, ...] = ()
+
+    @staticmethod
+    def demand(missing: Sequence[UserError]) -> None:
+        """Raise all that is missing as one error."""
+        if len(missing) == 1:
+            raise missing[0]
+        if missing:
+            each = "; ".join(f"{error.where.rpartition(': ')[2]}: {error.message}" for error in missing)
+            fixes = " ".join(dict.fromkeys(error.fix for error in missing))
+            raise UserError(f"{len(missing)} values are missing: {each}", where=FILE, fix=fixes)
+
+
+@dataclass(frozen=True)
 class Project:
     """A project folder, read and checked. Paths are absolute, and every view has its SQL."""
 
     directory: Path
     name: str
     warehouse: Path
+    warehouse_mode: Literal["private", "group", "all"]
     retention: timedelta
     evaluate: Literal["auto", "spark", "driver"]
     order: Literal["source", "views"]
     views: dict[str, ViewConfig]
     sources: dict[str, SourceConfig] = field(repr=False)
-    spark: dict[str, str] = field(repr=False)
-    secrets: frozenset[str] = field(default=frozenset(), repr=False)
+    spark_settings: dict[str, str] = field(repr=False)
+    """As written where something is missing."""
+    missing: Missing = field(default=Missing(), repr=False)
+    audit: timedelta | None = None
 
-    def redact(self, text: str) -> str:
-        """The text without any value that came in through `${…}`."""
-        for secret in sorted(self.secrets, key=len, reverse=True):
-            text = text.replace(secret, "***")
-        return text
+    @property
+    def spark(self) -> dict[str, str]:
+        """The settings with which to start Spark."""
+        self.missing.demand(self.missing.spark)
+        return self.spark_settings
+
+    @property
+    def umask(self) -> int:
+        """With which everything is written that belongs to the warehouse."""
+        return UMASKS[self.warehouse_mode]

@@ -8,12 +8,21 @@ from typing import Any
 
 import yaml
 
+from strobe.config.files import Unreadable, read_text
 from strobe.errors import UserError
 
 FILE = "strobe.yml"
 
 NodePath = tuple[str | int, ...]
 """The keys and indexes that lead to a value."""
+
+_BYTES = 512 * 1024
+_MOST = 20_000
+"""Values of a file. An alias counts with all that it repeats: a few lines can stand for millions of values."""
+_DEEPEST = 20
+_LONGEST = 100
+"""Characters of a scalar that is not text."""
+_TEXT = "tag:yaml.org,2002:str"
 
 
 @dataclass(frozen=True)
@@ -26,20 +35,20 @@ class YamlFile:
     @staticmethod
     def read(file: Path) -> YamlFile:
         try:
-            text = file.read_text(encoding="utf-8-sig")
-        except FileNotFoundError:
-            fix = "Run `strobe init` to make a project, or name its folder with --project."
-            raise UserError(f"there is no {FILE} in {file.parent}", where=str(file), fix=fix) from None
-        except (OSError, UnicodeDecodeError) as error:
-            reason = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error.strerror
-            raise UserError(f"the file cannot be read: {reason}", where=str(file), fix="Make it readable.") from None
+            text = read_text(file, _BYTES)
+        except Unreadable as reason:
+            if reason.missing:
+                fix = "Run `strobe init` to make a project, or name its folder with --project."
+                raise UserError(f"there is no {FILE} in {file.parent}", where=str(file), fix=fix) from None
+            fix = "Put a project's configuration there; long SQL belongs into files under views."
+            raise UserError(f"the file cannot be read: {reason}", where=str(file), fix=fix) from None
         try:
             return _Nodes(text).source()
         except yaml.YAMLError as error:
             mark = getattr(error, "problem_mark", None)
             problem = getattr(error, "problem", None) or str(error).splitlines()[0]
             raise mistake(
-                f"this is not valid YAML: {problem}", mark.line + 1 if mark else 1, "Mend the syntax."
+                f"this is not valid YAML: {problem}", mark.line + 1 if mark else 1, "Correct the syntax."
             ) from None
 
     def line(self, path: NodePath) -> int:
@@ -59,13 +68,38 @@ class YamlFile:
         return value
 
 
+class _Loader(yaml.SafeLoader):
+    """Composes nodes as far as a project file may have them."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._nodes = self._depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        self._nodes, self._depth = self._nodes + 1, self._depth + 1
+        line = self.peek_event().start_mark.line + 1  # type: ignore[no-untyped-call]
+        if self._depth > _DEEPEST:
+            raise mistake(f"this is nested more than {_DEEPEST} deep", line, "Nothing in a project file is so deep.")
+        _check_number(self._nodes, line)
+        node: yaml.Node | None = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+
+def _check_number(values: int, line: int) -> None:
+    if values > _MOST:
+        fix = "Use fewer aliases, or make several projects."
+        raise mistake(f"the file has more than {_MOST:,} values, aliases counted wherever they stand", line, fix)
+
+
 class _Nodes:
     """Turns a YAML text into plain values and notes lines on the way."""
 
     def __init__(self, text: str) -> None:
-        self._loader = yaml.SafeLoader(text)
+        self._loader = _Loader(text)
         self._lines: dict[NodePath, int] = {}
         self._open: list[yaml.Node] = []
+        self._number = 0
 
     def source(self) -> YamlFile:
         root = self._loader.get_single_node()
@@ -76,6 +110,8 @@ class _Nodes:
 
     def _value(self, node: yaml.Node, path: NodePath) -> Any:
         self._lines.setdefault(path, node.start_mark.line + 1)
+        self._number += 1
+        _check_number(self._number, self._lines[path])
         if any(node is outer for outer in self._open):
             raise mistake("an alias stands inside what it repeats", self._lines[path], "Write the value out.")
         if isinstance(node, yaml.ScalarNode):
@@ -88,12 +124,18 @@ class _Nodes:
     def _scalar(self, node: yaml.ScalarNode, path: NodePath) -> Any:
         if path[:1] == ("spark",) and not node.tag.endswith(":null"):
             return node.value  # a setting is passed on as written: 1e3 and 0.10 included
+        return self._plain(node, self._lines[path])
+
+    def _plain(self, node: yaml.ScalarNode, line: int) -> Any:
+        """What YAML makes of a scalar: text, or a number, a truth value, a date."""
+        if node.tag != _TEXT and len(node.value) > _LONGEST:
+            raise mistake("this is too long for anything but text", line, "Put it in quotes if it is text.")
         try:
             return self._loader.construct_object(node)
-        except ValueError:
-            raise mistake(
-                f"{node.value} is not a valid value", self._lines[path], "Put it in quotes if it is text."
-            ) from None
+        except yaml.YAMLError:
+            raise
+        except Exception:  # yaml fails with errors of all kinds on values that are not what their tags say
+            raise mistake(f"{node.value} is not a valid value", line, "Put it in quotes if it is text.") from None
 
     def _list(self, node: Any, path: NodePath) -> list[Any]:
         return [self._value(item, (*path, index)) for index, item in enumerate(node.value)]
@@ -102,7 +144,7 @@ class _Nodes:
         values: dict[str, Any] = {}
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
-            key = self._loader.construct_object(key_node) if isinstance(key_node, yaml.ScalarNode) else None
+            key = self._plain(key_node, line) if isinstance(key_node, yaml.ScalarNode) else None
             if not isinstance(key, str):
                 raise mistake("this key is not text", line, "Put the key in quotes if it is a name.")
             place = (*path, key)

@@ -39,6 +39,7 @@ from strobe.events import (
     RebuildPutOff,
     SourcesTied,
     SourceUnreachable,
+    SourceWarned,
     TableRefused,
     ViewsStopped,
     ViewUnusable,
@@ -51,7 +52,7 @@ from strobe.pipeline.background import begin
 from strobe.pipeline.health import Refused
 from strobe.pipeline.pipeline import Pipeline
 from strobe.planning.topology import Topology, as_applied, as_loaded, schemas_of, source_names
-from strobe.sources.base import Source
+from strobe.sources.base import Source, contained
 from strobe.warehouse import contradictions
 from strobe.warehouse.control import todo
 from strobe.warehouse.layout import Layout
@@ -93,6 +94,8 @@ class Availability:
         """Of the views that the last header names."""
         self.together: set[frozenset[str]] = set()
         """Sources that have taken part in one global transaction."""
+        self._warned: set[str] = set()
+        """Sources whose warning was reported."""
         self._failing_since: dict[str, float] = {}
         self._failures: dict[str, SourceUnavailable] = {}
         """Of each source the last one."""
@@ -348,6 +351,7 @@ class Availability:
         """Let views go on without those whose source is down, and take these in again when it is back: the sources
         that are to be detached, if something is to change about it."""
         now = self._clock()
+        self._warn(pipeline)
         self._see_who_fails(pipeline, now)
         lost = {
             name for name in self._which(SourceState.RETRYING) if now - self._failing_since[name] > self._timing.detach
@@ -379,6 +383,13 @@ class Availability:
                     partial(_look, sources, last, self.detached, self._unreached, doubted, refusals), "look"
                 )
         return None
+
+    def _warn(self, pipeline: Pipeline) -> None:
+        """Report what the sources warn of, once for each."""
+        for name, source in pipeline.topology.sources.items():
+            if source.warning and name not in self._warned:
+                self._warned.add(name)
+                self._tell(SourceWarned(name, source.warning))
 
     @property
     def looking(self) -> bool:
@@ -465,8 +476,8 @@ def _look(
 ) -> Found:
     """Why sources are still down, or None for those that are back; which views can be kept again; and which would be
     answered again."""
-    asked = {name: _failure(sources[name].now) for name in detached}
-    asked |= {name: _failure(sources[name].schemas) for name in unreached}
+    asked = {name: _failure(name, sources[name].now) for name in detached}
+    asked |= {name: _failure(name, sources[name].schemas) for name in unreached}
     mended: set[str] = set()
     for name, views in doubted.items():
         try:
@@ -477,10 +488,11 @@ def _look(
     return asked, mended, answered
 
 
-def _failure(ask: Callable[[], object]) -> SourceUnavailable | None:
+def _failure(source: str, ask: Callable[[], object]) -> SourceUnavailable | None:
     """Why a source does not answer. Whatever is wrong otherwise is found out when it is verified."""
     try:
-        ask()
+        with contained(source):
+            ask()
     except SourceUnavailable as error:
         return error
     except StrobeError:

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812  # the name by which Spark'
 from pyspark.sql.types import StringType, StructField, StructType
 
 from strobe.errors import UserError
+from strobe.redaction import content
 
 CORRUPT = "corrupt"
 EMPTY = "\ue000empty\ue000"
@@ -101,10 +102,11 @@ def _check_records(
     texts = [value.alias(f"text{i}") for i, value in enumerate(values.values())]  # all: Spark refuses the record alone
     for row in raw.where(~good).select(CORRUPT, *verdicts, *texts).limit(1).collect():
         if row[0] is not None:
-            raise UserError(f"a broken record: {_short(row[0])}", where=where, fix="mend the record and drop again")
+            raise UserError(content(row[0], "a broken record"), where=where, fix="mend the record and drop again")
         for i, name in enumerate(fits):
             if not row[f"fits{i}"]:
-                message = f"the value {_short(row[f'text{list(values).index(name)}'])!r} is no {columns[name]}"
+                text = row[f"text{list(values).index(name)}"]
+                message = f"{content(text)} is no {columns[name]}"
                 raise UserError(message, where=f"{where}: column {name}", fix="mend the value, or declare another type")
 
 

@@ -18,6 +18,7 @@ from strobe.algebra.bag import Bag, Row
 from strobe.algebra.schema import quoted
 from strobe.data.arrow import from_arrow
 from strobe.errors import ViewWrong
+from strobe.redaction import content
 from strobe.spark.relation import COUNT
 from strobe.warehouse import view_table
 from strobe.warehouse.layout import COPY, Layout
@@ -54,7 +55,7 @@ def first(key: Sequence[str], held: Bag, changes: Iterable[tuple[int, Bag]]) -> 
             keys[tuple(row[i] for i in places)] += count
         for row in dict(change.items()):
             if counts[row] < 0:
-                return commit, _missing(f"commit {commit}", columns, row)
+                return commit, _missing(f"commit {commit}", key, columns, row)
         for row, count in change.items():
             if key and count > 0 and keys[tuple(row[i] for i in places)] > 1:
                 return commit, _twice(f"commit {commit}", key, [row[i] for i in places])
@@ -72,7 +73,7 @@ def in_fold(
     counted = both.groupBy(*names).agg(F.sum(COUNT).alias(COUNT))
     commits = f"commits {after + 1} to {through}" if through > after + 1 else f"commit {through}"
     for *row, _ in from_arrow(counted.where(F.col(COUNT) < 0).limit(1).toArrow()):
-        return _missing(commits, table.columns, row)
+        return _missing(commits, definition.key, table.columns, row)
     if definition.key:
         key = list(map(quoted, definition.key))
         twice = counted.groupBy(*key).agg(F.sum(COUNT).alias(COUNT)).where(F.col(COUNT) > 1)
@@ -81,8 +82,10 @@ def in_fold(
     return None
 
 
-def _missing(commits: str, columns: Sequence[str], row: Sequence[Any]) -> str:
-    return f"{commits} took away a row that the view does not hold: {_shown(columns, row)}"
+def _missing(commits: str, key: Sequence[str], columns: Sequence[str], row: Sequence[Any]) -> str:
+    """By its key; a view without one may hold anything in any column."""
+    shown = _shown(key, [row[columns.index(c)] for c in key]) if key else content(_shown(columns, row), "one")
+    return f"{commits} took away a row that the view does not hold: {shown}"
 
 
 def _twice(commits: str, key: Sequence[str], values: Sequence[Any]) -> str:

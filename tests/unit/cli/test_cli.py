@@ -40,6 +40,7 @@ from strobe.events import Loading, RowsRead
 from strobe.messages import CommitHeader
 from strobe.pipeline.answerer import QueryCounts
 from strobe.planning.source_set import SourceSet
+from strobe.redaction import learn
 from strobe.warehouse.control.heartbeat import write_heartbeat
 from strobe.warehouse.layout import Layout
 
@@ -237,7 +238,9 @@ def test_a_wait_believes_only_views_that_are_kept(
     [
         (["nonsense"], "No such command"),
         (["status", "--nonsense"], "No such option"),
-        (["sql"], "Missing argument"),
+        (["explain"], "Missing argument"),
+        (["sql", "SELECT 1", "--format", "xml"], "--format"),
+        (["sql", "SELECT 1", "--format", "parquet", "--output", "no/such/folder"], "cannot write the result"),
         (["history", "--limit", "many"], "--limit"),
         (["status", "--project", "nowhere"], "no folder nowhere"),
         (["init", "."], "not empty"),
@@ -334,13 +337,8 @@ def test_init_writes_a_valid_project(tmp_path: Path) -> None:
 
 def test_redaction_leaves_rows_alone(capsys: pytest.CaptureFixture[str]) -> None:
     """Rows that a user asks for are exact, even where they contain what is a secret elsewhere."""
-
-    class Project:
-        def redact(self, text: str) -> str:
-            return text.replace("secret", "***")
-
+    learn(["secret"])
     terminal = Terminal(as_json=True)
-    terminal.project = Project()  # type: ignore[assignment]
     terminal.show({"rows": [["secret"]]}, lambda _: (), exact=True)
     terminal.show({"rows": [["secret"]]}, lambda _: ())
     first, second = capsys.readouterr().out.split("}\n{")
@@ -376,14 +374,11 @@ STATUS = Status(
 )
 
 
-def _hide(text: str) -> str:
-    return text.replace("s3cret", "***")
-
-
 def test_log_lines_say_each_thing_once() -> None:
     """A problem is told when it begins and when it ends, a commit now and then, each with its time."""
+    learn(["s3cret"])
     file = io.StringIO()
-    told = LogReporter(_hide, Console(file=file, width=200))
+    told = LogReporter(Console(file=file, width=200))
     for _ in range(3):
         told.status(STATUS)
     told.status(replace(STATUS, sources={"shop": replace(RETRYING, problem=None)}))
@@ -398,9 +393,10 @@ def test_log_lines_say_each_thing_once() -> None:
 
 def test_the_live_table_shows_everything_but_secrets() -> None:
     """On a terminal: progress while loading, then sources and views with what they wait for."""
+    learn(["s3cret"])
     file = io.StringIO()
     with Live(console=Console(file=file, force_terminal=True, width=150), auto_refresh=False) as live:
-        told = LiveReporter(_hide, live)
+        told = LiveReporter(live)
         told.tell(Loading(["paid_orders"]))
         told.tell(RowsRead("shop", 12_345))
         told.status(STATUS)
@@ -451,7 +447,7 @@ def test_signals_stop_a_run(number: int, ready: bool) -> None:
 
     threading.Thread(target=interrupt).start()
     began = time.monotonic()
-    told = LogReporter(_hide, Console(file=io.StringIO()))
+    told = LogReporter(Console(file=io.StringIO()))
     assert serve(coordinator, told, coordinator.run)  # type: ignore[arg-type]
     assert coordinator.finished is ready
     assert time.monotonic() - began < PATIENCE

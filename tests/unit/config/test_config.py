@@ -11,6 +11,8 @@ from strobe.config import model as config_model
 from strobe.config.load import load_project
 from strobe.config.model import FilesSource, Project, SqliteSource
 from strobe.errors import UserError
+from strobe.planning.source_set import SourceSet
+from strobe.redaction import redact
 
 MINIMAL = """\
 version: 1
@@ -123,7 +125,7 @@ def test_defaults(project: Path) -> None:
     """What is left out has the documented default."""
     found = load(project, MINIMAL)
     assert (found.warehouse, found.retention) == (project.resolve() / "warehouse", timedelta(days=7))
-    assert (found.evaluate, found.spark, found.secrets) == ("auto", {}, frozenset())
+    assert (found.evaluate, found.spark) == ("auto", {})
     stock = found.views["stock"]
     assert (stock.consistency, stock.algorithm, stock.freshness) == ("strong", "auto", timedelta(seconds=1))
 
@@ -328,32 +330,37 @@ def test_a_view_file_that_is_not_text(project: Path) -> None:
     assert "not UTF-8" in refused(project, MINIMAL).message
 
 
+def private(file: Path, text: str) -> None:
+    file.write_text(text)
+    file.chmod(0o600)
+
+
 def test_secrets_come_in_and_never_out(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`${ENV}` and `${file:…}` are replaced in sources and Spark settings, and are blotted out of any text."""
     monkeypatch.setenv("DEPOT_FILE", "topsecret.db")
     monkeypatch.setenv("CORES", "2")
-    (project / "key.txt").write_text("hunter2hunter2\n")
+    private(project / "key.txt", "hunter2hunter2\n")
     text = MINIMAL.replace("depot.db", '"${DEPOT_FILE}"').replace(
         "sources:", "spark: {spark.hadoop.key: 'k-${file:key.txt}', spark.master: 'local[${CORES}]'}\nsources:"
     )
     found = load(project, text)
     assert found.spark == {"spark.hadoop.key": "k-hunter2hunter2", "spark.master": "local[2]"}
     assert found.sources["depot"].path == str(project.resolve() / "topsecret.db")
-    assert found.redact("no topsecret.db and k-hunter2hunter2 in 2") == "no *** and k-*** in 2"
+    assert redact("no topsecret.db and k-hunter2hunter2 in 2") == "no *** and k-*** in 2"
     assert "secret.db" not in repr(found) and "hunter" not in repr(found)
 
 
 def test_an_address_is_a_secret_and_so_is_its_password(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However it is spelt: in the address, where signs are escaped, and as the server knows it."""
     monkeypatch.setenv("DEPOT_PASSWORD", "s3cret%2Fword")
-    (project / "dsn").write_text("mysql://strobe:0ther%3Aword@host/shop\n")
+    private(project / "dsn", "mysql://strobe:0ther%3Aword@host/shop\n")
     whole = '  depot: {type: mariadb, dsn: "${file:dsn}", limits: {connections: 2, statement_timeout: 1m}}'
     part = '  other: {type: mariadb, dsn: "mysql://strobe:${DEPOT_PASSWORD}@host/shop"}'
     found = load(project, MINIMAL.replace(SOURCE, f"{whole}\n{part}"))
     depot, other = found.sources["depot"], found.sources["other"]
     assert (depot.limits.connections, depot.limits.statement_timeout.total_seconds()) == (2, 60)  # type: ignore[union-attr]
     assert (other.limits.connections, other.limits.statement_timeout.total_seconds()) == (4, 5)  # type: ignore[union-attr]
-    shown = f"{found!r} {depot!r} " + found.redact("s3cret/word s3cret%2Fword 0ther:word mysql://strobe:0ther%3Aword@h")
+    shown = f"{found!r} {depot!r} " + redact("s3cret/word s3cret%2Fword 0ther:word mysql://strobe:0ther%3Aword@h")
     assert "s3cret" not in shown and "0ther" not in shown
 
 
@@ -375,10 +382,27 @@ def test_secrets_are_only_for_sources_and_spark(project: Path) -> None:
     ],
 )
 def test_missing_secrets(project: Path, reference: str, message: str) -> None:
-    """A secret that is not there is named, with the line that asks for it."""
-    error = refused(project, MINIMAL.replace("depot.db", f'"{reference}"'))
-    assert message in error.message
-    assert error.where == "strobe.yml: line 4"
+    """A secret that is not there is named, with the line that asks for it, to whoever opens the sources."""
+    loaded = load(project, MINIMAL.replace("depot.db", f'"{reference}"'))
+    with pytest.raises(UserError) as refused:
+        SourceSet.open(loaded)
+    assert message in refused.value.message
+    assert refused.value.where == "strobe.yml: line 4"
+
+
+def test_all_that_is_missing_is_said_at_once(project: Path) -> None:
+    """Each with its line, and what to do once; Spark's settings are missing to whoever starts Spark."""
+    text = MINIMAL.replace("depot.db", '"${FIRST_DSN}/${file:second}"') + "spark: {spark.x: '${THIRD}'}\n"
+    loaded = load(project, text)
+    with pytest.raises(UserError) as refused:
+        SourceSet.open(loaded)
+    assert refused.value.message.startswith(
+        "2 values are missing: line 4: the environment variable FIRST_DSN is not set"
+    )
+    assert "line 4: the secret file second cannot be read" in refused.value.message
+    assert "Set FIRST_DSN before you start Strobe." in refused.value.fix
+    with pytest.raises(UserError, match="THIRD is not set"):
+        _ = loaded.spark
 
 
 def test_errors_quote_the_file_and_not_the_secret(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

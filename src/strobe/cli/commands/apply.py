@@ -38,7 +38,7 @@ def apply(
         if edit.nothing:
             reply = {"commit": last_commit(loaded)}
         else:
-            reply = change(loaded, wanted, SECONDS, LogReporter(terminal.redact, terminal.err), terminal.tell)
+            reply = change(loaded, wanted, SECONDS, LogReporter(terminal.err), terminal.tell)
     except UserError as error:
         plan.note(loaded, error)
         raise

@@ -7,6 +7,7 @@ import typer
 from strobe.cli import render
 from strobe.cli.options import HERE, AsJson, ProjectFolder
 from strobe.cli.terminal import Terminal
+from strobe.config.spark_code import that_load_code
 
 
 def plan(context: typer.Context, project: ProjectFolder = HERE, as_json: AsJson = False) -> None:
@@ -14,5 +15,6 @@ def plan(context: typer.Context, project: ProjectFolder = HERE, as_json: AsJson 
     from strobe.apply import plan as edits
 
     terminal = Terminal.of(context)
-    edit, reads = edits.plan(terminal.open(project, as_json))
-    terminal.show({**edit.document(), "reads": reads}, render.plan)
+    loaded = terminal.open(project, as_json)
+    edit, reads = edits.plan(loaded)
+    terminal.show({**edit.document(), "reads": reads, "code": that_load_code(loaded.spark)}, render.plan)

@@ -28,6 +28,6 @@ def rebuild(
     loaded = terminal.open(project, as_json)
     known([view], loaded.views, "view")
     wanted = {"kind": "rebuild", "view": view}
-    reply = change(loaded, wanted, SECONDS, LogReporter(terminal.redact, terminal.err), terminal.tell)
+    reply = change(loaded, wanted, SECONDS, LogReporter(terminal.err), terminal.tell)
     document = {"view": view, "commit": reply["commit"]}
     terminal.show(document, lambda found: [Text(f"{found['view']} was loaded anew at commit {found['commit']}")])

@@ -10,6 +10,7 @@ import pymysql
 from strobe.algebra.bag import Row
 from strobe.errors import SourceUnavailable, Unfit, UserError
 from strobe.messages import Lookup, Position, Seen
+from strobe.redaction import content
 from strobe.retry import Retry
 from strobe.sources.base import Reader
 from strobe.sources.keyed import look_up
@@ -166,6 +167,7 @@ class RowDecoder:
 
     def __init__(self, settings: ConnectionSettings, table: MariadbTable, columns: Sequence[str]) -> None:
         self._where = f"{settings.where}, table {table.name}"
+        self._qualified = quote(settings.database, table.name)
         self._table, self._columns = table, tuple(columns)
         kinds = table.kinds
         for column in columns:
@@ -178,7 +180,7 @@ class RowDecoder:
 
     def select(self, hint: str = "") -> str:
         chosen = ", ".join(selected(kind, quote(c)) for kind, c in zip(self._kinds, self._columns, strict=True))
-        return f"SELECT {hint}{chosen or '1'} FROM {quote(self._table.name)}"
+        return f"SELECT {hint}{chosen or '1'} FROM {self._qualified}"
 
     def decode(self, raw: Sequence[Any]) -> Row:
         try:
@@ -193,7 +195,7 @@ class RowDecoder:
             except Unfit as unfit:
                 where = f"{self._where}, column {column}"
                 return UserError(
-                    f"{value!r} has no counterpart in Spark: {unfit}", where=where, fix="Change the value."
+                    f"{content(value)} has no counterpart in Spark: {unfit}", where=where, fix="Change the value."
                 )
         return UserError("a value has no counterpart in Spark", where=self._where)
 

@@ -8,18 +8,17 @@ the log. The description of a partitioned table is followed by that of the parti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
 from strobe.algebra.bag import Row
 from strobe.data.arrow import canonical_ddl
-from strobe.errors import BrokenInvariant, LostGuarantee, RelationLost, Unfit
+from strobe.errors import Damaged, RelationLost, Unfit
 from strobe.messages import GlobalTransaction, Parts, Transaction
 from strobe.sources.base import Spill
-from strobe.sources.global_transactions import global_transaction
+from strobe.sources.global_transactions import NamedParts, gathered
 from strobe.sources.net_changes import NetChange, NetChanges
 from strobe.sources.postgres import pgoutput
 from strobe.sources.postgres.connection import Connection, ConnectionSettings, identifier
@@ -28,9 +27,6 @@ from strobe.sources.postgres.pgoutput import UNCHANGED, RelationInfo, Tuple
 from strobe.sources.postgres.position import LogFingerprint, position_at
 from strobe.sources.postgres.slot import peek
 from strobe.sources.postgres.values import Decode, PgType, decoder, unfit_error
-
-PREFIX = "strobe"
-"""Of messages in the log that name the global transaction of which this one is a part."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +82,9 @@ class TransactionBuilder:
         self._relations: dict[int, ChangeDecoder | None] = {}
         self._begin: pgoutput.Begin | None = None
         self._nets = NetChanges(spill)
-        self._parts: dict[GlobalTransaction, None] = {}
+        self._named_parts = NamedParts(settings.source)
+        self._texts: list[str] = []
+        """What the open transaction says about the global ones that it is a part of."""
 
     @property
     def open(self) -> bool:
@@ -100,7 +98,9 @@ class TransactionBuilder:
     def receive(self, message: pgoutput.Message, size: int = 0) -> Transaction | None:
         """A message, which had so many bytes; the transaction that ends with it."""
         if isinstance(message, pgoutput.Begin):
-            self._begin, self._parts = message, {}
+            if self._begin is not None:
+                raise Damaged("a transaction begins in another one", 0)
+            self._begin, self._texts = message, []
             self._above = self._expected = None
             self._nets.forget()
         elif isinstance(message, pgoutput.Commit):
@@ -109,27 +109,34 @@ class TransactionBuilder:
             self._describe(message)
         elif isinstance(message, (pgoutput.Insert, pgoutput.Update, pgoutput.Delete)):
             self._as_described(message.relation)
+            if self._begin is None or message.relation not in self._relations:
+                raise Damaged("a row comes outside a transaction, or of a table that was not described", 0)
             rows = self._relations[message.relation]
             if rows is not None:
                 rows.apply(message, rows.net(self._nets))
                 self._nets.grew(size)
         elif isinstance(message, pgoutput.Truncate):
             self._truncate(message)
-        elif isinstance(message, pgoutput.Emitted) and (part := named_by(message, self._settings)):
-            self._parts[part] = None
+        elif isinstance(message, pgoutput.Emitted):
+            gathered(self._texts, texts_of(message, self._settings))
         return None
+
+    @property
+    def warning(self) -> str:
+        """About what cannot be used of what the log says about global transactions."""
+        return self._named_parts.warning
 
     def _commit(self, message: pgoutput.Commit) -> Transaction:
         begin, self._begin = self._begin, None
-        if begin is None:
-            raise BrokenInvariant("a commit came without its beginning", where=self._settings.where)
+        if begin is None or begin.commit_lsn != message.lsn:
+            raise Damaged("a commit comes without its beginning", 0)
         changes, gone = self._nets.take()
         self._partitions.committed(message.end_lsn)
         return Transaction(
             self._settings.source,
             position_at(message.end_lsn, LogFingerprint.of(message)),
             committed_at=message.committed_at,
-            part_of=tuple(self._parts),
+            part_of=self._named_parts.of(self._texts),
             xid=self._widen(begin.xid),
             changes=changes,
             gone=gone,
@@ -218,6 +225,7 @@ class ChangeDecoder:
         self.watched = watched
         self._settings = settings
         names = [c.name for c in info.columns]
+        self._width = len(names)
         self._columns = tuple(watched.types)
         self._spark = {name: canonical_ddl(type_.spark or "") for name, type_ in watched.types.items()}
         self._places = [names.index(c) for c in self._columns]
@@ -237,7 +245,7 @@ class ChangeDecoder:
             named = message.key or message.old or new
             net.change(self._key_of(named or ()), None if new is None else self._row(new))
         elif message.old is None:
-            raise BrokenInvariant("an old row is missing", where=self._where)
+            raise Damaged("an old row is missing", 0)
         elif isinstance(message, pgoutput.Update):
             net.change(self._row(message.old), self._row(message.new, message.old))
         else:
@@ -249,6 +257,8 @@ class ChangeDecoder:
 
     def _row(self, values: Tuple, old: Tuple | None = None) -> Row:
         found: list[Any] = []
+        if len(values) != self._width:
+            raise Damaged(f"a row has {len(values)} columns, and its table {self._width}", 0)
         for place, decode in zip(self._places, self._decoders, strict=True):
             value = values[place]
             if value is UNCHANGED and old is not None:
@@ -262,13 +272,27 @@ class ChangeDecoder:
                 found.append(decode(value))
             except Unfit as reason:
                 raise self._unfit(self._columns[len(found)], value, str(reason)) from None
+            except (ValueError, ArithmeticError):
+                raise self._unreadable(self._columns[len(found)]) from None
         return tuple(found)
 
     def _key_of(self, values: Tuple) -> Row:
-        return tuple(
-            decode(value) if isinstance(value := values[place], bytes) else None
-            for place, decode in zip(self._key, self._key_decoders, strict=True)
-        )
+        if len(values) != self._width:
+            raise Damaged(f"a key has {len(values)} columns, and its table {self._width}", 0)
+        found: list[Any] = []
+        for column, place, decode in zip(self.watched.key, self._key, self._key_decoders, strict=True):
+            value = values[place]
+            try:
+                found.append(decode(value) if isinstance(value, bytes) else None)
+            except Unfit as reason:
+                raise self._unfit(column, value if isinstance(value, bytes) else b"", str(reason)) from None
+            except (ValueError, ArithmeticError):
+                raise self._unreadable(column) from None
+        return tuple(found)
+
+    def _unreadable(self, column: str) -> Damaged:
+        type_ = self.watched.types[column].name
+        return Damaged(f"column {column} of table {self.watched.name} has what is not of type {type_}", 0)
 
     def _unfit(self, column: str, value: bytes, reason: str) -> RelationLost:
         found = unfit_error(self._where, column, self.watched.types[column], value, reason)
@@ -286,25 +310,23 @@ class ChangeDecoder:
         )
 
 
-def named_by(message: pgoutput.Emitted, settings: ConnectionSettings) -> GlobalTransaction | None:
-    """The global transaction that a message in the log names, if that is what it is for."""
-    if not message.transactional or message.prefix != PREFIX:
-        return None
-    return global_transaction(message.content.decode(errors="replace"), settings.source)
+def texts_of(message: pgoutput.Emitted, settings: ConnectionSettings) -> Iterator[str]:
+    """What a message in the log says about global transactions, if that is what it is for."""
+    if message.transactional and message.prefix == settings.global_transactions:
+        yield message.content.decode(errors="replace")
 
 
 def parts_before(looking: Connection, settings: ConnectionSettings, slot: str, through: int) -> Parts:
     """The global transactions with a part in the log between the slot's position and another."""
     found: dict[GlobalTransaction, datetime] = {}
-    named: list[GlobalTransaction] = []
+    known, texts = NamedParts(settings.source), list[str]()
     since = at = None
     for message in peek(looking, settings, slot, through, "BMC"):
         if isinstance(message, pgoutput.Begin):
-            named, at = [], message.committed_at
+            texts, at = [], message.committed_at
             since = since or at
         elif isinstance(message, pgoutput.Emitted):
-            with suppress(LostGuarantee):  # views that are past it have been rebuilt since
-                named += [part for part in [named_by(message, settings)] if part]
+            gathered(texts, texts_of(message, settings))
         elif isinstance(message, pgoutput.Commit) and at is not None and message.end_lsn <= through:
-            found |= dict.fromkeys(named, at)
+            found |= dict.fromkeys(known.of(texts), at)
     return Parts(found, since)

@@ -9,6 +9,7 @@ from typing import Any
 from strobe.algebra.bag import Row
 from strobe.errors import RelationLost, SourceUnavailable, Unfit, UserError
 from strobe.messages import Lookup, Seen
+from strobe.redaction import content
 from strobe.sources.base import Reader
 from strobe.sources.keyed import look_up
 from strobe.sources.sqlite.catalog import SqliteTable, quote, read_table
@@ -50,14 +51,13 @@ class RowDecoder:
 
     def _refused(self, raw: Sequence[Any]) -> RelationLost:
         known = dict(zip(self._types, raw, strict=True))
-        key = {c: known[c] for c in self._key if c in known} or known
-        row = ", ".join(f"{c} = {v!r}" for c, v in list(key.items())[:5])
+        row = ", ".join([f"{c} = {known[c]!r}" for c in self._key if c in known][:5])
         column, reason = next(filter(None, map(self._misfit, self._types, raw)))
         return RelationLost(
-            f"{known[column]!r} cannot be read as {self._types[column]}: {reason}",
+            f"{content(known[column])} cannot be read as {self._types[column]}: {reason}",
             source=self._source,
             relations=[self._relation],
-            where=f"{self._where}, column {column}, row {row}",
+            where=f"{self._where}, column {column}{row and f', row {row}'}",
             fix="Change the value, or leave the column out of the views; then rebuild those that use the table.",
         )
 
