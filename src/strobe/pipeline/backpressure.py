@@ -19,7 +19,6 @@ from strobe.algebra.bag import Bag
 from strobe.algebra.relation import Relation
 from strobe.messages import Answer, Position, Transaction, WarehouseTransaction
 
-
 TOGETHER = 100
 """Fewer rows than this are counted with those after them, and until these are needed no longer."""
 

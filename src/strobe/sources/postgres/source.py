@@ -42,6 +42,8 @@ from strobe.sources.postgres.transaction_builder import TransactionBuilder, Watc
 class PostgresSource(Source):
     """One database of a PostgreSQL server."""
 
+    log_unit = "bytes of log"
+
     def __init__(self, settings: ConnectionSettings) -> None:
         self.name = settings.source
         self.settings = settings
