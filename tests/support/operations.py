@@ -47,9 +47,9 @@ class Operations:
 def _rows_counted(operations: Operations, patch: pytest.MonkeyPatch) -> Iterator[None]:
     made = Bag.__init__
 
-    def counted(self: Bag, attributes: Sequence[str], rows: Mapping[Row, int] | None = None) -> None:
+    def counted(self: Bag, attributes: Sequence[str], rows: Mapping[Row, int] | None = None, room: Any = None) -> None:
         operations.count += len(rows) if rows else 0
-        made(self, attributes, rows)
+        made(self, attributes, rows, room)
 
     patch.setattr(Bag, "__init__", counted)
     yield

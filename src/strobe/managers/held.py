@@ -58,7 +58,7 @@ class Correction:
 
     def _small(self, term: Relation) -> Relation:
         if isinstance(term, Bag):
-            return self._wanted.join(term, self._of_term).add(self._held.join(term, self._of_term).negate())
+            return self._wanted.join(term, self._of_term).plus(self._held.join(term, self._of_term).negate())
         return term.join(self._wanted.bag().add(self._held.bag().negate()), self._pairs)
 
 

@@ -15,7 +15,7 @@ import pytest
 from postgres_database import Database, read
 
 from strobe.algebra.bag import Row
-from strobe.errors import RelationLost, SourceUnavailable
+from strobe.errors import RelationLost, SourceUnavailable, UserError
 from strobe.messages import Lookup
 from strobe.sources.postgres.connection import rows
 from strobe.sources.postgres.source import PostgresSource
@@ -185,6 +185,27 @@ def test_a_table_that_became_a_view_is_not_read(db: Database) -> None:
             pass
 
 
+def test_what_a_table_is_checked_and_hidden_by_is_not_run(db: Database) -> None:
+    """Policies, constraints, defaults, triggers and rules for writing call functions of the table's owner; reading does
+    not, and where a policy would hide rows it stops before."""
+    source = db.make(TABLES, "orders")
+    db.run(
+        SPRUNG,
+        "CREATE FUNCTION trap.fire() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN PERFORM trap.spring('trigger'); RETURN NEW; END $$",
+        "ALTER TABLE orders ADD CHECK (trap.spring('check' || id))",
+        "ALTER TABLE orders ADD n boolean DEFAULT trap.spring('default')",
+        "ALTER DOMAIN label ADD CHECK (trap.spring(VALUE))",
+        "CREATE TRIGGER t BEFORE INSERT OR UPDATE OR DELETE ON orders EXECUTE FUNCTION trap.fire()",
+        "CREATE RULE r AS ON DELETE TO orders DO ALSO SELECT trap.spring('rule')",
+    )
+    assert len(all_rows(source, "orders", "id", "label")) == 100 and len(looked_up(source, "label", "l7")) == 1
+    db.run("CREATE POLICY p ON orders USING (trap.spring('policy'))", "ALTER TABLE orders ENABLE ROW LEVEL SECURITY")
+    for look in (lambda: all_rows(source, "orders", "id"), lambda: looked_up(source, "label", "l7")):
+        with pytest.raises(UserError, match="row-level security"):
+            look()
+
+
 def source_refuses_views(source: PostgresSource) -> bool:
     with source.settings.connect() as connection:
         ((known,),) = rows(connection, "SELECT current_setting('restrict_nonsystem_relation_kind', true) IS NOT NULL")
@@ -208,11 +229,16 @@ def test_sessions_cannot_write(db: Database) -> None:
 
 
 def test_what_may_run_as_the_role_all_the_same_is_reported(db: Database) -> None:
-    """The planner computes constant expressions of indexes and statistics, whatever functions are in them."""
+    """The planner computes constant expressions of indexes and statistics, whatever functions are in them. Functions of
+    PostgreSQL and of its superusers are trusted."""
+    db.server.execute("postgres", "DROP ROLE IF EXISTS tenant; CREATE ROLE tenant")
     source = db.make(
         TABLES
         + """
+        CREATE FUNCTION two() RETURNS bigint IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN RETURN 2; END $$;
+        CREATE INDEX ON orders ((id + two()));
         CREATE FUNCTION one() RETURNS bigint IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN RETURN 1; END $$;
+        ALTER FUNCTION one() OWNER TO tenant;
         CREATE INDEX ON orders ((id + one()));
         CREATE TABLE plain (id bigint PRIMARY KEY, at timestamptz DEFAULT now(), CHECK (id + one() > 0));
         CREATE INDEX ON plain (abs(id));
@@ -221,4 +247,5 @@ def test_what_may_run_as_the_role_all_the_same_is_reported(db: Database) -> None
         "plain",
     )
     (finding,) = [f for f in source.check(["orders", "plain"]) if "may run as" in f.message]
-    assert (finding.severity, finding.where) == ("warning", "source shop, table orders") and "one" in finding.message
+    assert (finding.severity, finding.where) == ("warning", "source shop, table orders")
+    assert "call public.one," in finding.message
