@@ -9,6 +9,7 @@ from decimal import Decimal
 from operator import itemgetter
 from typing import Any
 
+from strobe.algebra.bounds import Bound
 from strobe.algebra.relation import Relation
 from strobe.algebra.room import Room
 
@@ -184,6 +185,10 @@ class Bag:
         gone = {theirs(row) for row in keys._rows}
         rest = {r: n for r, n in self._rows.items() if mine(r) not in gone}
         return Bag(self._attributes, rest, self._room)
+
+    def outside(self, bound: Bound) -> Bag:
+        inside = bound.test(self._attributes)
+        return Bag(self._attributes, {row: n for row, n in self._rows.items() if not inside(row)}, self._room)
 
     def part(self, sign: int) -> Bag:
         return Bag(self._attributes, {row: abs(n) for row, n in self._rows.items() if n * sign > 0}, self._room)
