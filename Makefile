@@ -29,6 +29,7 @@ lint: .venv/.ready
 
 bench: .venv/.ready
 	@$(BIN)/python -m benchmarks
+	@$(BIN)/python -m benchmarks.load
 
 costs: .venv/.ready
 	@$(BIN)/python -m benchmarks.costs

@@ -24,11 +24,12 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.cutover import cutover
+from benchmarks.joining import cutover
 from benchmarks.shop import HEAD, make, serve
 from benchmarks.slow_view import slow_view
 from strobe.apply.load import snapshot
 from strobe.coordinator.coordinator import Coordinator
+from strobe.data.scratch import Scratch
 from strobe.managers.registry import ALGORITHMS
 from strobe.simulator.explorer import all_schedules
 from strobe.simulator.plans import Shape, judge, random_plan
@@ -92,7 +93,7 @@ def measure(folder: Path, coordinator: Coordinator, batch: int, at: int) -> Meas
     read = time.perf_counter() - started
     started = time.perf_counter()
     view = pipeline.topology.views["paid_orders"].view
-    with snapshot(spark, pipeline.topology.sources, [view], Layout(project.warehouse).staging) as taken:
+    with snapshot(spark, pipeline.topology.sources, [view], Scratch(Layout(project.warehouse).staging)) as taken:
         target = folder / "recomputed"
         taken.compute(spark, view).write.format("delta").mode("overwrite").save(str(target))
     recompute = time.perf_counter() - started

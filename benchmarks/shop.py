@@ -6,10 +6,11 @@ import sqlite3
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 from strobe.config.load import load_project
 from strobe.coordinator.coordinator import Coordinator
+from strobe.coordinator.status import Status
+from strobe.events import Event
 from strobe.planning.topology import assemble
 
 HEAD = """
@@ -24,11 +25,11 @@ views:
 
 
 class Quiet:
-    def say(self, text: str) -> None: ...
+    """A reporter that nobody listens to."""
 
-    def loading(self, source: str, rows: int) -> None: ...
+    def tell(self, event: Event) -> None: ...
 
-    def status(self, document: dict[str, Any]) -> None: ...
+    def status(self, status: Status) -> None: ...
 
 
 def make(folder: Path, orders: int, project: str) -> None:
@@ -51,7 +52,7 @@ def make(folder: Path, orders: int, project: str) -> None:
     topology = assemble(load_project(folder))
     for name, source in topology.sources.items():
         source.prepare([relation.name for relation in topology.relations(name)])
-    topology.close()
+    topology.sources.close()
 
 
 def serve(folder: Path) -> tuple[Coordinator, threading.Thread]:

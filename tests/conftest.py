@@ -181,6 +181,7 @@ def nothing_hidden() -> Iterator[None]:
     from strobe import redaction
 
     redaction.forget()
+    redaction.show_values(False)
 
 
 @pytest.fixture

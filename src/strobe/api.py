@@ -11,16 +11,11 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
-
-import sqlglot
-from sqlglot import exp
-from sqlglot.errors import SqlglotError
 
 from strobe.client import wait as waiting
 from strobe.config.load import load_project
@@ -77,15 +72,10 @@ class Pin:
 
     def sql(self, text: str) -> DataFrame:
         """A query over the views, which go by their names."""
-        named = tables_of(text)
+        from strobe.warehouse import query
+
         with self._naming:
-            for view in self.views:
-                if view in named:
-                    self.table(view).createOrReplaceTempView(view)
-                else:
-                    self._session.catalog.dropTempView(view)
-            with spark_errors(self.views):
-                return self._session.sql(text)
+            return query.prepare(self._session, self._snapshot, text)
 
     def __enter__(self) -> Pin:
         return self
@@ -148,9 +138,11 @@ class Warehouse:
     def _own_session(self) -> SparkSession:
         """A session of our own, so that neither its names nor its settings get in the way of the caller's."""
         if self._session is None:
+            from strobe.warehouse.query import SETTINGS
+
             self._session = (self._given or self._start()).newSession()
-            self._session.conf.set("spark.sql.session.timeZone", "UTC")
-            self._session.conf.set("spark.sql.ansi.enabled", "true")
+            for name, value in SETTINGS.items():
+                self._session.conf.set(name, value)
         return self._session
 
     def _start(self) -> SparkSession:
@@ -179,30 +171,3 @@ def parse_at(at: At) -> int | datetime | None:
     if isinstance(at, datetime):
         return at.replace(tzinfo=timezone.utc) if at.tzinfo is None else at
     return at
-
-
-def tables_of(text: str) -> set[str]:
-    """The tables that a query names; `UserError` if it is anything but one query."""
-    try:
-        statements = [statement for statement in sqlglot.parse(text, read="spark") if statement is not None]
-    except SqlglotError as error:
-        lines = str(error).splitlines()
-        raise UserError(f"this is no SQL that can be read: {lines[0] if lines else error}", fix="Mend it.") from None
-    if len(statements) != 1 or not isinstance(statements[0], exp.Query):
-        raise UserError(
-            "only one SELECT can be asked at a time", fix="Write a statement that begins with SELECT or WITH."
-        )
-    return {table.name.lower() for table in statements[0].find_all(exp.Table)}
-
-
-@contextmanager
-def spark_errors(views: Sequence[str] = ()) -> Iterator[None]:
-    """What Spark says against a query is the user's to mend."""
-    from pyspark.errors import PySparkException
-
-    try:
-        yield
-    except PySparkException as error:
-        lines = (error.getMessage() or str(error)).strip().splitlines()
-        known = f"The views are {', '.join(views)}." if views else "Mend the query."
-        raise UserError(lines[0] if lines else type(error).__name__, where="SQL", fix=known) from error

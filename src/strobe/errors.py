@@ -10,7 +10,7 @@ happened (`CommitUnknown`), Spark has to be started anew (`SparkLost`), or Strob
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from strobe.redaction import said
 
@@ -146,3 +146,10 @@ class BrokenInvariant(StrobeError):
 
 class Unfit(Exception):
     """A value that its type cannot hold exactly, and why. Whoever knows the column makes an error for people of it."""
+
+
+def raised(document: Mapping[str, str]) -> StrobeError:
+    """The error that another process reports by its document."""
+    kinds: dict[str, type[StrobeError]] = {kind.code: kind for kind in (UserError, LostGuarantee, NotNow)}
+    kind = kinds.get(document["code"], StrobeError)
+    return kind(document["message"], where=document["where"], fix=document["fix"])

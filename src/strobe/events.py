@@ -124,6 +124,17 @@ class SourceAnswers(Event):
 
 
 @dataclass(frozen=True)
+class SourceWarned(Event):
+    """Something in a source's log is ignored."""
+
+    source: str
+    warning: str
+
+    def __str__(self) -> str:
+        return f"source {self.source}: warning: {self.warning}"
+
+
+@dataclass(frozen=True)
 class SourceUnreachable(Event):
     """Noticed while sources were verified."""
 
@@ -338,6 +349,14 @@ class RebuildPutOff(Event):
 class AskingCoordinator(Event):
     def __str__(self) -> str:
         return "asking the running coordinator"
+
+
+@dataclass(frozen=True)
+class NobodyAnswersQueries(Event):
+    """A query takes a Spark of its own."""
+
+    def __str__(self) -> str:
+        return "no running coordinator answers here: starting Spark for this query, which takes a while"
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,6 @@ from paths import ROOT
 
 import strobe
 from strobe.cli.main import main
-from strobe.report.rows import rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -147,17 +146,3 @@ def test_from_init_to_audit(shop: Path, spark: SparkSession, capsys: pytest.Capt
         assert warehouse.table("paid_orders", at=commits[-1]["committed_at"]).count() == 2
     assert here(capsys, shop, "fold")["commit"] == commits[0]["commit"]
     assert here(capsys, shop, "rebuild", "paid_orders")["commit"] == commits[0]["commit"] + 1
-
-
-def test_values_survive_as_json(spark: SparkSession) -> None:
-    """What JSON numbers cannot hold is text, instants are UTC whatever the local zone, and names may repeat."""
-    frame = spark.sql(
-        "SELECT 9007199254740993L AS n, 7 AS n, 1.50BD AS d, X'00ff' AS b, double('NaN') AS f, 0.5D AS h, "
-        "date'2026-01-05' AS day, timestamp'2026-03-29T01:30:00.000001Z' AS t, true AS y, NULL AS nothing, "
-        "array(1L, 2L) AS a, 'ärger' AS s"
-    )
-    found = rows(frame)
-    assert [column["name"] for column in found["columns"]][:3] == ["n", "n", "d"]
-    (row,) = json.loads(json.dumps(found["rows"]))
-    assert row[:6] == ["9007199254740993", 7, "1.50", "AP8=", "NaN", 0.5]
-    assert row[6:] == ["2026-01-05", "2026-03-29T01:30:00.000001+00:00", True, None, ["1", "2"], "ärger"]

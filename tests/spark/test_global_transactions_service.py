@@ -39,7 +39,7 @@ PROJECT = """
 version: 1
 project: shop
 sources:
-  sales: {type: postgres, dsn: "${SALES_DSN}"}
+  sales: {type: postgres, dsn: "${SALES_DSN}", global_transactions: strobe}
   billing: {type: mariadb, dsn: "${BILLING_DSN}", global_transactions: marks.name}
 views:
   strong: {sql: "SELECT s.id, s.n AS s, b.n AS b FROM sales.totals s JOIN billing.totals b ON b.id = s.id",

@@ -47,12 +47,14 @@ class Shop:
     def source(
         self,
         global_transactions: str | None = None,
+        xa_prefix: str | None = None,
         timing: Timing | None = None,
         limits: Limits | None = None,
         **load: Any,
     ) -> MariadbSource:
         """`load` is what strobe.yml calls limits."""
-        given = Config(type="mariadb", dsn=self.dsn, limits=Load(**load), global_transactions=global_transactions)
+        named = {"global_transactions": global_transactions, "xa_prefix": xa_prefix}
+        given = Config(type="mariadb", dsn=self.dsn, limits=Load(**load), **named)
         return MariadbSource("billing", given, timing, limits)
 
     def numbers(self, last: int) -> str:

@@ -31,6 +31,7 @@ LINES: dict[Event, str] = {
     events.Stopping(7): "stopping at commit 7",
     events.SourceRetried("shop", "gone"): "source shop: trying again: gone",
     events.SourceAnswers("shop"): "source shop: answers again",
+    events.SourceWarned("shop", "not a name"): "source shop: warning: not a name",
     events.SourceUnreachable("source shop: gone"): "source shop: gone",
     events.Detached(("shop",), ("a",)): "waiting for shop: a stands still",
     events.Detached(("billing", "shop"), ("a", "b")): "waiting for billing, shop: a, b stand still",
@@ -59,6 +60,8 @@ LINES: dict[Event, str] = {
     events.ApplyFailed("no column"): "no column",
     events.RebuildPutOff(("a", "b"), "gone"): "a, b could not be rebuilt yet: gone",
     events.AskingCoordinator(): "asking the running coordinator",
+    events.NobodyAnswersQueries(): "no running coordinator answers here: starting Spark for this query, which takes a "
+    "while",
     events.CoordinatorReplied("loading a"): "loading a",
     events.MaintainingHere(): "no coordinator is running: keeping the views here meanwhile",
     events.BringingToVector(): "bringing the views to the vector that was read",

@@ -104,7 +104,9 @@ def _run(given: list[str], terminal: Terminal) -> int:
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
         return 130
-    except BrokenPipeError:
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # the command line's library would make it a failure
+            raise end.__context__ from None
         raise
     except Exception as error:
         if hasattr(error, "format_message"):

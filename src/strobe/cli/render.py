@@ -261,18 +261,6 @@ def audit(document: Document) -> Iterable[RenderableType]:
     yield Text(f"verdict: {document['verdict']}", style="green" if document["verdict"] == "valid" else "bold red")
 
 
-def rows(document: Document) -> Iterable[RenderableType]:
-    """The rows of a query."""
-    names = [column["name"] for column in document["columns"]]
-    numbers = ("tinyint", "smallint", "int", "bigint", "decimal", "double", "float")
-    right = [column["name"] for column in document["columns"] if column["type"].startswith(numbers)]
-    yield table(
-        names, [["NULL" if cell is None else str(cell) for cell in row] for row in document["rows"]], right=right
-    )
-    count = len(document["rows"])
-    yield Text(f"{count} row{'' if count == 1 else 's'} at commit {document['commit']}", style="dim")
-
-
 def counts(asked: Document | None) -> str:
     """What a source was asked."""
     return ", ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in asked.items()) if asked else "–"

@@ -125,6 +125,10 @@ class PostgresSource(_Model):
     type: Literal["postgres"]
     dsn: Text = Field(description="A URL, or keys and values, as libpq takes them.", repr=False)
     schema_name: Text = Field(alias="schema", default="public", description="Where tables without a schema are.")
+    global_transactions: Text | None = Field(
+        default=None,
+        description="Prefix of the messages in the log that name global transactions; without it none are expected.",
+    )
     limits: Limits = Limits()
     slot: Slot = Slot()
 
@@ -136,6 +140,9 @@ class MariadbSource(_Model):
     dsn: Text = Field(description="mysql://user:password@host:port/database", repr=False)
     global_transactions: Text | None = Field(
         default=None, description="`table.column`: new values there name global transactions."
+    )
+    xa_prefix: Text | None = Field(
+        default=None, description="What the identifiers of XA transactions that name global transactions begin with."
     )
     limits: Limits = Limits()
 

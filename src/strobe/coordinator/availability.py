@@ -39,6 +39,7 @@ from strobe.events import (
     RebuildPutOff,
     SourcesTied,
     SourceUnreachable,
+    SourceWarned,
     TableRefused,
     ViewsStopped,
     ViewUnusable,
@@ -93,6 +94,8 @@ class Availability:
         """Of the views that the last header names."""
         self.together: set[frozenset[str]] = set()
         """Sources that have taken part in one global transaction."""
+        self._warned: set[str] = set()
+        """Sources whose warning was reported."""
         self._failing_since: dict[str, float] = {}
         self._failures: dict[str, SourceUnavailable] = {}
         """Of each source the last one."""
@@ -348,6 +351,7 @@ class Availability:
         """Let views go on without those whose source is down, and take these in again when it is back: the sources
         that are to be detached, if something is to change about it."""
         now = self._clock()
+        self._warn(pipeline)
         self._see_who_fails(pipeline, now)
         lost = {
             name for name in self._which(SourceState.RETRYING) if now - self._failing_since[name] > self._timing.detach
@@ -379,6 +383,13 @@ class Availability:
                     partial(_look, sources, last, self.detached, self._unreached, doubted, refusals), "look"
                 )
         return None
+
+    def _warn(self, pipeline: Pipeline) -> None:
+        """Report what the sources warn of, once for each."""
+        for name, source in pipeline.topology.sources.items():
+            if source.warning and name not in self._warned:
+                self._warned.add(name)
+                self._tell(SourceWarned(name, source.warning))
 
     @property
     def looking(self) -> bool:

@@ -24,6 +24,7 @@ from strobe.apply.first import load_first
 from strobe.config.model import Project
 from strobe.coordinator.availability import Availability
 from strobe.coordinator.maintenance import Maintenance
+from strobe.coordinator.query_server import QueryServer
 from strobe.coordinator.requests import RequestHandler
 from strobe.coordinator.run import Run, Until
 from strobe.coordinator.states import PHASES, Claimed, Opened, Phase
@@ -138,7 +139,10 @@ class Coordinator:
             heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
             heart.start()
             try:
-                with Wakeups(self._layout.control, self._asked_for):
+                with (
+                    Wakeups(self._layout.control, self._asked_for),
+                    QueryServer(self._layout, lambda: self._spark),
+                ):
                     self.keep_views(Until(self._stop, idle=until_idle, seconds=seconds), take_over)
                 if until_idle:
                     self._availability.complain()

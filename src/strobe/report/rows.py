@@ -1,27 +1,30 @@
-"""The rows of a query, as a document."""
+"""The rows of a query, as documents have them."""
 
 from __future__ import annotations
 
 import base64
 import math
+from collections.abc import Iterator
 from datetime import date, datetime, time, timezone
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from strobe.client.query import Result
 from strobe.report.document import Document
 
-if TYPE_CHECKING:
-    from strobe.spark.session import DataFrame
+
+def columns(result: Result) -> list[Document]:
+    return [{"name": column.name, "type": column.type} for column in result.columns]
 
 
-def rows(frame: DataFrame) -> Document:
-    """A result as the public document has it. Through Arrow: timestamps keep their instant, whatever the local zone."""
-    columns = [{"name": field.name, "type": field.dataType.simpleString()} for field in frame.schema]
-    table = frame.toDF(*(f"c{i}" for i in range(len(columns)))).toArrow()
-    types = [column["type"] for column in columns]
-    wide = [type_.startswith(("bigint", "decimal")) for type_ in types]
-    values = [[_value(v, text) for v in column.to_pylist()] for column, text in zip(table.columns, wide, strict=True)]
-    return {"columns": columns, "rows": [list(row) for row in zip(*values, strict=True)]}
+def rows(result: Result) -> Iterator[list[Any]]:
+    """The rows as the public document has them, as they come."""
+    wide = [column.type.startswith(("bigint", "decimal")) for column in result.columns]
+    for batch in result.batches:
+        pairs = zip(batch.columns, wide, strict=True)
+        yield from map(
+            list, zip(*([_value(v, text) for v in column.to_pylist()] for column, text in pairs), strict=True)
+        )
 
 
 def _value(value: Any, wide: bool) -> Any:

@@ -205,6 +205,11 @@ class Source(ABC):
         """The transactions after a position, for ever, as they come; blocks while there are none, and returns soon
         after `stopped()` turns true. No transaction spans a position in `stops`."""
 
+    @property
+    def warning(self) -> str:
+        """About something in the log that is ignored, and that somebody may want to change; empty if there is none."""
+        return ""
+
     def parts(self, through: Position) -> Parts:
         """The global transactions whose parts here are at or before a position, as far back as the log still goes."""
         return Parts()

@@ -225,7 +225,8 @@ def test_every_commit_has_all_of_a_global_transaction_or_nothing(
     """Named by a column in one database, and by the identifier of an XA transaction in the other."""
     names = databases({"sales": mariadb, "billing": mysql}, monkeypatch)
     mariadb.run("CREATE TABLE marks (n INT PRIMARY KEY, name TEXT)", database=names["sales"])
-    made = kept(tmp_path, {"sales": ", global_transactions: marks.name", "billing": ""}, "sweep", "complete")
+    named = {"sales": ", global_transactions: marks.name", "billing": ", xa_prefix: 'strobe:'"}
+    made = kept(tmp_path, named, "sweep", "complete")
 
     def together() -> None:
         for n in range(100, 130):

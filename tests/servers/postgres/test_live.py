@@ -80,8 +80,12 @@ PROJECT = """
 version: 1
 project: live
 sources:
-  sales: {type: postgres, dsn: "${SALES_DSN}"}
-  billing: {type: postgres, dsn: "${BILLING_DSN}", limits: {connections: 2, statement_timeout: 10s}}
+  sales: {type: postgres, dsn: "${SALES_DSN}", global_transactions: strobe}
+  billing:
+    type: postgres
+    dsn: "${BILLING_DSN}"
+    global_transactions: strobe
+    limits: {connections: 2, statement_timeout: 10s}
 views:
 """
 

@@ -238,7 +238,9 @@ def test_a_wait_believes_only_views_that_are_kept(
     [
         (["nonsense"], "No such command"),
         (["status", "--nonsense"], "No such option"),
-        (["sql"], "Missing argument"),
+        (["explain"], "Missing argument"),
+        (["sql", "SELECT 1", "--format", "xml"], "--format"),
+        (["sql", "SELECT 1", "--format", "parquet", "--output", "no/such/folder"], "cannot write the result"),
         (["history", "--limit", "many"], "--limit"),
         (["status", "--project", "nowhere"], "no folder nowhere"),
         (["init", "."], "not empty"),

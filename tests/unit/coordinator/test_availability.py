@@ -550,3 +550,16 @@ def test_a_view_that_is_lost_while_it_is_rebuilt(world: World, monkeypatch: pyte
     loaded = [set(edit.rebuild) for edit in world.rebuilt(availability, monkeypatch, gone)]
     assert loaded == [{"orders", "people", "both"}, {"orders", "both"}, {"orders", "both"}]
     assert availability.still["people"] is gone
+
+
+def test_what_a_source_warns_of_is_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often it is looked at, and also by the next run."""
+    world = World(tmp_path)
+    availability = world.availability()
+    world.begin(availability)
+    monkeypatch.setattr(type(world.topology.sources["sales"]), "warning", "a name cannot be used")
+    for _ in range(2):
+        world.mind(availability)
+        world.begin(availability)
+    told = [line for line in world.said if "warning" in line]
+    assert told == [f"source {name}: warning: a name cannot be used" for name in world.topology.sources]

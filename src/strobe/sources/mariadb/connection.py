@@ -89,6 +89,8 @@ class ConnectionSettings:
     address: Address
     connections: int = 4
     statement_timeout: float = 5.0
+    xa_prefix: str | None = None
+    """Of the identifiers of XA transactions that name global ones; without it none does."""
     timing: Timing = field(default_factory=Timing)
     limits: Limits = field(default_factory=Limits)
 

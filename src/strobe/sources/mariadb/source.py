@@ -59,6 +59,8 @@ class Config(Protocol):
     @property
     def global_transactions(self) -> str | None: ...
     @property
+    def xa_prefix(self) -> str | None: ...
+    @property
     def limits(self) -> Any: ...
 
 
@@ -73,6 +75,7 @@ class MariadbSource(Source):
             Address.parse(config.dsn, f"source {name}"),
             load.connections,
             load.statement_timeout.total_seconds(),
+            config.xa_prefix,
             timing or Timing(),
             limits or Limits(),
         )
@@ -82,6 +85,8 @@ class MariadbSource(Source):
         self._descents = Descents(self.settings)
         self._facts: tuple[int, Facts] | None = None
         """And when they were asked for, in connections made so far."""
+        self._stream: Stream | None = None
+        """That was opened last."""
         self._focus: Mapping[str, Collection[str]] | None = None
 
     @classmethod
@@ -171,11 +176,17 @@ class MariadbSource(Source):
     ) -> Iterator[Transaction]:
         watched, names = self._watched(), self._names
         self._descents.begin(after)
-        stream = Stream(self.server.connections, self.server.log, watched, stops, stopped, self.spill, names)
-        return stream.transactions(after)
+        self._stream = Stream(self.server.connections, self.server.log, watched, stops, stopped, self.spill, names)
+        return self._stream.transactions(after)
+
+    @property
+    def warning(self) -> str:
+        return self._stream.warning if self._stream is not None else ""
 
     def parts(self, through: Position) -> Parts:
         """As far back as the file of the position goes, and for some seconds the one before it."""
+        if self._names is None and self.settings.xa_prefix is None:
+            return Parts()
         at = Whereabouts.parse(through.text)
         file, offset = at.file, at.offset
         try:

@@ -46,6 +46,11 @@ class Stream:
         self._looks_back = False
         self._builder = TransactionBuilder(self._settings, log, watched, spill, names, self._first_phase)
 
+    @property
+    def warning(self) -> str:
+        """About something in the log that is ignored."""
+        return self._builder.warning
+
     def transactions(self, after: Position) -> Iterator[Transaction]:
         try:
             yield from self._transactions(after)

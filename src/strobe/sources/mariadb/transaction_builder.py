@@ -14,7 +14,7 @@ from strobe.algebra.bag import Row
 from strobe.errors import LostGuarantee, Unfit
 from strobe.messages import Transaction
 from strobe.sources.base import Spill
-from strobe.sources.global_transactions import global_transaction
+from strobe.sources.global_transactions import NamedParts, gathered
 from strobe.sources.mariadb.binlog import protocol as binlog
 from strobe.sources.mariadb.binlog import xa
 from strobe.sources.mariadb.binlog.events import payload, statement, uncompressed
@@ -82,6 +82,7 @@ class TransactionBuilder:
         nothing but the first phases of XA transactions is wanted, which are left in `prepared`."""
         self._settings, self._log, self._watched = settings, log, watched
         self._spill, self._names, self._first_phase = spill, names, first_phase
+        self._named_parts = NamedParts(settings.source)
         self._charsets: Mapping[int, str] = {}
         self._plans: dict[tuple[str, bytes], RowPlan] = {}
         self._maps: dict[int, TableMap] = {}
@@ -204,10 +205,13 @@ class TransactionBuilder:
         changes, _ = net.take()
         position, source = self.at.position, self._settings.source
         moment = datetime.fromtimestamp(event.timestamp, timezone.utc)
-        parts_of = [part for text in named if (part := global_transaction(text, source))]
-        return Transaction(
-            source, position, changes=changes, committed_at=moment, part_of=tuple(dict.fromkeys(parts_of))
-        )
+        part_of = self._named_parts.of(named)
+        return Transaction(source, position, changes=changes, committed_at=moment, part_of=part_of)
+
+    @property
+    def warning(self) -> str:
+        """About what cannot be used of what the log says about global transactions."""
+        return self._named_parts.warning
 
     def _query(self, event: Event, group: EventGroup) -> NetChanges | None:
         said = statement(event, self._charsets)
@@ -243,7 +247,7 @@ class TransactionBuilder:
     def _prepare(self, event: Event, group: EventGroup) -> NetChanges:
         name = xa.prepared(event.body)
         if event.body[0]:  # in one phase
-            group.named += xa.named(name)
+            gathered(group.named, self._named_by(name))
             return group.net
         self.prepared[name] = group
         return NetChanges()
@@ -257,8 +261,11 @@ class TransactionBuilder:
             return NetChanges()
         if first is None:
             first = self._first_phase(name, group.began) if self._watched else EventGroup(standalone=False)
-        group.named += [*first.named, *xa.named(name)]
+        gathered(group.named, [*first.named, *self._named_by(name)])
         return first.net
+
+    def _named_by(self, name: str) -> list[str]:
+        return xa.named(name, self._settings.xa_prefix)
 
     # Rows
 
@@ -273,9 +280,8 @@ class TransactionBuilder:
         if table_map.database != self._settings.database or (self._first_phase is None and not group.prepared):
             return
         if self._names and table == self._names.table:
-            group.named += self._names.given(
-                self._images(event, table, self._names.plan(self._settings, table_map, self._charsets))
-            )
+            plan = self._names.plan(self._settings, table_map, self._charsets)
+            gathered(group.named, self._names.given(self._images(event, table, plan)))
         if self._watched.get(table):
             group.net.spill = self._spill
             types = {name: kind.type for name, kind in self._watched[table].items()}

@@ -110,6 +110,8 @@ class ConnectionSettings:
     """Of the slot and of the publication."""
     connections: int = 4
     statement_timeout: float = 5.0
+    global_transactions: str | None = None
+    """The prefix of messages in the log that name global transactions; without one there are none."""
     slot_limits: SlotLimits = field(default_factory=SlotLimits)
     timing: Timing = field(default_factory=Timing)
     limits: Limits = field(default_factory=Limits)

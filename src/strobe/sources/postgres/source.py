@@ -54,6 +54,8 @@ class PostgresSource(Source):
         self._history = ""
         """Which server's, and which of its timelines, as first seen."""
         self._focus: Mapping[str, Collection[str]] | None = None
+        self._builder: TransactionBuilder | None = None
+        """Of the stream that was opened last."""
         self._tables: dict[str, PgTable] = {}
         """As they were when the views were made: stream and answers are held against them."""
 
@@ -70,6 +72,7 @@ class PostgresSource(Source):
                 object_name(context.project, name),
                 limits.connections,
                 limits.statement_timeout.total_seconds(),
+                config.global_transactions,
                 SlotLimits(slot.warn, slot.limit, slot.beyond == "rebuild"),
                 timing or Timing(),
             )
@@ -199,11 +202,12 @@ class PostgresSource(Source):
         def check(slot: str, started: str) -> None:
             self._check_stream(after, slot, started)
 
+        self._builder = builder = TransactionBuilder(
+            self.settings, watched, LiveCatalog(self._pool), visible.widen, self._partitions, self.spill
+        )
         with Stream(
             self.settings,
-            TransactionBuilder(
-                self.settings, watched, LiveCatalog(self._pool), visible.widen, self._partitions, self.spill
-            ),
+            builder,
             after,
             stops,
             self._slots,
@@ -284,7 +288,13 @@ class PostgresSource(Source):
         except StrobeError:
             return  # another time
 
+    @property
+    def warning(self) -> str:
+        return self._builder.warning if self._builder is not None else ""
+
     def parts(self, through: Position) -> Parts:
+        if self.settings.global_transactions is None:
+            return Parts()
         with self.settings.errors(), self.settings.connect(timeout=0) as looking:
             slot, _ = copy_slot(looking, self.settings)
             return parts_before(looking, self.settings, slot, through.order[0])

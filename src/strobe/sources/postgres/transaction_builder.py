@@ -8,18 +8,17 @@ the log. The description of a partitioned table is followed by that of the parti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
 from strobe.algebra.bag import Row
 from strobe.data.arrow import canonical_ddl
-from strobe.errors import BrokenInvariant, LostGuarantee, RelationLost, Unfit
+from strobe.errors import BrokenInvariant, RelationLost, Unfit
 from strobe.messages import GlobalTransaction, Parts, Transaction
 from strobe.sources.base import Spill
-from strobe.sources.global_transactions import global_transaction
+from strobe.sources.global_transactions import NamedParts, gathered
 from strobe.sources.net_changes import NetChange, NetChanges
 from strobe.sources.postgres import pgoutput
 from strobe.sources.postgres.connection import Connection, ConnectionSettings, identifier
@@ -28,9 +27,6 @@ from strobe.sources.postgres.pgoutput import UNCHANGED, RelationInfo, Tuple
 from strobe.sources.postgres.position import LogFingerprint, position_at
 from strobe.sources.postgres.slot import peek
 from strobe.sources.postgres.values import Decode, PgType, decoder, unfit_error
-
-PREFIX = "strobe"
-"""Of messages in the log that name the global transaction of which this one is a part."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +82,9 @@ class TransactionBuilder:
         self._relations: dict[int, ChangeDecoder | None] = {}
         self._begin: pgoutput.Begin | None = None
         self._nets = NetChanges(spill)
-        self._parts: dict[GlobalTransaction, None] = {}
+        self._named_parts = NamedParts(settings.source)
+        self._texts: list[str] = []
+        """What the open transaction says about the global ones that it is a part of."""
 
     @property
     def open(self) -> bool:
@@ -100,7 +98,7 @@ class TransactionBuilder:
     def receive(self, message: pgoutput.Message, size: int = 0) -> Transaction | None:
         """A message, which had so many bytes; the transaction that ends with it."""
         if isinstance(message, pgoutput.Begin):
-            self._begin, self._parts = message, {}
+            self._begin, self._texts = message, []
             self._above = self._expected = None
             self._nets.forget()
         elif isinstance(message, pgoutput.Commit):
@@ -115,9 +113,14 @@ class TransactionBuilder:
                 self._nets.grew(size)
         elif isinstance(message, pgoutput.Truncate):
             self._truncate(message)
-        elif isinstance(message, pgoutput.Emitted) and (part := named_by(message, self._settings)):
-            self._parts[part] = None
+        elif isinstance(message, pgoutput.Emitted):
+            gathered(self._texts, texts_of(message, self._settings))
         return None
+
+    @property
+    def warning(self) -> str:
+        """About what cannot be used of what the log says about global transactions."""
+        return self._named_parts.warning
 
     def _commit(self, message: pgoutput.Commit) -> Transaction:
         begin, self._begin = self._begin, None
@@ -129,7 +132,7 @@ class TransactionBuilder:
             self._settings.source,
             position_at(message.end_lsn, LogFingerprint.of(message)),
             committed_at=message.committed_at,
-            part_of=tuple(self._parts),
+            part_of=self._named_parts.of(self._texts),
             xid=self._widen(begin.xid),
             changes=changes,
             gone=gone,
@@ -286,25 +289,23 @@ class ChangeDecoder:
         )
 
 
-def named_by(message: pgoutput.Emitted, settings: ConnectionSettings) -> GlobalTransaction | None:
-    """The global transaction that a message in the log names, if that is what it is for."""
-    if not message.transactional or message.prefix != PREFIX:
-        return None
-    return global_transaction(message.content.decode(errors="replace"), settings.source)
+def texts_of(message: pgoutput.Emitted, settings: ConnectionSettings) -> Iterator[str]:
+    """What a message in the log says about global transactions, if that is what it is for."""
+    if message.transactional and message.prefix == settings.global_transactions:
+        yield message.content.decode(errors="replace")
 
 
 def parts_before(looking: Connection, settings: ConnectionSettings, slot: str, through: int) -> Parts:
     """The global transactions with a part in the log between the slot's position and another."""
     found: dict[GlobalTransaction, datetime] = {}
-    named: list[GlobalTransaction] = []
+    known, texts = NamedParts(settings.source), list[str]()
     since = at = None
     for message in peek(looking, settings, slot, through, "BMC"):
         if isinstance(message, pgoutput.Begin):
-            named, at = [], message.committed_at
+            texts, at = [], message.committed_at
             since = since or at
         elif isinstance(message, pgoutput.Emitted):
-            with suppress(LostGuarantee):  # views that are past it have been rebuilt since
-                named += [part for part in [named_by(message, settings)] if part]
+            gathered(texts, texts_of(message, settings))
         elif isinstance(message, pgoutput.Commit) and at is not None and message.end_lsn <= through:
-            found |= dict.fromkeys(named, at)
+            found |= dict.fromkeys(known.of(texts), at)
     return Parts(found, since)

@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 
-from strobe.errors import LostGuarantee, NotNow, StrobeError, UserError
+from strobe.errors import NotNow, raised
 from strobe.warehouse.control.heartbeat import hear
 from strobe.warehouse.control.store import ControlStore, Document
 from strobe.warehouse.control.wakeup import wake
@@ -83,10 +83,7 @@ def _answered(reply: Document) -> Document:
     """The reply, or the error that it carries."""
     if "error" not in reply:
         return reply
-    error = reply["error"]
-    kinds: dict[str, type[StrobeError]] = {kind.code: kind for kind in (UserError, LostGuarantee, NotNow)}
-    kind = kinds.get(error["code"], StrobeError)
-    raise kind(error["message"], where=error["where"], fix=error["fix"])
+    raise raised(reply["error"])
 
 
 def requests(store: ControlStore) -> Iterator[tuple[str, Document]]:

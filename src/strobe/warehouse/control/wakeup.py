@@ -27,7 +27,12 @@ def wake(store: ControlStore) -> None:
 
 
 def _address(store: ControlStore) -> Path:
-    return user_folder() / f"wake-{hashlib.sha256(os.fsencode(store.folder.resolve())).hexdigest()[:16]}"
+    return socket_path(store, "wake")
+
+
+def socket_path(store: ControlStore, purpose: str) -> Path:
+    """Where the coordinator of this warehouse listens for a purpose, in this user's own folder."""
+    return user_folder() / f"{purpose}-{hashlib.sha256(os.fsencode(store.folder.resolve())).hexdigest()[:16]}"
 
 
 class Wakeups(threading.Thread):

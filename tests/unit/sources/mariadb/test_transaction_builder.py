@@ -32,8 +32,8 @@ TABLE_MAP = (
 class Server:
     """Writes events one after the other, each ten bytes long."""
 
-    def __init__(self) -> None:
-        settings = ConnectionSettings("shop", Address("localhost", 3306, "strobe", "shop"))
+    def __init__(self, xa_prefix: str | None = None) -> None:
+        settings = ConnectionSettings("shop", Address("localhost", 3306, "strobe", "shop"), xa_prefix=xa_prefix)
         self.asked: list[tuple[str, tuple[str, int]]] = []
 
         def first_phase(name: str, end: tuple[str, int]) -> EventGroup:
@@ -121,6 +121,29 @@ def test_xa_counts_from_its_second_phase() -> None:
     server.begin(3)
     done = server.statement("XA COMMIT X'62',X'',1")
     assert done is not None and done.changes == {} and server.asked == [("62  1", (FILE, before))]
+
+
+@pytest.mark.parametrize(
+    ("prefix", "identifier", "named", "warned"),
+    [
+        (None, b"strobe:g shop,billing", [], False),
+        ("strobe:", b"strobe:g shop,billing", ["g"], False),
+        ("strobe:", b"strobe:g", [], True),
+        ("strobe:", b"other:g", [], False),
+    ],
+)
+def test_an_xa_transaction_is_a_part_where_its_prefix_is_configured(
+    prefix: str | None, identifier: bytes, named: list[str], warned: bool
+) -> None:
+    """One whose identifier names nothing usable is an ordinary one, with a warning."""
+    server = Server(prefix)
+    server.begin(1, PREPARED)
+    server.rows(WRITE, 1)
+    server.event(binlog.XA_PREPARE, struct.pack("<BIII", 0, 1, len(identifier), 0) + identifier)
+    server.begin(2)
+    done = server.statement(f"XA COMMIT X'{identifier.hex()}',X'',1")
+    assert done is not None and done.changes == {"t": Bag.of(("id",), [(1,)])}
+    assert [part.id for part in done.part_of] == named and bool(server.builder.warning) is warned
 
 
 def test_what_cannot_be_read_stops() -> None:

@@ -48,15 +48,15 @@ def described(number: int, name: str, identity: str) -> RelationInfo:
 DESCRIBED = (described(WHOLE, "whole", "f"), described(KEYED, "keyed", "d"), described(OTHER, "other", "d"))
 
 
-def builder() -> TransactionBuilder:
-    settings = ConnectionSettings("shop", "", "public", "strobe_test_shop")
+def builder(prefix: str | None = "strobe") -> TransactionBuilder:
+    settings = ConnectionSettings("shop", "", "public", "strobe_test_shop", global_transactions=prefix)
     tables = {WHOLE: watched("whole", True), KEYED: watched("keyed", False)}
     return TransactionBuilder(settings, tables, FixedCatalog(), lambda xid: xid + 2**32)
 
 
-def built(*messages: Message) -> Transaction:
+def built(*messages: Message, prefix: str | None = "strobe") -> Transaction:
     """The transaction that these are the changes of."""
-    made = builder()
+    made = builder(prefix)
     for message in (*DESCRIBED, pgoutput.Begin(90, MOMENT, 5), *messages):
         assert made.receive(message) is None
     assert made.open
@@ -113,8 +113,9 @@ def test_what_nobody_watches_is_nothing() -> None:
 
 
 def test_parts_of_global_transactions_are_named_once() -> None:
-    found = built(*[pgoutput.Emitted(True, 50, "strobe", b"t-1 shop,billing")] * 2)
-    assert found.part_of == (GlobalTransaction("t-1", frozenset({"shop", "billing"})),)
+    named = [pgoutput.Emitted(True, 50, "strobe", b"t-1 shop,billing")] * 2
+    assert built(*named).part_of == (GlobalTransaction("t-1", frozenset({"shop", "billing"})),)
+    assert built(*named, prefix=None).part_of == () == built(*named, prefix="orders").part_of
 
 
 @pytest.mark.parametrize(

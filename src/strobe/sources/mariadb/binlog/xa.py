@@ -1,14 +1,13 @@
 """XA transactions in the binlog: how their two phases are told apart and together.
 
-The rows come with the first phase, and count from the second. One whose identifier begins with `strobe:` is a part of a
-global transaction, which the rest of the identifier names.
+The rows come with the first phase, and count from the second. One whose identifier begins with the prefix that the
+source's configuration names is a part of a global transaction, which the rest of the identifier names.
 """
 
 from __future__ import annotations
 
 import re
 
-PREFIX = "strobe:"
 _XID = re.compile(r"X'([0-9a-f]*)'\s*,\s*X'([0-9a-f]*)'\s*,\s*(\d+)", re.IGNORECASE)
 
 
@@ -25,7 +24,7 @@ def decided(sql: str) -> str:
     return f"{found[1].lower()} {found[2].lower()} {found[3]}" if found else sql
 
 
-def named(name: str) -> list[str]:
-    """What the identifier says of a global transaction, if anything."""
+def named(name: str, prefix: str | None) -> list[str]:
+    """What the identifier says of a global transaction, if anything; without a prefix none does."""
     identifier = bytes.fromhex(name.partition(" ")[0]).decode("utf-8", "replace")
-    return [identifier[len(PREFIX) :]] if identifier.startswith(PREFIX) else []
+    return [identifier[len(prefix) :]] if prefix is not None and identifier.startswith(prefix) else []
