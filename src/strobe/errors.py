@@ -125,6 +125,19 @@ class AccessRefused(SourceUnavailable):
     code = "access_refused"
 
 
+class Damaged(SourceUnavailable):
+    """Bytes of a source that cannot be what it wrote: read again, they may be whole. Decoders raise it with the byte;
+    whoever knows the source and the event adds both with `of`."""
+
+    def __init__(self, reason: str, at: int, *, event: str = "what it sent", where: str = "") -> None:
+        fix = "It is read again. If it stays so, the log at the server is damaged: see the server's own log."
+        super().__init__(f"damaged at byte {at} of {event}: {reason}", where=where, fix=fix)
+        self.reason, self.at = reason, at
+
+    def of(self, event: str, where: str) -> Damaged:
+        return Damaged(self.reason, self.at, event=event, where=where)
+
+
 class CommitUnknown(StrobeError):
     """An append whose outcome cannot be known: treated as a crash, never retried blindly."""
 

@@ -19,7 +19,7 @@ from strobe.data.scratch import Scratch
 from strobe.errors import NotNow, SourceUnavailable
 from strobe.messages import CommitHeader, Parts, Position
 from strobe.retry import LOAD_SOURCE, Retry
-from strobe.sources.base import Source
+from strobe.sources.base import Source, contained
 from strobe.spark import staging
 from strobe.spark.failures import reading
 from strobe.spark.recompute import recompute
@@ -89,7 +89,7 @@ def snapshot(
             ]
 
             def read(source: str = source, chosen: staging.Chosen = chosen) -> tuple[staging.Staged, dict[str, str]]:
-                with reading(source):
+                with contained(source), reading(source):
                     before = _fingerprints(sources[source], chosen)
                     reader = sources[source].reader(at_a_position=True)
                     found = staging.snapshot(spark, reader, chosen, scratch, partial(progress, source))

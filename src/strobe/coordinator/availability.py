@@ -52,7 +52,7 @@ from strobe.pipeline.background import begin
 from strobe.pipeline.health import Refused
 from strobe.pipeline.pipeline import Pipeline
 from strobe.planning.topology import Topology, as_applied, as_loaded, schemas_of, source_names
-from strobe.sources.base import Source
+from strobe.sources.base import Source, contained
 from strobe.warehouse import contradictions
 from strobe.warehouse.control import todo
 from strobe.warehouse.layout import Layout
@@ -476,8 +476,8 @@ def _look(
 ) -> Found:
     """Why sources are still down, or None for those that are back; which views can be kept again; and which would be
     answered again."""
-    asked = {name: _failure(sources[name].now) for name in detached}
-    asked |= {name: _failure(sources[name].schemas) for name in unreached}
+    asked = {name: _failure(name, sources[name].now) for name in detached}
+    asked |= {name: _failure(name, sources[name].schemas) for name in unreached}
     mended: set[str] = set()
     for name, views in doubted.items():
         try:
@@ -488,10 +488,11 @@ def _look(
     return asked, mended, answered
 
 
-def _failure(ask: Callable[[], object]) -> SourceUnavailable | None:
+def _failure(source: str, ask: Callable[[], object]) -> SourceUnavailable | None:
     """Why a source does not answer. Whatever is wrong otherwise is found out when it is verified."""
     try:
-        ask()
+        with contained(source):
+            ask()
     except SourceUnavailable as error:
         return error
     except StrobeError:

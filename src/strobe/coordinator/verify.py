@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from strobe.errors import RelationLost, SourceLost, UserError
 from strobe.messages import CommitHeader
-from strobe.sources.base import Source
+from strobe.sources.base import Source, contained
 
 
 def verify_source(source: Source, last: CommitHeader, users: list[str]) -> dict[str, SourceLost]:
@@ -16,7 +16,8 @@ def verify_source(source: Source, last: CommitHeader, users: list[str]) -> dict[
     lost: dict[str, SourceLost] = {}
     for text, views in stand.items():
         try:
-            source.verify(source.position(text))
+            with contained(source.name):
+                source.verify(source.position(text))
         except RelationLost:
             raise
         except UserError as error:
@@ -30,7 +31,8 @@ def same_source(source: Source, last: CommitHeader, users: list[str]) -> None:
     """Raise `SourceLost` if it is another one than when the views were loaded, or cannot tell."""
     known = last.identity.get(source.name)
     try:
-        identity = source.identity()
+        with contained(source.name):
+            identity = source.identity()
     except UserError as error:
         raise _lost(source, error) from error
     if known is not None and identity != known:

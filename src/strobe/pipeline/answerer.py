@@ -26,7 +26,7 @@ from strobe.failpoints import reach
 from strobe.messages import Answer, Lookup, Query, Seen
 from strobe.pipeline.health import Failing, Health, Refused
 from strobe.retry import ASK_SOURCE, Retry
-from strobe.sources.base import Reader, Source, TooLarge
+from strobe.sources.base import Reader, Source, TooLarge, contained
 from strobe.sources.lookups import answer_on_driver, answer_within, read_bag
 
 DRIVER_ROWS = 100_000
@@ -63,10 +63,11 @@ Found = tuple[Query, tuple[Relation, ...], Seen]
 Answers = Callable[[Sequence[Query]], Iterator[Found]]
 
 
-class Unanswered(Exception):
+class Unanswered(StrobeError):
     """A question met an error after its snapshot had been opened: a reason of the table that was read."""
 
     def __init__(self, query: Query, relation: str, error: StrobeError) -> None:
+        super().__init__(error.message, where=error.where, fix=error.fix)
         self.query, self.relation, self.error = query, relation, error
 
 
@@ -201,10 +202,11 @@ class Answerer:
         if not large:
             limit = DRIVER_ROWS if self._evaluate == "auto" else 2**62
             self.asked[source.name].snapshots += 1
-            with PooledSnapshot(source.reader(), queries) as snapshot:
+            with contained(source.name), PooledSnapshot(source.reader(), queries) as snapshot:
                 for query in queries:
                     try:
-                        relations = answer_within(query, limit, snapshot.read)
+                        with contained(source.name):
+                            relations = answer_within(query, limit, snapshot.read)
                     except TooLarge:
                         large.append(query)
                     except LostGuarantee:
@@ -215,7 +217,9 @@ class Answerer:
                         yield query, relations, snapshot.seen
         for query in large:
             self.asked[source.name].snapshots += 1
-            yield query, *self._through_spark(source, query)
+            with contained(source.name):
+                answered = self._through_spark(source, query)
+            yield query, *answered
 
     def _count(self, query: Query, relations: tuple[Relation, ...], seconds: float) -> None:
         if query.at_home:
@@ -286,7 +290,8 @@ def can_be_asked(source: Source, refused: Refused) -> bool:
     keys = lookup.keys if isinstance(lookup.keys, Bag) else None
     question = replace(refused.query, lookups=(replace(lookup, keys=keys, keys_from=None),))
     try:
-        answer_on_driver(source.reader(), question, 0)
+        with contained(source.name):
+            answer_on_driver(source.reader(), question, 0)
     except TooLarge:
         return True
     except StrobeError:

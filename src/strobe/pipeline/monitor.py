@@ -9,7 +9,7 @@ such state has one without the others.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from strobe.data.spilled import release
 from strobe.errors import LostGuarantee, StrobeError
@@ -17,7 +17,7 @@ from strobe.messages import Position, Transaction
 from strobe.pipeline.health import Failing, Health
 from strobe.pipeline.states import MONITOR, MonitorEvent, Reading
 from strobe.retry import READ_SOURCE, Retry
-from strobe.sources.base import Source
+from strobe.sources.base import Source, contained
 
 
 class Monitor(threading.Thread):
@@ -73,13 +73,13 @@ class Monitor(threading.Thread):
             except StrobeError as error:
                 self._health.failed(self.source.name, Failing.STREAM, error)
                 retry.again()
-            except BaseException as error:  # a broken source must not die silently in its thread
+            except BaseException as error:  # not the source's: Strobe itself must not die silently in this thread
                 self._fail(error)
                 return
 
     def _read(self, retry: Retry) -> None:
         stops = [*self._stops, *([goal] if (goal := self._goal) else [])]
-        for transaction in self.source.transactions(self.position, stops, self._interrupted):
+        for transaction in self._transactions(stops):
             with self._changed:
                 self._changed.wait_for(lambda: self._interrupted() or self._room(self.position))
             if self._interrupted():
@@ -91,6 +91,10 @@ class Monitor(threading.Thread):
             retry.reset()
             if self._comes_to_rest():
                 return
+
+    def _transactions(self, stops: Sequence[Position]) -> Iterator[Transaction]:
+        with contained(self.source.name):
+            yield from self.source.transactions(self.position, stops, self._interrupted)
 
     def _has_come(self, transaction: Transaction) -> None:
         with self._changed:

@@ -55,7 +55,7 @@ from strobe.pipeline.run_end import RunEnd
 from strobe.pipeline.sink import Sink
 from strobe.pipeline.view_worker import ViewWorker
 from strobe.planning.topology import Topology
-from strobe.sources.base import Source
+from strobe.sources.base import Source, contained
 
 MOMENT = 0.3
 """Seconds without anything new after which nothing more is expected, by those who wait for the end."""
@@ -210,7 +210,9 @@ class Pipeline:
         now: then views wait for a part that was loaded, until the next start. Nobody asks before the first one."""
         if source not in self._settled:
             try:
-                found = self.topology.sources[source].parts(self.vector[source]) if source in self.vector else Parts()
+                with contained(source):
+                    known = self.topology.sources[source]
+                    found = known.parts(self.vector[source]) if source in self.vector else Parts()
             except StrobeError:
                 found = Parts()
             self._settled[source] = found.ids
@@ -453,7 +455,8 @@ class Pipeline:
     @staticmethod
     def _caught_up(source: Source, monitor: Monitor) -> bool:
         try:
-            return source.now() <= monitor.position
+            with contained(source.name):
+                return source.now() <= monitor.position
         except StrobeError:
             return False
 

@@ -20,7 +20,7 @@ from strobe.algebra.view import View
 from strobe.errors import DefinitionChanged, LostGuarantee, SourceUnavailable, StrobeError
 from strobe.pipeline.background import begin
 from strobe.pipeline.health import Failing, Health
-from strobe.sources.base import Source
+from strobe.sources.base import Source, contained
 
 PATIENCE = 1.0
 """Seconds to wait for the answers."""
@@ -85,10 +85,14 @@ class Prover:
         """What each source says of its relations; None if it does not answer now."""
         late = {source for source, asked in self._asked.items() if not asked.done()}
         for source in set(sources) - late:
-            self._asked[source] = begin(partial(self._sources[source].fingerprints, self._relations(source)), "prove")
+            self._asked[source] = begin(partial(self._ask, source, self._relations(source)), "prove")
         until = time.monotonic() + PATIENCE
         for source in sources:
             yield source, None if source in late else self._answer(source, until)
+
+    def _ask(self, source: str, relations: Collection[str]) -> Mapping[str, str]:
+        with contained(source):
+            return self._sources[source].fingerprints(relations)
 
     def _answer(self, source: str, until: float) -> Mapping[str, str] | None:
         asked = self._asked[source]
@@ -123,7 +127,8 @@ class Prover:
                 now, before = found[relation.name], self._known[name].get(relation.id)
                 if before is not None and now != before:
                     columns = {*view.columns_of(relation), *relation.key}
-                    happened = self._sources[source].changed(relation.name, columns, before, now)
+                    with contained(source):
+                        happened = self._sources[source].changed(relation.name, columns, before, now)
                     if happened:
                         lost.setdefault((relation.name, happened), []).append(name)
                         continue

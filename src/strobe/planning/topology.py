@@ -17,7 +17,7 @@ from strobe.managers.base import ViewManager
 from strobe.managers.choice import choose
 from strobe.managers.registry import ALGORITHMS, LEVELS, Algorithm, Setting, asking_itself, copied, keys
 from strobe.planning.source_set import SourceSet, no_spark
-from strobe.sources.base import Source, SparkStarter
+from strobe.sources.base import Source, SparkStarter, contained
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,8 @@ def schemas(sources: Mapping[str, Source], names: set[str]) -> dict[str, Relatio
 
 
 def schemas_of(source: Source) -> dict[str, RelationSchema]:
-    return {schema.id: schema for schema in source.schemas()}
+    with contained(source.name):
+        return {schema.id: schema for schema in source.schemas()}
 
 
 def source_names(sql: str) -> set[str]:

@@ -21,11 +21,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any
 
 from strobe.algebra.bag import Row
 from strobe.algebra.schema import RelationSchema
 from strobe.data.scratch import Scratch
+from strobe.errors import LostGuarantee, SourceLost, SourceUnavailable, StrobeError
 from strobe.messages import Lookup, Parts, Position, Seen, Transaction
 
 
@@ -49,6 +51,27 @@ class Kept:
 
 class TooLarge(Exception):
     """An answer or a transaction has more rows than the driver should hold: read it through Spark instead."""
+
+
+@contextmanager
+def contained(source: str) -> Iterator[None]:
+    """Around whatever calls a source: what goes wrong in it is a problem of this source, whatever it is, and the views
+    of others go on. The error says where, and nothing of the values that were at hand."""
+    try:
+        yield
+    except SourceLost:
+        raise
+    except LostGuarantee as error:
+        where = error.where or f"source {source}"
+        raise SourceLost(error.message, source=source, where=where, fix=error.fix) from error
+    except (StrobeError, TooLarge, GeneratorExit, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a library that is written in Rust raises no Exception when it panics
+        places = [f"{frame.f_globals.get('__name__')}:{line}" for frame, line in walk_tb(error.__traceback__)]
+        place = next((found for found in reversed(places) if found.startswith("strobe.")), places[-1])
+        message = f"reading it failed in a way that nobody expected: {type(error).__name__} in {place}"
+        fix = "It is tried again, and views of other sources go on. If it stays so, please report it."
+        raise SourceUnavailable(message, where=f"source {source}", fix=fix) from None
 
 
 class Reader(ABC):

@@ -16,7 +16,7 @@ from mariadb_shop import Shop, read
 from patience import eventually
 from postgres_server import without_server
 
-from strobe.errors import LostGuarantee, SourceUnavailable, UserError
+from strobe.errors import Damaged, LostGuarantee, SourceUnavailable, UserError
 from strobe.messages import Position
 from strobe.sources.mariadb.binlog.events import gtid
 from strobe.sources.mariadb.binlog.protocol import Event
@@ -67,14 +67,18 @@ def test_a_mark_does_not_change_the_order() -> None:
             "028000000002baf8acf48503850322c5038102c90204f1030000000204290406146c6f6e6765725f74616708140a69040c7f",
             f"{UUID}:longer_tag:133",
         ),
-        (42, "026e00000002baf8", None),
-        (33, "005d7c", None),
         (34, "005d7c567ae1e111f1a0b202fc0000000106000000000000000205", None),
         (2, "1100000000000000030000000c", None),
     ],
 )
 def test_transactions_are_named_as_the_server_names_them(type_: int, body: str, name: str | None) -> None:
     assert gtid(Event(type_, 0, 0, 99, 50, bytes.fromhex(body), server=7)) == name
+
+
+@pytest.mark.parametrize(("type_", "body"), [(42, "026e00000002baf8"), (33, "005d7c"), (162, "1100")])
+def test_a_name_that_is_cut_short_is_none(type_: int, body: str) -> None:
+    with pytest.raises(Damaged):
+        gtid(Event(type_, 0, 0, 99, 50, bytes.fromhex(body), server=7))
 
 
 def test_streams_name_the_last_transaction_of_the_file(either: Shop) -> None:

@@ -58,6 +58,7 @@ def test_what_is_missing_is_found_with_what_mends_it(shop: Shop) -> None:
         ("binlog_row_metadata", "NO_LOG", "FULL"),
         ("binlog_expire_logs_seconds", "3600", "604800"),
         ("sync_binlog", "0", "1"),
+        ("binlog_checksum", "NONE", "CRC32"),
         ("innodb_flush_log_at_trx_commit", "2", "1"),
     ],
 )

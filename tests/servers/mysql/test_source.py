@@ -24,7 +24,7 @@ from strobe.retry import MYSQL_SETTLE
 from strobe.sources.mariadb import snapshot
 from strobe.sources.mariadb.binlog.events import payload
 from strobe.sources.mariadb.binlog.protocol import Event
-from strobe.sources.mariadb.limits import Timing
+from strobe.sources.mariadb.limits import Limits, Timing
 from strobe.sources.mariadb.snapshot import Keyed, owners, placed
 from strobe.sources.mariadb.source import MariadbSource
 
@@ -278,7 +278,7 @@ def test_a_compressed_transaction_that_is_damaged() -> None:
 
     def events(data: bytes, size: int) -> list[int]:
         fields = struct.pack("<BBBQBBBB", 1, 9, 254, len(data), 2, 1, 0, 3) + struct.pack("<BBQB", 9, 254, size, 0)
-        return [len(event.body) for event in payload(Event(40, 0, 0, 0, 0, fields + data))]
+        return [len(event.body) for event in payload(Event(40, 0, 0, 0, 0, fields + data), Limits())]
 
     assert events(packed, len(inner)) == [0, 5, 70_000]
     shorter = pyarrow.compress(inner[:-1], codec="zstd", asbytes=True)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from patience import PATIENCE, eventually
 
-from strobe.errors import BrokenInvariant, SourceUnavailable
+from strobe.errors import BrokenInvariant, LostGuarantee, SourceLost, SourceUnavailable
 from strobe.messages import GlobalTransaction, Position, Transaction
 from strobe.pipeline.health import Failing, Health
 from strobe.pipeline.monitor import Monitor
@@ -28,6 +28,7 @@ class Log:
 
     def __init__(self) -> None:
         self.end, self.down = 0, False
+        self.broken: BaseException | None = None
         self.parts: dict[int, tuple[GlobalTransaction, ...]] = {}
 
     def transactions(
@@ -37,6 +38,8 @@ class Log:
         while not interrupted():
             if self.down:
                 raise SourceUnavailable("it is down")
+            if self.broken is not None:
+                raise self.broken
             if position < self.end:
                 position += 1
                 yield Transaction("log", at(position), part_of=self.parts.get(position, ()))
@@ -47,8 +50,9 @@ class Log:
 class Watch:
     """A monitor of such a source, and what it has delivered."""
 
-    def __init__(self) -> None:
+    def __init__(self, fail: Callable[[BaseException], None] = lambda error: pytest.fail(str(error))) -> None:
         self.log, self.health = Log(), Health()
+        self.room: Callable[[Position], bool] = lambda _: True
         self.come: list[int] = []
         source: Any = self.log
         self.monitor = Monitor(
@@ -56,8 +60,8 @@ class Watch:
             at(0),
             [],
             deliver=lambda transaction: self.come.append(transaction.position.order[0]),
-            fail=lambda error: pytest.fail(str(error)),
-            room=lambda _: True,
+            fail=fail,
+            room=lambda position: self.room(position),
             health=self.health,
         )
         self.monitor.start()
@@ -163,4 +167,44 @@ def test_a_source_that_cannot_be_read() -> None:
     eventually(lambda: watch.health.problem("log") is asked)
     watch.health.succeeded("log", Failing.QUERIES)
     assert watch.health.problem("log") is None and watch.health.problem("other") is None
+    watch.end()
+
+
+class Panic(BaseException):
+    """As libraries raise that are written in Rust."""
+
+
+@pytest.mark.parametrize("error", [ValueError("row 7: secret"), MemoryError(), RecursionError(), KeyError(3), Panic()])
+def test_whatever_goes_wrong_in_a_source_is_its_own_problem(error: BaseException) -> None:
+    """It is reported by its kind and place, without values, and read again from where it was; the run goes on."""
+    watch = Watch()
+    watch.reads_to(2)
+    watch.log.broken = error
+    eventually(lambda: watch.health.problem("log") is not None)
+    problem = watch.health.problem("log")
+    assert isinstance(problem, SourceUnavailable) and type(error).__name__ in str(problem)
+    assert "source log" in str(problem) and "secret" not in str(problem)
+    watch.log.broken = None
+    watch.reads_to(4)
+    assert watch.health.problem("log") is None
+    watch.end()
+
+
+def test_a_guarantee_that_a_source_has_lost_is_lost_to_its_views_alone() -> None:
+    failed: list[BaseException] = []
+    watch = Watch(failed.append)
+    watch.log.broken = LostGuarantee("it is another log", fix="Rebuild.")
+    eventually(lambda: bool(failed))
+    assert isinstance(failed[0], SourceLost) and failed[0].source == "log" and failed[0].fix == "Rebuild."
+    watch.end()
+
+
+def test_what_goes_wrong_in_strobe_itself_ends_the_run() -> None:
+    """Nothing that depends on it may be committed."""
+    failed: list[BaseException] = []
+    watch = Watch(failed.append)
+    watch.room = lambda _: 1 / 0  # type: ignore[assignment,return-value]
+    watch.log.end = 1
+    eventually(lambda: bool(failed))
+    assert isinstance(failed[0], ZeroDivisionError)
     watch.end()

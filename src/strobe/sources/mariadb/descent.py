@@ -12,10 +12,10 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from strobe.errors import SourceUnavailable
+from strobe.errors import Damaged, SourceUnavailable
 from strobe.messages import Position
 from strobe.sources.mariadb.binlog import protocol as binlog
-from strobe.sources.mariadb.binlog.events import statement
+from strobe.sources.mariadb.binlog.events import rotated, statement
 from strobe.sources.mariadb.binlog.sql import Statement
 from strobe.sources.mariadb.binlog.statements import Scene, Verdict, judge
 from strobe.sources.mariadb.connection import ConnectionSettings
@@ -131,15 +131,17 @@ def statements(
                 if event is None:
                     continue
                 if event.type == binlog.ROTATE and (event.flags & binlog.ARTIFICIAL or not event.timestamp):
-                    file = event.body[8:].decode("utf-8")
+                    file = rotated(event)
                     if file != at.file:
                         at = Whereabouts(file, 4, 0)
                 elif event.end and not event.flags & binlog.ARTIFICIAL:
                     at.advance(event.end)
                     is_statement = event.type in (binlog.QUERY, binlog.QUERY_COMPRESSED)
-                    yield (at.file, at.offset), statement(event, charsets) if is_statement else None
+                    yield (at.file, at.offset), statement(event, charsets, settings.limits) if is_statement else None
     except EOFError:
         return
+    except Damaged as error:
+        raise error.of(f"the event of the binlog after {at.file}:{at.offset}", settings.where) from None
     except binlog.Broken as error:
         raise SourceUnavailable(f"its binlog could not be read: {error}", where=settings.where) from error
 

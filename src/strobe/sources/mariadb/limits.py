@@ -47,3 +47,7 @@ class Limits:
     """Where more than this was logged while a snapshot was taken, another snapshot is cheaper than reading it."""
     window_rows: int = 10_000
     """Where more rows than this were touched meanwhile, too."""
+    event: int = 1 << 28
+    """Bytes of one event of the binlog, packed or unpacked: the size of its largest row, about."""
+    unpacked: int = 1 << 32
+    """Bytes of one transaction that the server has compressed."""

@@ -19,10 +19,10 @@ from typing import Any
 
 import pymysql
 
-from strobe.errors import LostGuarantee, SourceUnavailable
+from strobe.errors import Damaged, LostGuarantee, SourceUnavailable
 from strobe.messages import Position
 from strobe.sources.mariadb.binlog.events import gtid
-from strobe.sources.mariadb.binlog.protocol import FORMAT, Broken, Damaged, Dump, Event, dump
+from strobe.sources.mariadb.binlog.protocol import FORMAT, Broken, Dump, Event, dump
 from strobe.sources.mariadb.connection import ConnectionSettings, rows
 
 FIRST = 4
@@ -227,7 +227,7 @@ def passes(settings: ConnectionSettings, wanted: Whereabouts) -> bool:
     for."""
     last = wanted.last if wanted.last and wanted.last.began < settings.limits.offset else None
     try:
-        first, event = look(settings, wanted.file, last.began if last else FIRST)
+        first, event = _look_twice(settings, wanted.file, last.began if last else FIRST)
     except Damaged:
         return False  # in the middle of another event
     except SourceUnavailable as error:
@@ -237,6 +237,14 @@ def passes(settings: ConnectionSettings, wanted: Whereabouts) -> bool:
         raise
     found = LogFingerprint.of(event, (event.end - event.size) % (1 << 32)) if last else None
     return first.timestamp == wanted.created and found == last
+
+
+def _look_twice(settings: ConnectionSettings, file: str, offset: int) -> tuple[Event, Event]:
+    """What was damaged on its way is not so again."""
+    try:
+        return look(settings, file, offset)
+    except Damaged:
+        return look(settings, file, offset)
 
 
 def passed_by(settings: ConnectionSettings, wanted: Whereabouts) -> LostGuarantee:

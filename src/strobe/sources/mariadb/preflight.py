@@ -37,6 +37,7 @@ OTHERS = (
     "log_slave_updates",
     "gtid_slave_pos",
     "wsrep_on",
+    "binlog_checksum",
 )
 GTID_FIX = (
     "SET GLOBAL enforce_gtid_consistency = ON; then, one after the other, SET GLOBAL gtid_mode = OFF_PERMISSIVE;"
@@ -98,6 +99,9 @@ def check_settings(connection: Any, settings: ConnectionSettings) -> Iterator[Fi
         if found.get(name, wanted) != wanted:
             message = f"{name} is {found[name]}: after a crash of its machine, tables and binlog may disagree"
             yield Finding("warning", settings.where, message, f"SET GLOBAL {name} = {wanted};")
+    if found.get("binlog_checksum", "CRC32") == "NONE":
+        message = "binlog_checksum is NONE: values that are damaged in the binlog or on their way are not noticed"
+        yield Finding("warning", settings.where, message, "SET GLOBAL binlog_checksum = CRC32;")
     seconds = int(found.get("binlog_expire_logs_seconds") or 0)
     if 0 < seconds < SHORT_SECONDS:
         message = (

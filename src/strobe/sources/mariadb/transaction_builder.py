@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
 from strobe.algebra.bag import Row
-from strobe.errors import LostGuarantee, Unfit
+from strobe.data.byte_reader import ByteReader
+from strobe.errors import Damaged, LostGuarantee, Unfit
 from strobe.messages import Transaction
 from strobe.sources.base import Spill
 from strobe.sources.global_transactions import NamedParts, gathered
 from strobe.sources.mariadb.binlog import protocol as binlog
 from strobe.sources.mariadb.binlog import xa
-from strobe.sources.mariadb.binlog.events import payload, statement, uncompressed
+from strobe.sources.mariadb.binlog.events import payload, rotated, statement, uncompressed
 from strobe.sources.mariadb.binlog.protocol import Event
 from strobe.sources.mariadb.binlog.rows import RowPlan, TableMap, Undescribed, kind_of, lenenc
 from strobe.sources.mariadb.binlog.sql import words
@@ -112,6 +113,13 @@ class TransactionBuilder:
 
     def take(self, event: Event) -> Transaction | None:
         """The transaction that ends with this event; one without changes where nothing was open."""
+        file, offset = self.at.file, self.at.offset
+        try:
+            return self._take(event)
+        except Damaged as error:
+            raise error.of(f"the event of the binlog at {file}:{offset}", self._settings.where) from None
+
+    def _take(self, event: Event) -> Transaction | None:
         if event.type == binlog.HEARTBEAT:
             return None
         if event.type == binlog.ROTATE:
@@ -133,7 +141,7 @@ class TransactionBuilder:
         return self._transaction(event, ended, group.named)
 
     def _rotate(self, event: Event) -> None:
-        file = event.body[8:].decode("utf-8")
+        file = rotated(event)
         if (event.flags & binlog.ARTIFICIAL or not event.timestamp) and file != self.at.file:
             self.at = Whereabouts(file, 4, 0)
             self._begin_anew()  # what a crash left unfinished was never committed
@@ -146,7 +154,7 @@ class TransactionBuilder:
 
     def _outside(self, event: Event, before: tuple[str, int]) -> Transaction | None:
         if event.type == binlog.GTID:
-            flags = event.body[12]
+            flags = ByteReader(event.body, min(12, len(event.body))).byte()
             fingerprint = LogFingerprint.of(event, before[1])
             self._group = EventGroup(
                 bool(flags & STANDALONE), bool(flags & PREPARED), began=before, fingerprint=fingerprint
@@ -184,13 +192,13 @@ class TransactionBuilder:
 
     def _payload(self, event: Event, group: EventGroup) -> NetChanges | None:
         """MySQL's compressed transactions: all their events in one."""
-        for inner in payload(event):
+        for inner in payload(event, self._settings.limits):
             if (ended := self._inside(inner, group)) is not None:
                 return ended
         return None
 
     def _partial(self, event: Event) -> None:
-        table_map = self._maps.get(int.from_bytes(event.body[:6], "little"))
+        table_map = self._maps.get(ByteReader(event.body).number(6))
         if table_map is None or table_map.database != self._settings.database or not self._watched.get(table_map.table):
             return
         what = "the binlog has only part of a row (binlog_row_value_options)"
@@ -214,7 +222,7 @@ class TransactionBuilder:
         return self._named_parts.warning
 
     def _query(self, event: Event, group: EventGroup) -> NetChanges | None:
-        said = statement(event, self._charsets)
+        said = statement(event, self._charsets, self._settings.limits)
         spoken = words(said.text[:SHORT])
         head = " ".join(spoken[:2]).upper()
         verb = head.partition(" ")[0]
@@ -245,8 +253,8 @@ class TransactionBuilder:
     # Two-phase transactions: rows come with the first phase, and count from the second
 
     def _prepare(self, event: Event, group: EventGroup) -> NetChanges:
-        name = xa.prepared(event.body)
-        if event.body[0]:  # in one phase
+        in_one_phase, name = xa.prepared(event.body)
+        if in_one_phase:
             gathered(group.named, self._named_by(name))
             return group.net
         self.prepared[name] = group
@@ -270,7 +278,7 @@ class TransactionBuilder:
     # Rows
 
     def _rows(self, event: Event, group: EventGroup) -> None:
-        number = int.from_bytes(event.body[:6], "little")
+        number = ByteReader(event.body).number(6)
         table_map = self._maps.get(number)
         if table_map is None:
             if number == 0xFFFFFF:
@@ -290,27 +298,23 @@ class TransactionBuilder:
 
     def _images(self, event: Event, table: str, plan: RowPlan) -> Iterator[tuple[int, Row, int]]:
         """The rows of an event, those that go with -1 and those that come with 1, and how long they are in the log."""
-        data, at = event.body, 8
+        reader = ByteReader(event.body, min(8, len(event.body)))
         if event.type in binlog.SECOND_VERSION:
-            at += int.from_bytes(data[8:10], "little")
-        width, at = lenenc(data, at)
-        size = (width + 7) // 8
+            reader.skip(reader.number(2) - 2)
+        width = lenenc(reader)
+        if width != plan.width:
+            raise reader.damaged(f"its rows have {width} columns, and their table {plan.width}")
         signs = (-1, 1) if event.type in binlog.UPDATES else (1,) if event.type in binlog.WRITES else (-1,)
-        images = []
-        for sign in signs:
-            images.append((sign, int.from_bytes(data[at : at + size], "little")))
-            at += size
-        if width != plan.width or not all(plan.complete(present) for _, present in images):
+        images = [(sign, plan.present(reader)) for sign in signs]
+        if not all(plan.complete(present) for _, present in images):
             raise self._settings.table_lost("the binlog has only part of a row (binlog_row_image is not FULL)", table)
         if event.type in binlog.COMPRESSED:
-            data, at = uncompressed(data[at:]), 0
+            reader = ByteReader(uncompressed(reader, self._settings.limits))
         try:
-            size = len(data)
-            while at < size:
+            while reader.at < reader.end:
                 for sign, present in images:
-                    begin = at
-                    row, at = plan.image(data, begin, present)
-                    yield sign, row, at - begin
+                    begin = reader.at
+                    yield sign, plan.image(reader, present), reader.at - begin
         except Unfit as unfit:
             fix = "Change the value, and then rebuild the views that use this table: `strobe rebuild VIEW`."
             message = f"the binlog has a value that Spark cannot hold: {unfit}"

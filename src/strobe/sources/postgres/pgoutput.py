@@ -12,9 +12,17 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from enum import Enum
 
-from strobe.errors import BrokenInvariant
+from strobe.data.byte_reader import ByteReader
+from strobe.errors import Damaged
 
 EPOCH = datetime(2000, 1, 1, tzinfo=timezone.utc)
+MOST_COLUMNS = 1664
+"""Of a table: PostgreSQL itself has no room for more."""
+_DATA, _KEEP_ALIVE = struct.Struct(">QQq"), struct.Struct(">QqB")
+_LSN, _LSNS, _INT8, _OID, _COUNT = (struct.Struct(f">{layout}") for layout in ("Q", "QQ", "q", "I", "H"))
+_TYPE, _ROW = struct.Struct(">Ii"), struct.Struct(">IB")
+_WIDTH, _SIZE = struct.Struct(">H").unpack_from, struct.Struct(">i").unpack_from
+_TEXT, _NEW, _KEY, _OLD = b"tNKO"
 
 
 class Unchanged(Enum):
@@ -25,6 +33,7 @@ UNCHANGED = Unchanged.UNCHANGED
 
 Value = bytes | None | Unchanged
 Tuple = tuple[Value, ...]
+_ABSENT: dict[int, Value] = {ord("n"): None, ord("u"): UNCHANGED}
 
 
 @dataclass(frozen=True)
@@ -136,14 +145,16 @@ class KeepAlive:
 
 def frame(data: bytes) -> Data | KeepAlive:
     """What comes out of a walsender's COPY."""
-    kind = data[:1]
+    reader = ByteReader(data)
+    kind = reader.take(1)
     if kind == b"w":
-        start, end, _ = struct.unpack_from(">QQq", data, 1)
-        return Data(start, end, data[25:])
+        start, end, _ = reader.unpack(_DATA)
+        return Data(start, end, reader.rest())
     if kind == b"k":
-        end, _, reply = struct.unpack_from(">QqB", data, 1)
+        end, _, reply = reader.unpack(_KEEP_ALIVE)
+        reader.finish()
         return KeepAlive(end, bool(reply))
-    raise BrokenInvariant(f"a walsender sent a frame of unknown kind {kind!r}")
+    raise Damaged(f"a frame of unknown kind {kind!r}", 0)
 
 
 def feedback(written: int, flushed: int, now: datetime, reply: bool = False) -> bytes:
@@ -152,14 +163,13 @@ def feedback(written: int, flushed: int, now: datetime, reply: bool = False) -> 
 
 
 def decode(data: bytes) -> Message:
-    """One message of `pgoutput`."""
-    kind = data[:1]
+    """One message of `pgoutput`. Raises `Damaged` if it is none, or none that ends where the data does."""
+    reader = ByteReader(data)
+    kind = reader.take(1)
     if kind not in _DECODERS:
-        raise BrokenInvariant(f"pgoutput sent a message of unknown kind {kind!r}")
-    reading = _Reading(data)
-    message = _DECODERS[kind](reading)
-    if reading.rest:
-        raise BrokenInvariant(f"pgoutput sent a message of kind {kind!r} that is longer than it should be")
+        raise Damaged(f"a message of unknown kind {kind!r}", 0)
+    message = _DECODERS[kind](reader)
+    reader.finish()
     return message
 
 
@@ -184,121 +194,126 @@ def _microseconds(moment: datetime) -> int:
     return (moment - EPOCH) // timedelta(microseconds=1)
 
 
-class _Reading:
-    def __init__(self, data: bytes) -> None:
-        self._data, self._at = data, 1
-
-    @property
-    def rest(self) -> int:
-        return len(self._data) - self._at
-
-    def numbers(self, layout: str) -> tuple[int, ...]:
-        found = struct.unpack_from(">" + layout, self._data, self._at)
-        self._at += struct.calcsize(">" + layout)
-        return found
-
-    def number(self, layout: str) -> int:
-        return self.numbers(layout)[0]
-
-    def text(self) -> str:
-        end = self._data.index(b"\0", self._at)
-        found = self._data[self._at : end].decode()
-        self._at = end + 1
-        return found
-
-    def raw(self, length: int) -> bytes:
-        found = self._data[self._at : self._at + length]
-        if len(found) != length:
-            raise BrokenInvariant("pgoutput sent a message that ends too early")
-        self._at += length
-        return found
-
-    def moment(self) -> datetime:
-        return EPOCH + timedelta(microseconds=self.number("q"))
-
-    def tuple(self) -> Tuple:
-        return tuple([self._value() for _ in range(self.number("H"))])
-
-    def _value(self) -> Value:
-        kind = self.raw(1)
-        if kind == b"t":
-            return self.raw(self.number("i"))
-        if kind == b"n":
-            return None
-        if kind == b"u":
-            return UNCHANGED
-        raise BrokenInvariant(f"pgoutput sent a value of unknown kind {kind!r}")
+def _moment(reader: ByteReader) -> datetime:
+    at, (microseconds,) = reader.at, reader.unpack(_INT8)
+    try:
+        return EPOCH + timedelta(microseconds=microseconds)
+    except OverflowError:
+        raise Damaged("there is no such moment", at) from None
 
 
-def _begin(reading: _Reading) -> Begin:
-    return Begin(reading.number("Q"), reading.moment(), reading.number("I"))
+def _flag(reader: ByteReader, known: int = 1) -> int:
+    found = reader.byte()
+    if found & ~known:
+        raise Damaged(f"a flag is {found}", reader.at - 1)
+    return found
 
 
-def _commit(reading: _Reading) -> Commit:
-    _, lsn, end = reading.numbers("BQQ")
-    return Commit(lsn, end, reading.moment())
+def _kind(reader: ByteReader, known: bytes) -> int:
+    found = reader.byte()
+    if found not in known:
+        raise Damaged(f"{bytes([found])!r} is where one of {known!r} belongs", reader.at - 1)
+    return found
 
 
-def _origin(reading: _Reading) -> Origin:
-    return Origin(reading.number("Q"), reading.text())
+def _tuple(reader: ByteReader) -> Tuple:
+    """Most of the log is this: the reader's checks are made here, all at once for each value."""
+    data, at, end = reader.data, reader.at + 2, reader.end
+    values: list[Value] = []
+    try:
+        for _ in range(_WIDTH(data, reader.at)[0]):
+            kind = data[at]
+            if kind == _TEXT:
+                start = at + 5
+                size = _SIZE(data, at + 1)[0]
+                if size < 0 or start + size > end:
+                    raise Damaged(f"a value of {size} bytes should follow, and {end - start} do", at)
+                at = start + size
+                values.append(data[start:at])
+            else:
+                values.append(_ABSENT[kind])
+                at += 1
+    except (IndexError, struct.error):
+        raise Damaged("a row ends too early", min(at, end)) from None
+    except KeyError:
+        raise Damaged("a value is of unknown kind", at) from None
+    if at > end:
+        raise Damaged("a row ends too early", end)
+    reader.at = at
+    return tuple(values)
 
 
-def _relation(reading: _Reading) -> RelationInfo:
-    number, schema, name = reading.number("I"), reading.text(), reading.text()
-    identity = chr(reading.number("B"))
-    columns = tuple([_column(reading) for _ in range(reading.number("H"))])
+def _begin(reader: ByteReader) -> Begin:
+    (lsn,), moment, (xid,) = reader.unpack(_LSN), _moment(reader), reader.unpack(_OID)
+    return Begin(lsn, moment, xid)
+
+
+def _commit(reader: ByteReader) -> Commit:
+    _flag(reader, 0)
+    lsn, end = reader.unpack(_LSNS)
+    return Commit(lsn, end, _moment(reader))
+
+
+def _origin(reader: ByteReader) -> Origin:
+    return Origin(reader.unpack(_LSN)[0], reader.terminated())
+
+
+def _relation(reader: ByteReader) -> RelationInfo:
+    (number,), schema, name = reader.unpack(_OID), reader.terminated(), reader.terminated()
+    identity = chr(_kind(reader, b"dnfi"))
+    (count,) = reader.unpack(_COUNT)
+    if count > MOST_COLUMNS:
+        raise Damaged(f"a table has {count} columns", reader.at - 2)
+    columns = tuple([_column(reader) for _ in range(count)])
     return RelationInfo(number, schema or "pg_catalog", name, identity, columns)
 
 
-def _column(reading: _Reading) -> ColumnInfo:
-    key, name = reading.number("B") & 1, reading.text()
-    type_, modifier = reading.numbers("Ii")
+def _column(reader: ByteReader) -> ColumnInfo:
+    key, name = _flag(reader), reader.terminated()
+    type_, modifier = reader.unpack(_TYPE)
     return ColumnInfo(bool(key), name, type_, modifier)
 
 
-def _type(reading: _Reading) -> TypeInfo:
-    return TypeInfo(reading.number("I"), reading.text(), reading.text())
+def _type(reader: ByteReader) -> TypeInfo:
+    return TypeInfo(reader.unpack(_OID)[0], reader.terminated(), reader.terminated())
 
 
-def _insert(reading: _Reading) -> Insert:
-    relation = reading.number("I")
-    _expect(reading, b"N")
-    return Insert(relation, reading.tuple())
+def _insert(reader: ByteReader) -> Insert:
+    relation, kind = reader.unpack(_ROW)
+    if kind != _NEW:
+        raise Damaged("a new row does not follow", reader.at - 1)
+    return Insert(relation, _tuple(reader))
 
 
-def _update(reading: _Reading) -> Update:
-    relation, kind = reading.number("I"), reading.raw(1)
-    key = reading.tuple() if kind == b"K" else None
-    old = reading.tuple() if kind == b"O" else None
-    if kind != b"N":
-        _expect(reading, b"N")
-    return Update(relation, key, old, reading.tuple())
+def _update(reader: ByteReader) -> Update:
+    (relation,), kind = reader.unpack(_OID), _kind(reader, b"KON")
+    before = _tuple(reader) if kind != _NEW else None
+    if kind != _NEW:
+        _kind(reader, b"N")
+    new = _tuple(reader)
+    return Update(relation, before if kind == _KEY else None, before if kind == _OLD else None, new)
 
 
-def _delete(reading: _Reading) -> Delete:
-    relation, kind = reading.number("I"), reading.raw(1)
-    found = reading.tuple()
-    return Delete(relation, found if kind == b"K" else None, found if kind == b"O" else None)
+def _delete(reader: ByteReader) -> Delete:
+    (relation,), kind = reader.unpack(_OID), _kind(reader, b"KO")
+    found = _tuple(reader)
+    return Delete(relation, found if kind == _KEY else None, found if kind == _OLD else None)
 
 
-def _truncate(reading: _Reading) -> Truncate:
-    count, _ = reading.numbers("IB")
-    return Truncate(reading.numbers(f"{count}I"))
+def _truncate(reader: ByteReader) -> Truncate:
+    (count,), _ = reader.unpack(_OID), _flag(reader, 3)
+    if reader.left != 4 * count:
+        raise Damaged(f"{count} tables should follow in {reader.left} bytes", reader.at)
+    return Truncate(tuple([reader.unpack(_OID)[0] for _ in range(count)]))
 
 
-def _emitted(reading: _Reading) -> Emitted:
-    flags, lsn = reading.numbers("BQ")
-    prefix = reading.text()
-    return Emitted(bool(flags & 1), lsn, prefix, reading.raw(reading.number("i")))
+def _emitted(reader: ByteReader) -> Emitted:
+    flags, (lsn,) = _flag(reader), reader.unpack(_LSN)
+    prefix = reader.terminated()
+    return Emitted(bool(flags), lsn, prefix, reader.take(reader.unpack(_OID)[0]))
 
 
-def _expect(reading: _Reading, kind: bytes) -> None:
-    found = reading.raw(1)
-    if found != kind:
-        raise BrokenInvariant(f"pgoutput sent {found!r} where {kind!r} belongs")
-
-
-_DECODERS: dict[bytes, Callable[[_Reading], Message]] = {
+_DECODERS: dict[bytes, Callable[[ByteReader], Message]] = {
     b"B": _begin,
     b"C": _commit,
     b"O": _origin,

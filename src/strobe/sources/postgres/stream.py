@@ -22,7 +22,7 @@ from psycopg.pq import ExecStatus
 
 from strobe.algebra.bag import Bag
 from strobe.data.spilled import release
-from strobe.errors import SourceUnavailable
+from strobe.errors import Damaged, SourceUnavailable
 from strobe.messages import Position, Transaction
 from strobe.retry import PG_VISIBLE, Retry
 from strobe.sources.postgres import pgoutput
@@ -270,7 +270,17 @@ class Stream(threading.Thread):
         return SourceUnavailable("the server ended the change stream", where=self._settings.where)
 
     def _frame(self, connection: Connection, data: bytes) -> None:
-        frame = pgoutput.frame(data)
+        frame = None
+        try:
+            frame = pgoutput.frame(data)
+            self._receive(connection, frame)
+        except Damaged as error:
+            event = f"a frame of the change stream after {lsn_text(self._received)}"
+            if isinstance(frame, pgoutput.Data):
+                event = f"the message of the log at {lsn_text(frame.start)}"
+            raise error.of(event, self._settings.where) from None
+
+    def _receive(self, connection: Connection, frame: pgoutput.Data | pgoutput.KeepAlive) -> None:
         if isinstance(frame, pgoutput.KeepAlive):
             if not self._builder.open:
                 self._reached(frame.end)

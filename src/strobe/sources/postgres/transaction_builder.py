@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from strobe.algebra.bag import Row
 from strobe.data.arrow import canonical_ddl
-from strobe.errors import BrokenInvariant, RelationLost, Unfit
+from strobe.errors import Damaged, RelationLost, Unfit
 from strobe.messages import GlobalTransaction, Parts, Transaction
 from strobe.sources.base import Spill
 from strobe.sources.global_transactions import NamedParts, gathered
@@ -98,6 +98,8 @@ class TransactionBuilder:
     def receive(self, message: pgoutput.Message, size: int = 0) -> Transaction | None:
         """A message, which had so many bytes; the transaction that ends with it."""
         if isinstance(message, pgoutput.Begin):
+            if self._begin is not None:
+                raise Damaged("a transaction begins in another one", 0)
             self._begin, self._texts = message, []
             self._above = self._expected = None
             self._nets.forget()
@@ -107,6 +109,8 @@ class TransactionBuilder:
             self._describe(message)
         elif isinstance(message, (pgoutput.Insert, pgoutput.Update, pgoutput.Delete)):
             self._as_described(message.relation)
+            if self._begin is None or message.relation not in self._relations:
+                raise Damaged("a row comes outside a transaction, or of a table that was not described", 0)
             rows = self._relations[message.relation]
             if rows is not None:
                 rows.apply(message, rows.net(self._nets))
@@ -124,8 +128,8 @@ class TransactionBuilder:
 
     def _commit(self, message: pgoutput.Commit) -> Transaction:
         begin, self._begin = self._begin, None
-        if begin is None:
-            raise BrokenInvariant("a commit came without its beginning", where=self._settings.where)
+        if begin is None or begin.commit_lsn != message.lsn:
+            raise Damaged("a commit comes without its beginning", 0)
         changes, gone = self._nets.take()
         self._partitions.committed(message.end_lsn)
         return Transaction(
@@ -221,6 +225,7 @@ class ChangeDecoder:
         self.watched = watched
         self._settings = settings
         names = [c.name for c in info.columns]
+        self._width = len(names)
         self._columns = tuple(watched.types)
         self._spark = {name: canonical_ddl(type_.spark or "") for name, type_ in watched.types.items()}
         self._places = [names.index(c) for c in self._columns]
@@ -240,7 +245,7 @@ class ChangeDecoder:
             named = message.key or message.old or new
             net.change(self._key_of(named or ()), None if new is None else self._row(new))
         elif message.old is None:
-            raise BrokenInvariant("an old row is missing", where=self._where)
+            raise Damaged("an old row is missing", 0)
         elif isinstance(message, pgoutput.Update):
             net.change(self._row(message.old), self._row(message.new, message.old))
         else:
@@ -252,6 +257,8 @@ class ChangeDecoder:
 
     def _row(self, values: Tuple, old: Tuple | None = None) -> Row:
         found: list[Any] = []
+        if len(values) != self._width:
+            raise Damaged(f"a row has {len(values)} columns, and its table {self._width}", 0)
         for place, decode in zip(self._places, self._decoders, strict=True):
             value = values[place]
             if value is UNCHANGED and old is not None:
@@ -265,13 +272,27 @@ class ChangeDecoder:
                 found.append(decode(value))
             except Unfit as reason:
                 raise self._unfit(self._columns[len(found)], value, str(reason)) from None
+            except (ValueError, ArithmeticError):
+                raise self._unreadable(self._columns[len(found)]) from None
         return tuple(found)
 
     def _key_of(self, values: Tuple) -> Row:
-        return tuple(
-            decode(value) if isinstance(value := values[place], bytes) else None
-            for place, decode in zip(self._key, self._key_decoders, strict=True)
-        )
+        if len(values) != self._width:
+            raise Damaged(f"a key has {len(values)} columns, and its table {self._width}", 0)
+        found: list[Any] = []
+        for column, place, decode in zip(self.watched.key, self._key, self._key_decoders, strict=True):
+            value = values[place]
+            try:
+                found.append(decode(value) if isinstance(value, bytes) else None)
+            except Unfit as reason:
+                raise self._unfit(column, value if isinstance(value, bytes) else b"", str(reason)) from None
+            except (ValueError, ArithmeticError):
+                raise self._unreadable(column) from None
+        return tuple(found)
+
+    def _unreadable(self, column: str) -> Damaged:
+        type_ = self.watched.types[column].name
+        return Damaged(f"column {column} of table {self.watched.name} has what is not of type {type_}", 0)
 
     def _unfit(self, column: str, value: bytes, reason: str) -> RelationLost:
         found = unfit_error(self._where, column, self.watched.types[column], value, reason)

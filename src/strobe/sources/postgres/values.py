@@ -95,7 +95,8 @@ _SPARK = {
 
 
 def decoder(type_: PgType) -> Decode:
-    """The server's text (never NULL) to a canonical value; raises `Unfit`."""
+    """The server's text (never NULL) to a canonical value. Raises `Unfit` for one that Spark cannot hold, and
+    ValueError or ArithmeticError for what no server writes of this type."""
     if type_.element is not None:
         return _arrays(decoder(type_.element))
     if type_.name == "numeric":
@@ -149,7 +150,21 @@ def _decimals(type_: str) -> Decode:
     return decode
 
 
+def _integers(bits: int) -> Decode:
+    least, most = -(1 << bits - 1), (1 << bits - 1) - 1
+
+    def decode(text: bytes) -> int:
+        value = int(text)
+        if least <= value <= most:
+            return value
+        raise ValueError("it is out of range")
+
+    return decode
+
+
 def _boolean(text: bytes) -> bool:
+    if text not in (b"t", b"f"):
+        raise ValueError("it is neither true nor false")
     return text == b"t"
 
 
@@ -163,6 +178,8 @@ def _float(text: bytes) -> float:
 
 
 def _binary(text: bytes) -> bytes:
+    if text[:2] != rb"\x":
+        raise ValueError("it does not begin as it should")
     return bytes.fromhex(text[2:].decode())
 
 
@@ -184,9 +201,9 @@ def _instant(text: bytes) -> datetime:
 
 
 _DECODERS: dict[str, Decode] = {
-    "int2": int,
-    "int4": int,
-    "int8": int,
+    "int2": _integers(16),
+    "int4": _integers(32),
+    "int8": _integers(64),
     "bool": _boolean,
     "float4": _float,
     "float8": _double,

@@ -10,6 +10,7 @@ from strobe.sources.mariadb.binlog.events import statement
 from strobe.sources.mariadb.binlog.protocol import Event
 from strobe.sources.mariadb.binlog.sql import ANSI_QUOTES, NO_BACKSLASH_ESCAPES, Statement
 from strobe.sources.mariadb.binlog.statements import Effect, Scene, Verdict, judge
+from strobe.sources.mariadb.limits import Limits
 
 WATCHED = {"orders": {"id", "state"}, "odd `name`": {"id"}}
 
@@ -182,8 +183,8 @@ def test_a_statement_carries_its_mode_and_its_character_set() -> None:
     client = b"\x04" + (28).to_bytes(2, "little") + bytes(4)
     variables = b"\x00" + bytes(4) + mode + b"\x06\x03std" + b"\x03" + bytes(4) + client + b"\x63"
     body = struct.pack("<IIBHH", 1, 0, 4, 0, len(variables)) + variables + b"shop\0" + text
-    found = statement(Event(2, 0, 0, 0, 0, body), {28: "gbk"})
+    found = statement(Event(2, 0, 0, 0, 0, body), {28: "gbk"}, Limits())
     assert (found.mode, found.schema, found.problem) == (ANSI_QUOTES, "shop", "") and found.text.endswith("縗'")
-    unknown = statement(Event(2, 0, 0, 0, 0, body), {28: "swe7"})
+    unknown = statement(Event(2, 0, 0, 0, 0, body), {28: "swe7"}, Limits())
     harm = judge(unknown, Scene("shop", WATCHED)).harm
     assert harm is not None and harm.table is None and "swe7" in harm.what

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from strobe.algebra.bag import Bag
-from strobe.errors import BrokenInvariant, RelationLost
+from strobe.errors import Damaged, RelationLost
 from strobe.messages import GlobalTransaction, Transaction
 from strobe.sources.postgres import pgoutput
 from strobe.sources.postgres.connection import ConnectionSettings
@@ -139,7 +139,7 @@ def test_what_cannot_be_followed_is_said(message: Message, why: str) -> None:
 
 
 def test_a_commit_needs_a_beginning() -> None:
-    with pytest.raises(BrokenInvariant, match="without its beginning"):
+    with pytest.raises(Damaged, match="without its beginning"):
         builder().receive(pgoutput.Commit(90, 100, MOMENT))
 
 

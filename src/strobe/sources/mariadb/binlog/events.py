@@ -5,17 +5,20 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
+from typing import Any
 from uuid import UUID
 
 import pyarrow
 
-from strobe.errors import SourceUnavailable
+from strobe.data.byte_reader import ByteReader
 from strobe.sources.mariadb.binlog.protocol import GTID, MYSQL_GTID, MYSQL_TAGGED_GTID, QUERY_COMPRESSED, Event
 from strobe.sources.mariadb.binlog.rows import lenenc
 from strobe.sources.mariadb.binlog.sql import Statement
+from strobe.sources.mariadb.limits import Limits
 
 PAYLOAD_SIZE, PAYLOAD_COMPRESSION, PAYLOAD_WHOLE_SIZE, UNCOMPRESSED = 1, 2, 3, 255
 _HEADER = struct.Struct("<IBIIIH")
+_PIECE = 1 << 20
 STATUS_MODE, STATUS_CHARSET = 1, 4
 STATUS_SIZES = {0: 4, STATUS_MODE: 8, 3: 4, STATUS_CHARSET: 6}
 STATUS_TEXTS = {2: 2, 5: 1, 6: 1}
@@ -51,51 +54,58 @@ CODECS = {
 
 def gtid(event: Event) -> str | None:
     """The transaction that begins with an event, as the server's own statements call it; None if it has no name."""
-    try:
-        if event.type == GTID:
-            sequence, domain = struct.unpack_from("<QI", event.body)
-            return f"{domain}-{event.server}-{sequence}"
-        if event.type == MYSQL_GTID:
-            server, (number,) = event.body[1:17], struct.unpack_from("<q", event.body, 17)
-            return f"{UUID(bytes=server)}:{number}"
-        return _tagged(event.body) if event.type == MYSQL_TAGGED_GTID else None
-    except (struct.error, IndexError, ValueError):
-        return None
+    reader = ByteReader(event.body)
+    if event.type == GTID:
+        sequence, domain = reader.number(8), reader.number(4)
+        return f"{domain}-{event.server}-{sequence}"
+    if event.type == MYSQL_GTID:
+        reader.skip(1)
+        return f"{UUID(bytes=reader.take(16))}:{reader.number(8)}"
+    return _tagged(reader) if event.type == MYSQL_TAGGED_GTID else None
 
 
-def _tagged(body: bytes) -> str:
+def _tagged(reader: ByteReader) -> str:
     """A version, a size and a number of fields that may not be left out, and then fields, each behind its number: the
     flags, the server, byte by byte, the sequence number with its sign, and the tag."""
-    at = 0
 
     def number() -> int:
         """As many bytes follow the first one as it has ones at its low end."""
-        nonlocal at
-        size = (body[at] ^ (body[at] + 1)).bit_length()
-        value = int.from_bytes(body[at : at + size], "little") >> min(size, 8)
-        at += size
-        return value
+        first = reader.byte()
+        size = (first ^ (first + 1)).bit_length()
+        reader.at -= 1
+        return reader.number(size) >> min(size, 8)
 
     for _ in range(6):
         number()  # up to the number of the server's field
-    server = bytes([number() for _ in range(16)])
+    server = [number() for _ in range(16)]
     number()
     sequence = number() >> 1
     number()
-    size = number()
-    return f"{UUID(bytes=server)}:{body[at : at + size].decode('ascii')}:{sequence}"
+    tag = reader.text(number())
+    if max(server) > 255:
+        raise reader.damaged("a GTID has no server")
+    return f"{UUID(bytes=bytes(server))}:{tag}:{sequence}"
 
 
-def statement(event: Event, charsets: Mapping[int, str]) -> Statement:
+def rotated(event: Event) -> str:
+    """The file of the log that comes next."""
+    reader = ByteReader(event.body, min(8, len(event.body)))
+    file = reader.text(reader.left)
+    number = file.rpartition(".")[2]
+    if not (number.isascii() and number.isdecimal() and len(number) < 20):
+        raise reader.damaged("the next file of the binlog has no number")
+    return file
+
+
+def statement(event: Event, charsets: Mapping[int, str], limits: Limits) -> Statement:
     """A statement, read as its session wrote it; `charsets` has character sets by the numbers of their collations."""
-    body = event.body
-    schema_size, status_size = body[8], int.from_bytes(body[11:13], "little")
-    at = 13 + status_size
-    schema = body[at : at + schema_size].decode("utf-8", "replace")
-    text = body[at + schema_size + 1 :]
-    if event.type == QUERY_COMPRESSED:
-        text = uncompressed(text)
-    mode, collation = _session(body[13:at])
+    reader = ByteReader(event.body, min(8, len(event.body)))
+    schema_size, _error, status = reader.byte(), reader.number(2), reader.part(reader.number(2))
+    schema = reader.take(schema_size).decode("utf-8", "replace")
+    if reader.byte():
+        raise reader.damaged("the name of a schema has no end")
+    text = uncompressed(reader, limits) if event.type == QUERY_COMPRESSED else reader.rest()
+    mode, collation = _session(status)
     charset = "utf8mb4" if collation is None else charsets.get(collation, "")
     codec = CODECS.get(charset)
     if codec is None:
@@ -107,51 +117,82 @@ def statement(event: Event, charsets: Mapping[int, str]) -> Statement:
         return Statement(text.decode("latin-1"), schema, mode, f"it is not in its character set {charset}")
 
 
-def _session(status: bytes) -> tuple[int, int | None]:
-    """The SQL mode of a statement's session, and the collation in which its client wrote."""
-    at, mode = 0, 0
-    try:
-        while at < len(status):
-            code = status[at]
-            at += 1
-            if code == STATUS_MODE:
-                mode = int.from_bytes(status[at : at + 8], "little")
-            elif code == STATUS_CHARSET:
-                return mode, int.from_bytes(status[at : at + 2], "little")
-            at += STATUS_SIZES[code] if code in STATUS_SIZES else status[at] + STATUS_TEXTS[code]
-    except (IndexError, KeyError):
-        pass  # what comes behind the character set is of no interest
+def _session(status: ByteReader) -> tuple[int, int | None]:
+    """The SQL mode of a statement's session, and the collation in which its client wrote. What comes behind the
+    character set, and behind a variable that is not known, is of no interest."""
+    mode = 0
+    while status.left:
+        code = status.byte()
+        if code == STATUS_MODE:
+            mode = status.number(8)
+        elif code == STATUS_CHARSET:
+            return mode, status.number(2)
+        elif code in STATUS_SIZES:
+            status.skip(STATUS_SIZES[code])
+        elif code in STATUS_TEXTS:
+            status.skip(status.byte() - 1 + STATUS_TEXTS[code])
+        else:
+            break
     return mode, None
 
 
-def payload(event: Event) -> Iterator[Event]:
-    """The events of a transaction that MySQL has compressed: fields with their sizes, and then Zstandard's data."""
-    data, at, fields = event.body, 0, dict[int, int]()
-    while data[at]:
-        kind, at = lenenc(data, at)
-        size, at = lenenc(data, at)
-        fields[kind], _ = lenenc(data, at)
-        at += size
-    stream, left = pyarrow.BufferReader(data[at + 1 : at + 1 + fields[PAYLOAD_SIZE]]), fields[PAYLOAD_SIZE]
+def payload(event: Event, limits: Limits) -> Iterator[Event]:
+    """The events of a transaction that MySQL has compressed: fields with their sizes, and then Zstandard's data. They
+    are unpacked one at a time: together they may be large, and what they claim to be need not be so."""
+    reader, fields = ByteReader(event.body), dict[int, int]()
+    while kind := lenenc(reader):
+        field = reader.part(lenenc(reader))
+        fields[kind] = lenenc(field)
+    packed = reader.part(fields.get(PAYLOAD_SIZE, 0))
+    reader.finish()
+    left = packed.left
+    stream: Any = pyarrow.BufferReader(packed.rest())
     if fields.get(PAYLOAD_COMPRESSION, UNCOMPRESSED) != UNCOMPRESSED:
-        stream, left = pyarrow.CompressedInputStream(stream, "zstd"), fields[PAYLOAD_WHOLE_SIZE]
-    while left:  # one event at a time: together they may be large
-        header = stream.read(_HEADER.size)
-        timestamp, type_, _, size, _, flags = _HEADER.unpack(header.ljust(_HEADER.size, b"\0"))
-        body = stream.read(max(0, size - _HEADER.size))
-        if size < _HEADER.size or len(header) + len(body) != size or size > left:
-            raise SourceUnavailable("a compressed transaction of the binlog is damaged")
+        stream, left = pyarrow.CompressedInputStream(stream, "zstd"), fields.get(PAYLOAD_WHOLE_SIZE, 0)
+    if left > limits.unpacked:
+        raise reader.damaged(f"a compressed transaction claims to have {left} bytes")
+    while left:
+        inner = ByteReader(_unpacked(stream, _HEADER.size, reader))
+        timestamp, type_, _, size, _, flags = inner.unpack(_HEADER)
+        if not _HEADER.size <= size <= min(left, limits.event):
+            raise reader.damaged(f"a compressed transaction has an event of {size} bytes where {left} are left")
         left -= size
-        yield Event(type_, timestamp, flags, 0, size, body)
+        yield Event(type_, timestamp, flags, 0, size, _unpacked(stream, size - _HEADER.size, reader))
+    if _read(stream, 1, reader):
+        raise reader.damaged("a compressed transaction is longer than it claims")
 
 
-def uncompressed(data: bytes) -> bytes:
-    """MariaDB's compressed events: a byte with the length's size, the length, and zlib's stream."""
-    if data[0] & 0x70:
-        raise SourceUnavailable("the binlog is compressed in a way that Strobe does not know")
-    size = data[0] & 7
-    expected = int.from_bytes(data[1 : 1 + size], "big")
-    found = zlib.decompress(data[1 + size :])
-    if len(found) != expected:
-        raise SourceUnavailable("a compressed event of the binlog is damaged")
+def _unpacked(stream: Any, size: int, reader: ByteReader) -> bytes:
+    """So many bytes, for which there is room only as they come."""
+    pieces, left = list[bytes](), size
+    while left and (piece := _read(stream, min(left, _PIECE), reader)):
+        pieces.append(piece)
+        left -= len(piece)
+    if left:
+        raise reader.damaged("a compressed transaction ends too early")
+    return b"".join(pieces)
+
+
+def _read(stream: Any, size: int, reader: ByteReader) -> bytes:
+    try:
+        return bytes(stream.read(size))
+    except (OSError, pyarrow.ArrowException):
+        raise reader.damaged("a compressed transaction cannot be unpacked") from None
+
+
+def uncompressed(reader: ByteReader, limits: Limits) -> bytes:
+    """MariaDB's compressed events, up to their end: a byte with the length's size, the length, and zlib's stream."""
+    first = reader.byte()
+    if first & 0x70:
+        raise reader.damaged("it is compressed in a way that Strobe does not know")
+    expected = int.from_bytes(reader.take(first & 7), "big")
+    if expected > limits.event:
+        raise reader.damaged(f"it claims to have {expected} bytes")
+    unpacking = zlib.decompressobj()
+    try:
+        found = unpacking.decompress(reader.rest(), expected + 1)
+    except zlib.error:
+        raise reader.damaged("it cannot be unpacked") from None
+    if len(found) != expected or not unpacking.eof or unpacking.unused_data:
+        raise reader.damaged("it is not as long as it claims")
     return found

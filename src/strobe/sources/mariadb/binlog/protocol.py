@@ -10,13 +10,14 @@ import random
 import struct
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pymysql
 
-from strobe.errors import SourceUnavailable
+from strobe.data.byte_reader import ByteReader
+from strobe.errors import Damaged
 from strobe.sources.mariadb.connection import ConnectionSettings, rows
 
 QUERY, STOP, ROTATE, FORMAT, XID, TABLE_MAP, INCIDENT, HEARTBEAT = 2, 3, 4, 15, 16, 19, 26, 27
@@ -34,15 +35,14 @@ COMPRESSED = {166, 167, 168, 169, 170, 171}
 OLD_AND_NEW = ("master", "source")
 """MySQL has renamed what a reader of its log sets."""
 _CHUNK = 1 << 16
+_HEADER = struct.Struct("<IBIIIH")
+_FLAGS, IN_USE = 17, 1
+"""The byte of an event's flags, and the one of a file that was not closed."""
 _BIGGEST_PACKET = 0xFFFFFF
 
 
 class Broken(Exception):
     """The connection ended, for whatever reason: the same position can be asked for again."""
-
-
-class Damaged(SourceUnavailable):
-    """An event that cannot be what the server wrote."""
 
 
 @dataclass(frozen=True)
@@ -58,14 +58,93 @@ class Event:
     """The number of the server on which it first happened."""
 
 
+class Incoming:
+    """Takes apart what the server sends: packets, in order, and the events in them."""
+
+    def __init__(self, receive: Callable[[int], bytes | None], sequence: int, most: int) -> None:
+        """`receive` returns some bytes, at most so many, or None if none came for a moment; the first packet has this
+        number, and no event has more bytes than `most`."""
+        self._receive, self._sequence, self._most = receive, sequence, most
+        self._buffer = bytearray()
+        self._checksum = False
+        """Whether events have one at their end."""
+
+    def next(self) -> Event | None:
+        """The next event, or None when none came for a moment. Raises `EOFError` at the end of what was asked for."""
+        packet = self._packet()
+        return None if packet is None else self._event(packet)
+
+    def _packet(self) -> bytes | None:
+        whole = bytearray()
+        while True:
+            if not self._fill(4):
+                if whole:
+                    continue
+                return None
+            size = int.from_bytes(self._buffer[:3], "little")
+            if self._buffer[3] != self._sequence:
+                raise Damaged(f"packet {self._sequence} should follow, and {self._buffer[3]} does", 3)
+            if len(whole) + size > self._most:
+                raise Damaged(f"it has more than {self._most} bytes", 0)
+            if not self._fill(4 + size):
+                continue
+            whole += self._buffer[4 : 4 + size]
+            del self._buffer[: 4 + size]
+            self._sequence = (self._sequence + 1) % 256
+            if size < _BIGGEST_PACKET:
+                return bytes(whole)
+
+    def _fill(self, size: int) -> bool:
+        """Whether so many bytes are here, after waiting for a moment if need be."""
+        while len(self._buffer) < size:
+            received = self._receive(max(_CHUNK, size - len(self._buffer)))
+            if not received:
+                return False
+            self._buffer += received
+        return True
+
+    def _event(self, packet: bytes) -> Event:
+        reader = ByteReader(packet)
+        kind = reader.byte()
+        if kind == 0xFE and len(packet) < 9:
+            raise EOFError
+        if kind == 0xFF:
+            code, text = reader.number(2), reader.rest().decode("utf-8", "replace")
+            raise pymysql.err.OperationalError(code, text[6:] if text.startswith("#") else text)
+        if kind:
+            raise Damaged(f"a packet begins with {kind}", 0)
+        timestamp, type_, server, size, end, flags = reader.unpack(_HEADER)
+        if size != len(packet) - 1:
+            raise Damaged(f"it claims to have {size} bytes, and has {len(packet) - 1}", 0)
+        checksum = self._has_checksum(type_, packet)
+        if type_ == FORMAT:  # says of itself how those after it are checked, and always has a checksum of its own
+            self._checksum = packet[-5:-4] == b"\1"
+        body = reader.take(reader.left - 4) if checksum else reader.rest()
+        if checksum and not _checked(type_, packet):
+            raise Damaged(f"the event that ends at offset {end} has the wrong checksum", 0)
+        return Event(type_, timestamp, flags, end, size, body, server)
+
+    def _has_checksum(self, type_: int, packet: bytes) -> bool:
+        """Events made up for the stream have one or not, as the server's version has it."""
+        if type_ in (ROTATE, HEARTBEAT):
+            return _checked(type_, packet)
+        return self._checksum or type_ == FORMAT
+
+
+def _checked(type_: int, packet: bytes) -> bool:
+    """Whether an event is what its checksum says. The flag of a file that is being written is not covered by it."""
+    event = packet[1:-4]
+    if type_ == FORMAT:
+        event = event[:_FLAGS] + bytes([event[_FLAGS] & ~IN_USE]) + event[_FLAGS + 1 :]
+    return zlib.crc32(event) == int.from_bytes(packet[-4:], "little")
+
+
 class Dump:
     """The binlog from a place on."""
 
     def __init__(self, settings: ConnectionSettings, file: str, offset: int, forever: bool) -> None:
         self._settings = settings
-        self._buffer = bytearray()
         self._heard = time.monotonic()
-        self._checksum = False
         self._connection = settings.connect()
         try:
             with settings.errors():
@@ -83,6 +162,7 @@ class Dump:
         number = random.SystemRandom().randrange(1 << 31, 1 << 32) if forever else 0
         request = struct.pack("<IHI", offset, 0 if forever else 1, number) + file.encode("utf-8")
         connection._execute_command(0x12, request)
+        self._incoming = Incoming(self._receive, int(connection._next_seq_id), self._settings.limits.event)
         self._socket = connection._sock
         self._socket.settimeout(self._settings.timing.step)
 
@@ -96,66 +176,24 @@ class Dump:
 
     def next(self) -> Event | None:
         """The next event, or None when none came for a moment. Raises `EOFError` at the end of what was asked for."""
-        packet = self._packet()
-        return None if packet is None else self._event(packet)
+        try:
+            return self._incoming.next()
+        except Damaged as error:
+            raise error.of("what the server sent of its binlog", self._settings.where) from None
 
-    def _packet(self) -> bytes | None:
-        whole = b""
-        while True:
-            if not self._fill(4):
-                if whole:
-                    continue
-                return None
-            size = int.from_bytes(self._buffer[:3], "little")
-            if not self._fill(4 + size):
-                continue
-            piece = bytes(self._buffer[4 : 4 + size])
-            del self._buffer[: 4 + size]
-            whole += piece
-            if size < _BIGGEST_PACKET:
-                return whole
-
-    def _fill(self, size: int) -> bool:
-        """Whether so many bytes are here, after waiting for a moment if need be."""
-        while len(self._buffer) < size:
-            try:
-                received = self._socket.recv(max(_CHUNK, size - len(self._buffer)))
-            except TimeoutError:
-                if time.monotonic() - self._heard > self._settings.timing.silence:
-                    raise Broken("the server fell silent") from None
-                return False
-            except OSError as error:
-                raise Broken(str(error)) from error
-            if not received:
-                raise Broken("the server ended the connection")
-            self._heard = time.monotonic()
-            self._buffer += received
-        return True
-
-    def _event(self, packet: bytes) -> Event:
-        if packet[0] == 0xFE and len(packet) < 9:
-            raise EOFError
-        if packet[0] == 0xFF:
-            code, text = struct.unpack_from("<H", packet, 1)[0], packet[3:].decode("utf-8", "replace")
-            raise pymysql.err.OperationalError(code, text[6:] if text.startswith("#") else text)
-        timestamp, type_, server, size, end, flags = struct.unpack_from("<IBIIIH", packet, 1)
-        body = packet[20:]
-        if type_ == FORMAT:
-            self._checksum = len(body) > 5 and body[-5] == 1
-        if self._has_checksum(type_, packet):
-            body = body[:-4]
-            if zlib.crc32(packet[1:-4]) != int.from_bytes(packet[-4:], "little") and type_ != FORMAT:
-                raise Damaged(
-                    f"an event of the binlog that ends at offset {end} is damaged: its checksum is wrong",
-                    where=self._settings.where,
-                )
-        return Event(type_, timestamp, flags, end, size, body, server)
-
-    def _has_checksum(self, type_: int, packet: bytes) -> bool:
-        """Events made up for the stream have one or not, as the server's version has it."""
-        if type_ in (ROTATE, HEARTBEAT):
-            return zlib.crc32(packet[1:-4]) == int.from_bytes(packet[-4:], "little")
-        return self._checksum
+    def _receive(self, size: int) -> bytes | None:
+        try:
+            received: bytes = self._socket.recv(size)
+        except TimeoutError:
+            if time.monotonic() - self._heard > self._settings.timing.silence:
+                raise Broken("the server fell silent") from None
+            return None
+        except OSError as error:
+            raise Broken(str(error)) from error
+        if not received:
+            raise Broken("the server ended the connection")
+        self._heard = time.monotonic()
+        return received
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from decimal import Decimal
 from typing import Any
 
 from strobe.algebra.bag import Row, canonical
+from strobe.data.byte_reader import ByteReader
 from strobe.errors import Unfit
 from strobe.sources.mariadb.binlog import json
 from strobe.sources.mariadb.binlog.decimals import Read, decimal_reader, decimal_size
@@ -48,8 +49,13 @@ _INTEGERS = {TINY: (1, "tinyint"), SHORT: (2, "smallint"), INT24: (3, "int"), LO
 _UNSIGNED = {TINY: "smallint", SHORT: "int", INT24: "int", LONG: "bigint", LONGLONG: "decimal(20,0)"}
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 BINARY = 63
+MOST_COLUMNS = 4096
+"""Of a table: the servers have no room for more."""
+_LENGTHS = {252: 2, 253: 3, 254: 8}
+_EXACT = {2, 3, 4, 5, 6, 10, 11}
+"""Elements of the optional metadata that end where what is known of them ends."""
 
-Skip = Callable[[bytes, int], int]
+Skip = Callable[[ByteReader], None]
 Step = tuple[Skip | None, Read | None, int]
 """How to get past a column, or how to read it and where its value goes."""
 
@@ -58,13 +64,15 @@ class Undescribed(Exception):
     """The binlog does not say enough about a table to read its rows exactly."""
 
 
-def lenenc(data: bytes, at: int) -> tuple[int, int]:
-    """A length-encoded integer, and where it ends."""
-    first = data[at]
+def lenenc(reader: ByteReader) -> int:
+    """A length-encoded integer."""
+    first = reader.byte()
     if first < 251:
-        return first, at + 1
-    size = {252: 2, 253: 3, 254: 8}[first]
-    return int.from_bytes(data[at + 1 : at + 1 + size], "little"), at + 1 + size
+        return first
+    size = _LENGTHS.get(first)
+    if size is None:
+        raise reader.damaged(f"a length begins with {first}")
+    return reader.number(size)
 
 
 @dataclass
@@ -91,35 +99,38 @@ class TableMap:
 
     @classmethod
     def parse(cls, data: bytes, mysql: bool) -> TableMap:
-        number = int.from_bytes(data[:6], "little")
-        size = data[8]
-        database = data[9 : 9 + size].decode("utf-8")
-        at = 9 + size + 1
-        table = data[at + 1 : at + 1 + data[at]].decode("utf-8")
-        return cls(number, database, table, bytes(data[at + 1 + data[at] + 1 :]), mysql)
+        reader = ByteReader(data)
+        number, _flags = reader.number(6), reader.number(2)
+        database, table = (_name(reader) for _ in range(2))
+        return cls(number, database, table, reader.rest(), mysql)
 
     def columns(self) -> list[LoggedColumn]:
         """Raises `Undescribed` where names are missing or a type is unknown."""
-        data = self.body
-        count, at = lenenc(data, 0)
-        types = data[at : at + count]
-        _, at = lenenc(data, at + count)
+        reader = ByteReader(self.body)
+        count = lenenc(reader)
+        if not 1 <= count <= MOST_COLUMNS:
+            raise reader.damaged(f"a table has {count} columns")
+        types, described = reader.take(count), reader.part(lenenc(reader))
         columns = []
         for type_ in types:
             if type_ not in _KNOWN:
                 raise Undescribed(_strange(type_))
-            size = _META.get(type_, 0)
-            columns.append(_column(type_, data[at : at + size]))
-            at += size
-        at += (count + 7) // 8
-        while at < len(data):
-            kind = data[at]
-            size, at = lenenc(data, at + 1)
-            _describe(columns, kind, data[at : at + size], _MYSQL_CHARACTER if self.mysql else _CHARACTER)
-            at += size
+            columns.append(_column(type_, described))
+        described.finish()
+        reader.skip((count + 7) // 8)
+        while reader.left:
+            kind = reader.byte()
+            _describe(columns, kind, reader.part(lenenc(reader)), _MYSQL_CHARACTER if self.mysql else _CHARACTER)
         if not all(c.name for c in columns):
             raise Undescribed("the binlog has no column names: binlog_row_metadata was not FULL")
         return columns
+
+
+def _name(reader: ByteReader) -> str:
+    found = reader.text(reader.byte())
+    if reader.byte():
+        raise reader.damaged("a name has no end")
+    return found
 
 
 def _strange(type_: int) -> str:
@@ -128,65 +139,79 @@ def _strange(type_: int) -> str:
     return f"it has a column of the binlog's type {type_}"
 
 
-def _column(type_: int, meta: bytes) -> LoggedColumn:
+def _column(type_: int, reader: ByteReader) -> LoggedColumn:
+    size = _META.get(type_, 0)
+    meta = reader.take(size)
     if type_ == STRING and meta[0] in (ENUM, SET):
-        return LoggedColumn(meta[0], meta[1])
-    if type_ == STRING:
-        return LoggedColumn(type_, (((meta[0] << 4) & 0x300) ^ 0x300) + meta[1])
-    if type_ in (NEWDECIMAL, BIT):
-        return LoggedColumn(type_, meta[0] << 8 | meta[1])
-    return LoggedColumn(type_, int.from_bytes(meta, "little"))
+        found = LoggedColumn(meta[0], meta[1])
+    elif type_ == STRING:
+        found = LoggedColumn(type_, (((meta[0] << 4) & 0x300) ^ 0x300) + meta[1])
+    elif type_ in (NEWDECIMAL, BIT):
+        found = LoggedColumn(type_, meta[0] << 8 | meta[1])
+    else:
+        found = LoggedColumn(type_, int.from_bytes(meta, "little"))
+    if not _possible(found):
+        raise reader.damaged(f"a column of type {type_} has the size {found.meta}")
+    return found
 
 
-def _describe(columns: Sequence[LoggedColumn], kind: int, data: bytes, character: Collection[int]) -> None:
+def _possible(column: LoggedColumn) -> bool:
+    """Whether a server makes columns of this size."""
+    type_, meta = column.type, column.meta
+    if type_ == NEWDECIMAL:
+        precision, scale = divmod(meta, 256)
+        return 1 <= precision <= 65 and scale <= precision
+    if type_ == BIT:
+        return 1 <= (meta & 0xFF) * 8 + (meta >> 8) <= 64 and meta >> 8 < 8
+    if type_ in (ENUM, SET):
+        return meta in (1, 2, 3, 4, 8) if type_ == SET else meta in (1, 2)
+    if type_ in (BLOB, JSON, GEOMETRY, VECTOR, BLOB_COMPRESSED):
+        return 1 <= meta <= 4
+    return type_ not in (TIMESTAMP2, DATETIME2, TIME2) or meta <= 6
+
+
+def _describe(columns: Sequence[LoggedColumn], kind: int, reader: ByteReader, character: Collection[int]) -> None:
     """One element of the optional metadata; `character` has the types that the server takes for text."""
     texts = [c for c in columns if c.type in ({ENUM, SET} if kind in (10, 11) else character)]
     if kind == 1:
         numbers = [c for c in columns if c.type in _NUMERIC]
-        if len(numbers) > 8 * len(data):  # an early MySQL 8.0, which leaves YEAR out
+        if len(numbers) > 8 * reader.left:  # an early MySQL 8.0, which leaves YEAR out
             numbers = [c for c in numbers if c.type != YEAR]
+        signs = reader.take((len(numbers) + 7) // 8)
         for i, column in enumerate(numbers):
-            column.unsigned = bool(data[i // 8] & (0x80 >> i % 8))
+            column.unsigned = bool(signs[i // 8] & (0x80 >> i % 8))
     elif kind in (2, 10):
-        _default_charsets(texts, _integers(data))
+        _default_charsets(texts, reader)
     elif kind in (3, 11):
-        for column, collation in zip(texts, _integers(data), strict=True):
-            column.collation = collation
+        for column in texts:
+            column.collation = lenenc(reader)
     elif kind == 4:
-        for column, name in zip(columns, _strings(data), strict=True):
-            column.name = name.decode("utf-8")
+        for column in columns:
+            column.name = reader.text(lenenc(reader))
     elif kind in (5, 6):
-        at, of = 0, SET if kind == 5 else ENUM
+        of = SET if kind == 5 else ENUM
         for column in (c for c in columns if c.type == of):
-            count, at = lenenc(data, at)
-            for _ in range(count):
-                size, at = lenenc(data, at)
-                column.values.append(bytes(data[at : at + size]))
-                at += size
+            column.values = [reader.take(lenenc(reader)) for _ in range(_count(reader))]
+    if kind in _EXACT:
+        reader.finish()
 
 
-def _default_charsets(columns: Sequence[LoggedColumn], numbers: Sequence[int]) -> None:
+def _count(reader: ByteReader) -> int:
+    found = lenenc(reader)
+    if found > reader.left:
+        raise reader.damaged(f"{found} values should follow in {reader.left} bytes")
+    return found
+
+
+def _default_charsets(columns: Sequence[LoggedColumn], reader: ByteReader) -> None:
+    default = lenenc(reader)
     for column in columns:
-        column.collation = numbers[0]
-    for i, collation in zip(numbers[1::2], numbers[2::2], strict=True):
-        columns[i].collation = collation
-
-
-def _integers(data: bytes) -> list[int]:
-    found, at = [], 0
-    while at < len(data):
-        number, at = lenenc(data, at)
-        found.append(number)
-    return found
-
-
-def _strings(data: bytes) -> list[bytes]:
-    found, at = [], 0
-    while at < len(data):
-        size, at = lenenc(data, at)
-        found.append(bytes(data[at : at + size]))
-        at += size
-    return found
+        column.collation = default
+    while reader.left:
+        place = lenenc(reader)
+        if place >= len(columns):
+            raise reader.damaged(f"there are {len(columns)} columns of text, and number {place} is described")
+        columns[place].collation = lenenc(reader)
 
 
 def kind_of(column: LoggedColumn, charsets: Mapping[int, str]) -> Kind | None:
@@ -230,11 +255,11 @@ def skipper(column: LoggedColumn) -> Skip:
     if type_ in (BLOB, GEOMETRY, JSON, VECTOR, BLOB_COMPRESSED):
         return _skip_counted(meta)
     size = _fixed_size(type_, meta)
-    return lambda data, at: at + size
+    return lambda reader: reader.skip(size)
 
 
 def _skip_counted(width: int) -> Skip:
-    return lambda data, at: at + width + int.from_bytes(data[at : at + width], "little")
+    return lambda reader: reader.skip(reader.number(width))
 
 
 def _fixed_size(type_: int, meta: int) -> int:
@@ -258,7 +283,7 @@ def reader(column: LoggedColumn, kind: Kind) -> Read:
     if type_ == NEWDECIMAL:
         return decimal_reader(meta >> 8, meta & 0xFF)
     if type_ == BIT:
-        return _bits(size, kind.type)
+        return _bits(size, (meta & 0xFF) * 8 + (meta >> 8), kind.type)
     if type_ in (STRING, VARCHAR, VAR_STRING):
         return _counted(1 if meta < 256 else 2, kind)
     if type_ in (BLOB, JSON):
@@ -278,64 +303,72 @@ def reader(column: LoggedColumn, kind: Kind) -> Read:
 def _integer(size: int, signed: bool, as_decimal: bool) -> Read:
     code = {1: "b", 2: "h", 4: "i", 8: "q"}.get(size)
     if code and not as_decimal:
-        unpack = struct.Struct(f"<{code if signed else code.upper()}").unpack_from
-        return lambda data, at: (unpack(data, at)[0], at + size)
+        layout = struct.Struct(f"<{code if signed else code.upper()}")
+        return lambda reader: reader.unpack(layout)[0]
 
-    def read(data: bytes, at: int) -> tuple[Any, int]:
-        value = int.from_bytes(data[at : at + size], "little", signed=signed)
-        return (Decimal(value) if as_decimal else value), at + size
+    def read(reader: ByteReader) -> Any:
+        value = int.from_bytes(reader.take(size), "little", signed=signed)
+        return Decimal(value) if as_decimal else value
 
     return read
 
 
-def _bits(size: int, type_: str) -> Read:
+def _bits(size: int, bits: int, type_: str) -> Read:
     make: Callable[[int], Any] = {"boolean": bool, "bigint": int}.get(type_, Decimal)
 
-    def read(data: bytes, at: int) -> tuple[Any, int]:
-        return make(int.from_bytes(data[at : at + size], "big")), at + size
+    def read(reader: ByteReader) -> Any:
+        value = int.from_bytes(reader.take(size), "big")
+        if value >> bits:
+            raise reader.damaged(f"a value has more than {bits} bits")
+        return make(value)
 
     return read
 
 
-def _float(data: bytes, at: int) -> tuple[Any, int]:
-    return canonical(struct.unpack_from("<f", data, at)[0]), at + 4
+_FLOAT, _DOUBLE = struct.Struct("<f"), struct.Struct("<d")
 
 
-def _double(data: bytes, at: int) -> tuple[Any, int]:
-    return canonical(struct.unpack_from("<d", data, at)[0]), at + 8
+def _float(reader: ByteReader) -> Any:
+    return canonical(reader.unpack(_FLOAT)[0])
 
 
-def _date(data: bytes, at: int) -> tuple[Any, int]:
-    packed = int.from_bytes(data[at : at + 3], "little")
-    return make_date(packed >> 9, packed >> 5 & 15, packed & 31), at + 3
+def _double(reader: ByteReader) -> Any:
+    return canonical(reader.unpack(_DOUBLE)[0])
 
 
-def _year(data: bytes, at: int) -> tuple[Any, int]:
-    return data[at] and data[at] + 1900, at + 1
+def _date(reader: ByteReader) -> Any:
+    packed = reader.number(3)
+    return make_date(packed >> 9, packed >> 5 & 15, packed & 31)
 
 
-def _micros(data: bytes, at: int, size: int) -> int:
+def _year(reader: ByteReader) -> Any:
+    found = reader.byte()
+    return found and found + 1900
+
+
+def _micros(fraction: bytes) -> int:
     """Two digits of a fraction are in each byte."""
-    return int.from_bytes(data[at : at + size], "big") * 10 ** (6 - 2 * size) if size else 0
+    return int.from_bytes(fraction, "big") * 10 ** (6 - 2 * len(fraction)) if fraction else 0
 
 
 def _moment(fraction: int) -> Read:
-    def read(data: bytes, at: int) -> tuple[Any, int]:
-        packed = int.from_bytes(data[at : at + 5], "big") - 0x8000000000
+    def read(reader: ByteReader) -> Any:
+        data = reader.take(5 + fraction)
+        packed = int.from_bytes(data[:5], "big") - 0x8000000000
         year, month = divmod(packed >> 22, 13)
         clock = (packed >> 12 & 31, packed >> 6 & 63, packed & 63)
-        end = at + 5 + fraction
-        return make_moment(year, month, packed >> 17 & 31, *clock, _micros(data, at + 5, fraction)), end
+        return make_moment(year, month, packed >> 17 & 31, *clock, _micros(data[5:]))
 
     return read
 
 
 def _instant(fraction: int) -> Read:
-    def read(data: bytes, at: int) -> tuple[Any, int]:
-        seconds, micros = int.from_bytes(data[at : at + 4], "big"), _micros(data, at + 4, fraction)
+    def read(reader: ByteReader) -> Any:
+        data = reader.take(4 + fraction)
+        seconds, micros = int.from_bytes(data[:4], "big"), _micros(data[4:])
         if not seconds:
             raise Unfit("there is no moment 0000-00-00 00:00:00")
-        return _EPOCH + timedelta(seconds=seconds, microseconds=micros), at + 4 + fraction
+        return _EPOCH + timedelta(seconds=seconds, microseconds=micros)
 
     return read
 
@@ -343,40 +376,42 @@ def _instant(fraction: int) -> Read:
 def _decode_text(value: bytes, charset: str) -> str:
     if charset == "latin1":
         return "".join([LATIN1[byte] for byte in value])
-    return value.decode("ascii" if charset == "ascii" else "utf-8")
+    try:
+        return value.decode("ascii" if charset == "ascii" else "utf-8")
+    except UnicodeDecodeError:
+        raise Unfit(f"it is not text in {charset}") from None
 
 
 def _counted(width: int, kind: Kind) -> Read:
     charset, length = kind.charset, kind.length
     make: Callable[[bytes], Any] = {
         "bytes": bytes,
-        "fixed bytes": lambda value: bytes(value).ljust(length, b"\0"),
+        "fixed bytes": lambda value: value.ljust(length, b"\0"),
         "char": lambda value: _decode_text(value, charset).rstrip(" "),
         "text": lambda value: _decode_text(value, charset),
         "json": json.text,
     }[kind.form]
-
-    def read(data: bytes, at: int) -> tuple[Any, int]:
-        start = at + width
-        end = start + int.from_bytes(data[at:start], "little")
-        return make(data[start:end]), end
-
-    return read
+    return lambda reader: make(reader.take(reader.number(width)))
 
 
 def _enumeration(size: int, values: Sequence[str]) -> Read:
     known = ["", *values]
 
-    def read(data: bytes, at: int) -> tuple[Any, int]:
-        return known[int.from_bytes(data[at : at + size], "little")], at + size
+    def read(reader: ByteReader) -> Any:
+        place = reader.number(size)
+        if place >= len(known):
+            raise reader.damaged(f"there are {len(values)} values, and number {place} is chosen")
+        return known[place]
 
     return read
 
 
 def _set(size: int, values: Sequence[str]) -> Read:
-    def read(data: bytes, at: int) -> tuple[Any, int]:
-        chosen = int.from_bytes(data[at : at + size], "little")
-        return ",".join([value for place, value in enumerate(values) if chosen >> place & 1]), at + size
+    def read(reader: ByteReader) -> Any:
+        chosen = reader.number(size)
+        if chosen >> len(values):
+            raise reader.damaged(f"there are {len(values)} values, and others are chosen")
+        return ",".join([value for place, value in enumerate(values) if chosen >> place & 1])
 
     return read
 
@@ -386,11 +421,11 @@ def _time(digits: int) -> Read:
     bytes_ = (digits + 1) // 2
     size, zero = 3 + bytes_, 0x800000 << 8 * bytes_
 
-    def read(data: bytes, at: int) -> tuple[Any, int]:
-        packed = int.from_bytes(data[at : at + size], "big") - zero
+    def read(reader: ByteReader) -> Any:
+        packed = int.from_bytes(reader.take(size), "big") - zero
         whole, part = divmod(abs(packed), 1 << 8 * bytes_)
         text = f"{'-' if packed < 0 else ''}{whole >> 12 & 1023:02}:{whole >> 6 & 63:02}:{whole & 63:02}"
-        return (f"{text}.{part:0{2 * bytes_}}"[: len(text) + 1 + digits] if digits else text), at + size
+        return f"{text}.{part:0{2 * bytes_}}"[: len(text) + 1 + digits] if digits else text
 
     return read
 
@@ -409,27 +444,29 @@ class RowPlan:
         for slot, (name, kind) in enumerate(zip(wanted, kinds, strict=True)):
             self._steps[places[name]] = (None, reader(logged[places[name]], kind), slot)
 
+    def present(self, reader: ByteReader) -> int:
+        """Which columns the images of an event have, bit by bit; what is beyond the last one says nothing."""
+        return reader.number(self._bytes) & self._all
+
     def complete(self, present: int) -> bool:
         """Whether an image with these columns has all that are wanted."""
-        return present & self._all == self._all or all(present >> i & 1 for i in self._needed)
+        return present == self._all or all(present >> i & 1 for i in self._needed)
 
-    def image(self, data: bytes, at: int, present: int) -> tuple[Row, int]:
-        """One row image, and where it ends. Raises `Unfit` for a value that Spark cannot hold."""
-        size = (bin(present).count("1") + 7) // 8 if present != self._all else self._bytes
-        nulls = int.from_bytes(data[at : at + size], "little")
-        at += size
+    def image(self, reader: ByteReader, present: int) -> Row:
+        """One row image. Raises `Unfit` for a value that Spark cannot hold."""
+        whole = present == self._all
+        nulls = reader.number(self._bytes if whole else (bin(present).count("1") + 7) // 8)
         row: list[Any] = [None] * len(self.columns)
         slot = -1
         try:
-            whole = not nulls and present == self._all
-            for skip, read, slot in self._steps if whole else _there(self._steps, present, nulls):
+            for skip, read, slot in self._steps if whole and not nulls else _there(self._steps, present, nulls):
                 if read is not None:
-                    row[slot], at = read(data, at)
+                    row[slot] = read(reader)
                 elif skip is not None:
-                    at = skip(data, at)
+                    skip(reader)
         except Unfit as unfit:
             raise Unfit(f"column {self.columns[slot]}: {unfit}") from None
-        return tuple(row), at
+        return tuple(row)
 
 
 def _there(steps: Sequence[Step], present: int, nulls: int) -> Iterator[Step]:

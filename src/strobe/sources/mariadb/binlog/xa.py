@@ -8,20 +8,26 @@ from __future__ import annotations
 
 import re
 
-_XID = re.compile(r"X'([0-9a-f]*)'\s*,\s*X'([0-9a-f]*)'\s*,\s*(\d+)", re.IGNORECASE)
+from strobe.data.byte_reader import ByteReader
+from strobe.errors import Damaged
+
+_XID = re.compile(r"X'((?:[0-9a-f]{2})*)'\s*,\s*X'((?:[0-9a-f]{2})*)'\s*,\s*(\d+)", re.IGNORECASE)
 
 
-def prepared(body: bytes) -> str:
-    """The name of the transaction that an event of the first phase is about."""
-    form, first, second = (int.from_bytes(body[i : i + 4], "little") for i in (1, 5, 9))
-    identifier, branch = body[13 : 13 + first], body[13 + first : 13 + first + second]
-    return f"{identifier.hex()} {branch.hex()} {form}"
+def prepared(body: bytes) -> tuple[bool, str]:
+    """Whether an event of the first phase is the only phase, and the name of the transaction that it is about."""
+    reader = ByteReader(body)
+    only, form, first, second = reader.byte(), reader.number(4), reader.number(4), reader.number(4)
+    identifier, branch = reader.take(first), reader.take(second)
+    return bool(only), f"{identifier.hex()} {branch.hex()} {form}"
 
 
 def decided(sql: str) -> str:
     """The same from the statement of the second phase."""
     found = _XID.search(sql)
-    return f"{found[1].lower()} {found[2].lower()} {found[3]}" if found else sql
+    if found is None:
+        raise Damaged("an XA statement names no transaction", 0)
+    return f"{found[1].lower()} {found[2].lower()} {found[3]}"
 
 
 def named(name: str, prefix: str | None) -> list[str]:
