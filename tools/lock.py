@@ -2,9 +2,9 @@
 
     python tools/lock.py            # of the versions that requirements.lock and requirements-build.lock name
 
-The versions are what the files say already (CONTRIBUTING.md, "Dependencies", says how they come to be). The hashes are the
-index's own, of every wheel for a supported Python on Linux and macOS, and of the source; pip installs nothing else with
-`--require-hashes`. The index is the one that `PIP_INDEX_URL` names, or PyPI.
+The versions are what the files say already (CONTRIBUTING.md, "Dependencies", says how they come to be). The hashes are
+the index's own, of every wheel for a supported Python on Linux and macOS, and of the source; pip installs nothing else
+with `--require-hashes`. The index is the one that `PIP_INDEX_URL` names, or PyPI.
 """
 
 from __future__ import annotations
@@ -98,7 +98,8 @@ def usable(file: str, version: str) -> bool:
 def _fits(interpreter: str, abi: str) -> bool:
     if interpreter in ("py3", *(f"cp{each}" for each in PYTHONS)):
         return not abi.endswith("t")  # the free-threaded builds are others
-    return abi == "abi3" and re.fullmatch(r"cp3\d+", interpreter) is not None and interpreter[3:].isdigit() and int(interpreter[3:]) <= 13
+    minor = re.fullmatch(r"cp3(\d+)", interpreter)
+    return abi == "abi3" and minor is not None and int(minor[1]) <= max(int(each[1:]) for each in PYTHONS)
 
 
 if __name__ == "__main__":

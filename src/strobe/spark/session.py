@@ -23,7 +23,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from importlib.metadata import version
 from pathlib import Path
 
 from pyspark import SparkConf, SparkContext
@@ -35,6 +34,7 @@ from pyspark.sql import SparkSession as SparkSession
 
 from strobe.data.scratch import user_folder
 from strobe.errors import SparkLost, UserError
+from strobe.spark import jars
 from strobe.spark.java import find_java_home
 
 _DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
@@ -79,7 +79,6 @@ def configuration(settings: Mapping[str, str], app: str = "strobe") -> dict[str,
     merged["spark.sql.session.timeZone"] = "UTC"
     merged["spark.sql.extensions"] = _with(settings.get("spark.sql.extensions"), _DELTA_EXTENSION)
     merged["spark.sql.catalog.spark_catalog"] = _DELTA_CATALOG
-    merged["spark.jars.packages"] = _with(settings.get("spark.jars.packages"), delta_package())
     merged[_JAVA_OPTIONS] = f"{merged.get(_JAVA_OPTIONS, '')} -XX:+ExitOnOutOfMemoryError".strip()
     for options in (_JAVA_OPTIONS, _EXECUTORS):  # in any other zone Delta reads what it has written twice more, in jobs
         merged[options] = f"{merged.get(options, '')} -Duser.timezone=UTC".strip()
@@ -170,12 +169,6 @@ def own_session(spark: SparkSession) -> SparkSession:
     return session
 
 
-def delta_package() -> str:
-    """The Maven coordinates of the Delta that fits the installed `pyspark` and `delta-spark`."""
-    spark = ".".join(version("pyspark").split(".")[:2])
-    return f"io.delta:delta-spark_{spark}_2.13:{version('delta-spark')}"
-
-
 def default_log() -> Path:
     """Where the JVM's output goes unless the caller says otherwise."""
     return user_folder() / f"spark-{os.getpid()}.log"
@@ -220,12 +213,15 @@ def _launch(settings: Mapping[str, str], log: Path) -> None:
     """Start the JVM with its output in a file and hand it to pyspark."""
     log.parent.mkdir(parents=True, exist_ok=True)
     begin = log.stat().st_size if log.exists() else 0
-    home = str(find_java_home())
+    home = find_java_home()
+    with starting_alone():
+        delta = ",".join(map(str, jars.fetched(settings, home)))
+    settings = {**settings, "spark.jars": _with(settings.get("spark.jars"), delta)}
     with log.open("ab") as output, _properties(settings) as file:
         submit = f"--properties-file {shlex.quote(file)} --load-spark-defaults "
         submit += os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")
         quietly = {"stdout": output, "stderr": output, "start_new_session": True}
-        with _environment(JAVA_HOME=home, PYSPARK_SUBMIT_ARGS=submit), starting_alone():
+        with _environment(JAVA_HOME=str(home), PYSPARK_SUBMIT_ARGS=submit), starting_alone():
             try:
                 gateway = launch_gateway(popen_kwargs=quietly)  # type: ignore[no-untyped-call]
             except PySparkRuntimeError:
@@ -275,9 +271,9 @@ def _failed_start(log: Path, begin: int) -> UserError:
     lines = log.read_bytes()[begin:].decode(errors="replace").splitlines()
     if any("unresolved dependency" in line for line in lines):
         return UserError(
-            f"Spark could not fetch {delta_package()} or another package",
+            "Spark could not fetch a package of spark.jars.packages",
             where="strobe.yml: spark",
-            fix=f"The first start needs Maven Central, or a mirror (spark.jars.ivySettings). Details are in {log}.",
+            fix=f"It needs Maven Central, or a mirror (spark.jars.ivySettings). Details are in {log}.",
         )
     telling = [line.strip() for line in lines if any(sign in line for sign in ("Exception", "Invalid", "Error: "))]
     return UserError(
