@@ -73,7 +73,7 @@ def test_a_folder_that_others_can_change_is_refused(settings: dict[str, str], tm
     folder = tmp_path / "cache" / "strobe" / "jars"
     folder.mkdir(parents=True)
     folder.chmod(0o777)
-    with pytest.raises(UserError, match="other users can change"):
+    with pytest.raises(UserError, match="other users may enter"):
         fetched(settings, find_java_home())
 
 

@@ -16,12 +16,14 @@ from __future__ import annotations
 import math
 import queue
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
 from strobe.algebra.relation import Relation
+from strobe.algebra.view import View
 from strobe.data.spilled import release
 from strobe.engine.engine import Effect, Engine, Promise, Submit, Tied, ToViews
 from strobe.engine.halves import Half
@@ -53,6 +55,7 @@ from strobe.pipeline.monitor import Monitor
 from strobe.pipeline.proving import Fingerprints, Prover
 from strobe.pipeline.run_end import RunEnd
 from strobe.pipeline.sink import Sink
+from strobe.pipeline.tap import Tap
 from strobe.pipeline.view_worker import ViewWorker
 from strobe.planning.topology import Topology
 from strobe.sources.base import Source, contained
@@ -202,6 +205,8 @@ class Pipeline:
             self.topology.sources[name].focus(self.topology.columns(name))
         self._told = last.number
         self._let_go_at: Mapping[str, Position] | None = None
+        self._come = dict(self.vector)
+        self._tap: Tap | None = None
         self._read: dict[str, str] = {}
         self._read_at = 0.0
 
@@ -352,6 +357,9 @@ class Pipeline:
         reach("received")
         self.in_flight.arrive(transaction)
         self.backpressure.arrived(transaction)
+        self._come[transaction.source] = transaction.position  # before the tap is looked at: see `Tap.open`
+        if (tap := self._tap) is not None:
+            tap.arrive(transaction)
         effects = self.engine.receive(transaction, time.monotonic())
         if not self.engine.tied:
             self._record(transaction)
@@ -423,6 +431,24 @@ class Pipeline:
     def visible(self, source: str) -> Position:
         """Up to where readers see this source now: a durable commit, or updates since that changed no view."""
         return self.committer.visible.get(source, self.vector[source])
+
+    @contextmanager
+    def tapped(self, view: View) -> Iterator[Tap]:
+        """What comes in of the relations of a view, while this lasts. One at a time."""
+        relations = {s: {r.name for r in view.relations if r.source == s} for s in view.sources}
+        self._tap = tap = Tap(relations, self._come)
+        try:
+            tap.open()
+            yield tap
+        finally:
+            self._tap = None
+
+    def standing(self, view: str) -> tuple[CommitHeader, dict[str, Position]]:
+        """The last durable commit, and the positions that a view reflects as it is after it."""
+        passed = {s: self.visible(s) for s in self.topology.views[view].view.sources}
+        last = self.committer.last
+        reflected = {s: self.topology.sources[s].position(text) for s, text in last.positions[view].items()}
+        return last, {s: max(reflected[s], passed[s], key=_order) for s in reflected}
 
     # Rest.
 

@@ -28,6 +28,7 @@ from xml.sax.saxutils import quoteattr
 
 import pyspark
 
+from strobe.data.private import own_folder
 from strobe.errors import UserError
 
 _CENTRAL = "https://repo1.maven.org/maven2/"
@@ -83,12 +84,8 @@ def _check_version() -> None:
 def _folder() -> Path:
     """Where the jars are kept: this user's cache, where nobody else can exchange them after they were checked."""
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "strobe" / "jars"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = folder.stat()
-    if found.st_uid != os.geteuid() or found.st_mode & 0o022:
-        fix = f"Run: chmod 700 {shlex.quote(str(folder))}; or name another cache in XDG_CACHE_HOME."
-        raise UserError("other users can change what is in this folder of jars", where=str(folder), fix=fix)
-    return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    return own_folder(folder, "Name another cache in XDG_CACHE_HOME, or move this folder away.")
 
 
 def _digest(file: Path) -> str | None:
