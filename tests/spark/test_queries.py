@@ -188,6 +188,21 @@ def test_readers_need_the_warehouse_alone(
         assert found[0] == found[1]
 
 
+def test_a_wait_without_the_sources_asks_the_coordinator(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
+    """It returns when what was written before is visible; what cannot be waited for is said at once."""
+    counted = "SELECT count(*) FROM pairs WHERE state = 'seen'"
+    assert list(rows(ask(shop, counted))) == [["0"]]
+    shop.write("sales", "INSERT INTO orders VALUES (900, 3, 'seen')")
+    assert main(["wait", "--warehouse", str(shop.warehouse), "--timeout", "120", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["positions"].keys() == {"sales", "billing"}
+    seen = ask(shop, counted)
+    assert seen.commit >= found["commit"]
+    assert list(rows(seen)) == [["2"]]
+    assert main(["wait", "nothing", "--warehouse", str(shop.warehouse)]) == 3
+    assert "view nothing is not kept" in capsys.readouterr().err
+
+
 def test_a_folder_without_a_warehouse_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["history", "--warehouse", str(tmp_path)]) == 2
     assert "there is no warehouse here" in capsys.readouterr().err

@@ -15,7 +15,7 @@ import pytest
 from postgres_database import Database, read
 
 from strobe.algebra.bag import Row
-from strobe.errors import RelationLost, SourceUnavailable
+from strobe.errors import RelationLost, SourceUnavailable, UserError
 from strobe.messages import Lookup
 from strobe.sources.postgres.connection import rows
 from strobe.sources.postgres.source import PostgresSource
@@ -183,6 +183,27 @@ def test_a_table_that_became_a_view_is_not_read(db: Database) -> None:
     with pytest.raises(SourceUnavailable, match="restricted"):
         with source.reader().shared(["orders"], 2):
             pass
+
+
+def test_what_a_table_is_checked_and_hidden_by_is_not_run(db: Database) -> None:
+    """Policies, constraints, defaults, triggers and rules for writing call functions of the table's owner; reading does
+    not, and where a policy would hide rows it stops before."""
+    source = db.make(TABLES, "orders")
+    db.run(
+        SPRUNG,
+        "CREATE FUNCTION trap.fire() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN PERFORM trap.spring('trigger'); RETURN NEW; END $$",
+        "ALTER TABLE orders ADD CHECK (trap.spring('check' || id))",
+        "ALTER TABLE orders ADD n boolean DEFAULT trap.spring('default')",
+        "ALTER DOMAIN label ADD CHECK (trap.spring(VALUE))",
+        "CREATE TRIGGER t BEFORE INSERT OR UPDATE OR DELETE ON orders EXECUTE FUNCTION trap.fire()",
+        "CREATE RULE r AS ON DELETE TO orders DO ALSO SELECT trap.spring('rule')",
+    )
+    assert len(all_rows(source, "orders", "id", "label")) == 100 and len(looked_up(source, "label", "l7")) == 1
+    db.run("CREATE POLICY p ON orders USING (trap.spring('policy'))", "ALTER TABLE orders ENABLE ROW LEVEL SECURITY")
+    for look in (lambda: all_rows(source, "orders", "id"), lambda: looked_up(source, "label", "l7")):
+        with pytest.raises(UserError, match="row-level security"):
+            look()
 
 
 def source_refuses_views(source: PostgresSource) -> bool:

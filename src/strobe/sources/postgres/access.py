@@ -33,6 +33,9 @@ TRUSTED_FORMS = {SCRAM, NONE, "gss", "sspi"}
 OWN_AUTHORITIES = Path("~/.postgresql/root.crt")
 """Those that libpq trusts where no others are named."""
 
+UNPROVEN = ("does not support SSL", "certificate", "host name must be specified for a verified")
+"""In libpq's words: the server has not proven its name. A connection that was lost is something else."""
+
 Parameters = Mapping[str, str]
 
 
@@ -100,7 +103,7 @@ def refused(text: str) -> str:
             "(password_encryption, pg_hba.conf, and set the password again); other ways have to be written in dsn, as "
             "require_auth=…: an impostor could ask for them too."
         )
-    if any(words in text for words in ("SSL", "certificate", "verified")):
+    if any(words in text for words in UNPROVEN):
         return (
             "A server on another machine has to prove its name by TLS, with a certificate of an authority that the "
             "system or sslrootcert names; less has to be written in dsn, as sslmode=…"

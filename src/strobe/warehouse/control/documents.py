@@ -93,6 +93,13 @@ class _Apply(TypedDict):
 
 
 @_TYPED
+class _Wait(TypedDict):
+    kind: Literal["wait"]
+    views: list[str]
+    seconds: float
+
+
+@_TYPED
 class _Error(TypedDict):
     code: str
     message: str
@@ -105,6 +112,7 @@ class _Reply(TypedDict):
     error: NotRequired[_Error]
     commit: NotRequired[int | None]
     freeze: NotRequired[str]
+    positions: NotRequired[dict[str, str]]
 
 
 @_TYPED
@@ -138,7 +146,7 @@ class _Failure(TypedDict):
 
 PROCESS: Schema = TypeAdapter(_Process)
 HEARTBEAT: Schema = TypeAdapter(_Heartbeat)
-_Request = Annotated[_Fold | _Freeze | _Renew | _Bring | _Rebuild | _Apply, Field(discriminator="kind")]
+_Request = Annotated[_Fold | _Freeze | _Renew | _Bring | _Rebuild | _Apply | _Wait, Field(discriminator="kind")]
 REQUEST: Schema = TypeAdapter(_Request)
 REPLY: Schema = TypeAdapter(_Reply)
 PROGRESS: Schema = TypeAdapter(_Progress)

@@ -134,3 +134,18 @@ def test_less_is_a_warning(dsn: dict[str, str], warned: list[str]) -> None:
     found = list(access.warnings(dsn, "source shop, dsn"))
     assert [finding.message.partition(": ")[0] for finding in found] == warned
     assert all(finding.severity == "warning" and finding.fix for finding in found)
+
+
+@pytest.mark.parametrize(
+    ("text", "tried_again"),
+    [
+        ("SSL SYSCALL error: EOF detected", True),
+        ("SSL connection has been closed unexpectedly", True),
+        ("server does not support SSL, but SSL was required", False),
+        ("SSL error: certificate verify failed", False),
+        ('server certificate for "db" does not match host name "shop"', False),
+        ("host name must be specified for a verified SSL connection", False),
+    ],
+)
+def test_a_lost_connection_is_not_taken_for_an_impostor(text: str, tried_again: bool) -> None:
+    assert (access.refused(text) == "") is tried_again
