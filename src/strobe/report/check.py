@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from functools import partial
 
 from strobe.algebra.schema import RelationSchema
 from strobe.config.model import Project
@@ -16,6 +17,7 @@ from strobe.planning.topology import ViewPlan, plan_view, source_names
 from strobe.report.document import Document
 from strobe.report.explain import LookupStep, asked
 from strobe.sources.base import Finding, Source
+from strobe.spark import isolation
 from strobe.warehouse import inspect, storage, tables
 from strobe.warehouse.layout import Layout
 
@@ -53,7 +55,7 @@ def _preflight(project: Project, sources: Mapping[str, Source]) -> tuple[list[Fi
             findings.append(_error(error, where))
     findings += _of_sources(sources, set(relations), planned)
     findings += [f for plan in planned.values() for f in _costs(project, plan)]
-    findings += _of_folders(project)
+    findings += _of_other_users(project)
     findings += _of_warehouse(project)
     return findings, planned
 
@@ -114,12 +116,13 @@ def _remedy(each: LookupStep, kind: str) -> str:
     return f"Make an index on {each.occurrence.relation.name} ({columns})."
 
 
-def _of_folders(project: Project) -> Iterator[Finding]:
-    """Whether others on this machine could read or replace what is written."""
-    try:
-        user_folder()
-    except StrobeError as error:
-        yield _error(error, "folder for temporary files")
+def _of_other_users(project: Project) -> Iterator[Finding]:
+    """Whether others on this machine, or in Spark's network, could read or replace what is written."""
+    for look in (user_folder, partial(isolation.authenticated, project.spark)):
+        try:
+            look()
+        except StrobeError as error:
+            yield _error(error, "strobe.yml")
     for folder, mode, wanted in Layout(project.warehouse).unlike(project.umask):
         wide = f"other users may do more there (mode {mode:o}) than `warehouse_mode: {project.warehouse_mode}` says"
         narrow = f"those who may read the warehouse cannot enter this folder (mode {mode:o})"
