@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 
@@ -11,6 +11,7 @@ from strobe.algebra.schema import RelationSchema
 from strobe.config.model import Project
 from strobe.data.scratch import user_folder
 from strobe.errors import StrobeError
+from strobe.managers.departures import cannot
 from strobe.pipeline.part_reader import COVERED, anchor
 from strobe.planning.source_set import SourceSet
 from strobe.planning.topology import ViewPlan, plan_view, source_names
@@ -81,8 +82,25 @@ def _of_sources(sources: Mapping[str, Source], readable: set[str], planned: dict
             continue
         try:
             yield from source.check(sorted(used))
+            yield from _of_partitions(name, source.partition_keys(sorted(used)), planned.values())
         except StrobeError as error:
             yield _error(error, f"source {name}")
+
+
+def _of_partitions(
+    source: str, keys: Mapping[str, Sequence[str] | None], planned: Iterable[ViewPlan]
+) -> Iterator[Finding]:
+    """Views that stop when a partition leaves, though the source says where that happens."""
+    fix = "Show the column in the view, or `strobe rebuild` the view whenever a partition is dropped or detached."
+    for plan in planned:
+        for occurrence in (o for o in plan.view.occurrences if o.source == source and o.relation.name in keys):
+            key = keys[occurrence.relation.name]
+            why = cannot(occurrence, plan.view, key or ()) or ("its commits have a fixed number" if plan.pace else "")
+            if key is None:
+                why = "the values of no column tell its partitions apart"
+            if why:
+                what = f"it cannot follow partitions of {occurrence.relation.id} that leave: {why}"
+                yield Finding("warning", f"view {plan.view.name}", what, fix)
 
 
 def _costs(project: Project, planned: ViewPlan) -> Iterator[Finding]:
