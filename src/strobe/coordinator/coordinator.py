@@ -54,12 +54,14 @@ from strobe.events import (
 from strobe.failpoints import reach
 from strobe.messages import CommitHeader, Message
 from strobe.pipeline import run_end
+from strobe.pipeline.backpressure import Limits
 from strobe.pipeline.pipeline import Pipeline
 from strobe.pipeline.run_end import RunEnd
 from strobe.planning.source_set import SourceSet
 from strobe.planning.topology import Topology, compiled, preflight
 from strobe.spark.answering import LargeAnswers
 from strobe.spark.failures import SPARK, cause
+from strobe.spark.relation import SparkRelation
 from strobe.spark.spilled import reads_spilled
 from strobe.warehouse import inspect, storage, tables
 from strobe.warehouse.control import requests
@@ -83,6 +85,7 @@ class Coordinator:
         record: Callable[[Message], None] = lambda _: None,
         set_aside: bool = False,
         timing: Timing = USUAL,
+        limits: Limits = Limits(),  # noqa: B008  # frozen
         spark: SparkSession | None = None,
     ) -> None:
         """With `set_aside`, views that cannot be kept (their source was replaced, a column is gone) stand still instead
@@ -90,7 +93,7 @@ class Coordinator:
         self.project = project
         self._reporter = reporter
         self._record = record
-        self._timing = timing
+        self._timing, self._limits = timing, limits
         refused = Once(lambda name, why: reporter.tell(DocumentRefused(name, why)))
         self._layout = Layout(project.warehouse, refused=refused)
         self._availability = Availability(self._layout, reporter.tell, set_aside=set_aside, timing=timing)
@@ -320,6 +323,8 @@ class Coordinator:
             self._last,
             through_spark=answers.answer,
             read=reads_spilled(self.spark()),
+            lift=partial(SparkRelation.of_bag, self.spark()),
+            limits=self._limits,
             record=self._record,
             together=self._availability.together,
             fingerprints={name: d.fingerprints for name, d in self._warehouse.definitions.items()},

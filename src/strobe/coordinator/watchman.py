@@ -211,8 +211,7 @@ class Watchman(threading.Thread):
             self._keys[name] = staging.snapshot(self._spark, source.reader(), chosen, self._scratch)
         round_ = known.round
         if round_ is None:
-            keys = self._keys[name].dataframe(first.relation).count()
-            most = max(keys, inspect.rows_of(self._warehouse.layout, name))
+            most = max(self._keys[name].rows(first.relation), inspect.rows_of(self._warehouse.layout, name))
             round_ = Round(commit, now, max(1, ceil(most / self._timing.audit_keys)))
         return round_, Parts(view, first, round_.parts)
 
@@ -263,6 +262,8 @@ class Watchman(threading.Thread):
         """A commit, and the view's positions at it, from which on the tap has everything."""
         deadline = time.monotonic() + self._timing.audit_wait
         while True:
+            for source in tap.since:
+                tap.kept(source)  # raises if there is too much
             last, at = self._pipeline.standing(name)
             if all(tap.since[source] <= at[source] for source in tap.since):
                 return last.number, at

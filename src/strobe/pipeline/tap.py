@@ -9,7 +9,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
+from strobe.algebra.bag import Bag
+from strobe.errors import NotNow
 from strobe.messages import Position, Transaction
+
+MOST = 100_000
+"""Changed rows that are kept."""
 
 
 class Tap:
@@ -19,6 +24,7 @@ class Tap:
         """`come` says how far each source has been taken in, and grows: it is read when the tap is open."""
         self._relations, self._come = relations, come
         self._kept: dict[str, list[Transaction]] = defaultdict(list)
+        self._rows = 0
         self._read: dict[str, Position] = {}
         self.since: dict[str, Position] = {}
         """Everything after these positions is kept."""
@@ -30,7 +36,11 @@ class Tap:
     def arrive(self, transaction: Transaction) -> None:
         if transaction.source in self._relations:
             if any(transaction.touched(relation) for relation in self._relations[transaction.source]):
+                changes = (*transaction.changes.values(), *transaction.gone.values())
+                self._rows += sum(len(change) for change in changes if isinstance(change, Bag))
                 self._kept[transaction.source].append(transaction)
+                if self._rows > MOST:
+                    self._kept.clear()
             self._read[transaction.source] = transaction.position
 
     def has(self, source: str, position: Position) -> bool:
@@ -38,9 +48,7 @@ class Tap:
         return position <= self.since[source] or (source in self._read and position <= self._read[source])
 
     def kept(self, source: str) -> Sequence[Transaction]:
+        """Those of a source; `NotNow` if there were too many rows to keep them."""
+        if self._rows > MOST:
+            raise NotNow("too much changes at the moment to say what rows were a moment ago", where=f"source {source}")
         return tuple(self._kept[source])
-
-    @property
-    def transactions(self) -> int:
-        """How many are kept."""
-        return sum(map(len, tuple(self._kept.values())))

@@ -84,6 +84,10 @@ class Staged:
     parts: tuple[_Part, ...]
     seen: Seen
 
+    def rows(self, relation: RelationSchema) -> int:
+        """How many rows of a relation there are."""
+        return sum(pq.read_metadata(file).num_rows for file in self.files[relation.id])
+
     def dataframe(self, relation: RelationSchema) -> DataFrame:
         """The rows of a relation, under its column names and with its types."""
         part = next(p for p in self.parts if p.id == relation.id)
