@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
+from strobe.algebra.bounds import Bound
 from strobe.algebra.relation import Relation
 from strobe.algebra.room import Room
 
@@ -170,6 +171,10 @@ class Bag:
         gone = {tuple(row[i] for i in theirs) for row in keys._rows}
         rest = {r: n for r, n in self._rows.items() if tuple(r[i] for i in mine) not in gone}
         return Bag(self._attributes, rest, self._room)
+
+    def outside(self, bound: Bound) -> Bag:
+        inside = bound.test(self._attributes)
+        return Bag(self._attributes, {row: n for row, n in self._rows.items() if not inside(row)}, self._room)
 
     def part(self, sign: int) -> Bag:
         return Bag(self._attributes, {row: abs(n) for row, n in self._rows.items() if n * sign > 0}, self._room)

@@ -99,6 +99,9 @@ class FilesSource(_Model):
         default=None,
         description="Spark types of columns. Others are text in CSV and JSON Lines, and as stored in Parquet.",
     )
+    optional: bool = Field(
+        default=False, description="Whether the first drop may come later; until then the relation is empty."
+    )
 
 
 class Limits(_Model):

@@ -58,7 +58,7 @@ class Integrator:
             self._number,
             transaction.info,
             views,
-            empty=not (transaction.changes or transaction.gone or transaction.part_of),
+            empty=not (transaction.changes or transaction.gone or transaction.departed or transaction.part_of),
         )
         return Routed(update, rel)
 
@@ -80,6 +80,8 @@ class Integrator:
             return True
         changes = (*transaction.changes.items(), *transaction.gone.items())
         changed = {relation for relation, change in changes if not change.known_empty}
+        if any(o.source == transaction.source and o.relation.name in transaction.departed for o in view.occurrences):
+            return True
         touched = [o for o in view.occurrences if o.source == transaction.source and o.relation.name in changed]
         if any(self._matters(name, occurrence, transaction) for occurrence in touched):
             return True

@@ -45,6 +45,8 @@ class Config(Protocol):
     def key(self) -> list[str]: ...
     @property
     def columns(self) -> dict[str, str] | None: ...
+    @property
+    def optional(self) -> bool: ...
 
 
 class FilesSource(Source):
@@ -61,7 +63,8 @@ class FilesSource(Source):
     ) -> None:
         self.name = name
         declared = {column: canonical_ddl(ddl) for column, ddl in (config.columns or {}).items()}
-        self._expected = Expected(str(config.path), config.format, config.relation, tuple(config.key), declared)
+        key, optional = tuple(config.key), config.optional
+        self._expected = Expected(str(config.path), config.format, config.relation, key, declared, optional)
         self._table = StagedTable(name, warehouse.absolute() / STAGING / "files" / name)
         self._timing = timing or Timing()
         self._stream = Stream(name, self._table, self._expected, spark, self._timing, limits or Limits())
