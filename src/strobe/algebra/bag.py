@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
+from operator import itemgetter
 from typing import Any
 
+from strobe.algebra.bounds import Bound
 from strobe.algebra.relation import Relation
+from strobe.algebra.room import Room
 
 Row = tuple[Any, ...]
 
@@ -32,14 +35,28 @@ def canonical(value: Any) -> Any:
     return value
 
 
+def picker(places: Sequence[int]) -> Callable[[Row], Row]:
+    """Picks the values at these places out of a row."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    return (lambda row: (row[places[0]],)) if places else (lambda _row: ())
+
+
 class Bag:
-    """A signed bag: rows with non-zero counts, under named attributes. Immutable."""
+    """A signed bag: rows with non-zero counts, under named attributes. Immutable.
 
-    __slots__ = ("_attributes", "_rows")
+    What is derived from a bag has its `room`, if it has one: a join that would make more rows than are left in it is
+    carried out where the room says.
+    """
 
-    def __init__(self, attributes: Sequence[str], rows: Mapping[Row, int] | None = None) -> None:
+    __slots__ = ("_attributes", "_room", "_rows")
+
+    def __init__(
+        self, attributes: Sequence[str], rows: Mapping[Row, int] | None = None, room: Room | None = None
+    ) -> None:
         self._attributes = tuple(attributes)
         self._rows: dict[Row, int] = {row: n for row, n in rows.items() if n} if rows else {}
+        self._room = room
 
     @classmethod
     def of(cls, attributes: Sequence[str], rows: Iterable[Row], count: int = 1) -> Bag:
@@ -49,9 +66,22 @@ class Bag:
             counts[tuple(canonical(v) for v in row)] += count
         return cls(attributes, counts)
 
+    def within(self, room: Room) -> Bag:
+        """The same rows with a room."""
+        return self._sharing_rows(self._attributes, room)
+
+    def _sharing_rows(self, attributes: Sequence[str], room: Room | None) -> Bag:
+        found = Bag(attributes, room=room)
+        found._rows = self._rows
+        return found
+
     @property
     def attributes(self) -> tuple[str, ...]:
         return self._attributes
+
+    @property
+    def room(self) -> Room | None:
+        return self._room
 
     @property
     def known_empty(self) -> bool:
@@ -76,6 +106,9 @@ class Bag:
     def __deepcopy__(self, _memo: object) -> Bag:
         return self  # immutable
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Bag, (self._attributes, self._rows)  # a room belongs to this process
+
     def __repr__(self) -> str:
         rows = ", ".join(f"{n:+d}{list(row)}" for row, n in sorted(self._rows.items(), key=repr))
         return f"Bag({', '.join(self._attributes)}: {rows})"
@@ -89,6 +122,8 @@ class Bag:
         """`plus` where both are known to be in memory."""
         if len(self) < len(other) and self._attributes == other._attributes:
             self, other = other, self
+        if not other._rows and (self._room is not None or other._room is None):
+            return self
         counts = dict(self._rows)
         for row, n in other.project(self._attributes).items():
             total = counts.get(row, 0) + n
@@ -96,57 +131,88 @@ class Bag:
                 counts[row] = total
             else:
                 del counts[row]
-        return Bag(self._attributes, counts)
+        return Bag(self._attributes, counts, self._room or other._room)
 
     def negate(self) -> Bag:
-        return Bag(self._attributes, {row: -n for row, n in self._rows.items()})
+        return Bag(self._attributes, {row: -n for row, n in self._rows.items()}, self._room)
 
     def join(self, other: Relation, on: Sequence[tuple[str, str]]) -> Relation:
         if not isinstance(other, Bag):
             return other.lift(self).join(other, on)
-        mine = [self._attributes.index(a) for a, _ in on]
-        theirs = [other._attributes.index(b) for _, b in on]
+        mine = picker([self._attributes.index(a) for a, _ in on])
+        theirs = picker([other._attributes.index(b) for _, b in on])
         matches: dict[Row, list[tuple[Row, int]]] = defaultdict(list)
         for row, n in other.items():
-            key = tuple(row[i] for i in theirs)
+            key = theirs(row)
             if None not in key:
                 matches[key].append((row, n))
+        room = self._room or other._room
+        left = math.inf if room is None else room.left
         counts: dict[Row, int] = defaultdict(int)
         for row, n in self._rows.items():
-            for match, m in matches.get(tuple(row[i] for i in mine), ()):
+            found = matches.get(mine(row), ())
+            left -= len(found)
+            if room is not None and left < 0:
+                return room.lift(self).join(other, on)
+            for match, m in found:
                 counts[row + match] += n * m
-        return Bag(self._attributes + other._attributes, counts)
+        if room is not None:
+            room.left -= len(counts)
+        return Bag(self._attributes + other._attributes, counts, room)
 
     def project(self, attributes: Sequence[str]) -> Bag:
         if tuple(attributes) == self._attributes:
             return self
-        places = [self._attributes.index(a) for a in attributes]
+        pick = picker([self._attributes.index(a) for a in attributes])
         counts: dict[Row, int] = defaultdict(int)
         for row, n in self._rows.items():
-            counts[tuple(row[i] for i in places)] += n
-        return Bag(attributes, counts)
+            counts[pick(row)] += n
+        return Bag(attributes, counts, self._room)
 
     def rename(self, names: Mapping[str, str]) -> Bag:
-        return Bag([names.get(a, a) for a in self._attributes], self._rows)
+        return self._sharing_rows([names.get(a, a) for a in self._attributes], self._room)
 
     def keys(self, attributes: Sequence[str]) -> Bag:
-        places = [self._attributes.index(a) for a in attributes]
-        found = {tuple(row[i] for i in places) for row in self._rows}
-        return Bag(attributes, {key: 1 for key in found if None not in key})
+        pick = picker([self._attributes.index(a) for a in attributes])
+        found = {pick(row) for row in self._rows}
+        return Bag(attributes, {key: 1 for key in found if None not in key}, self._room)
 
     def key_delete(self, keys: Relation, on: Sequence[tuple[str, str]]) -> Relation:
         if not isinstance(keys, Bag):
             return keys.lift(self).key_delete(keys, on)
-        mine = [self._attributes.index(a) for a, _ in on]
-        theirs = [keys._attributes.index(b) for _, b in on]
-        gone = {tuple(row[i] for i in theirs) for row in keys._rows}
-        return Bag(self._attributes, {r: n for r, n in self._rows.items() if tuple(r[i] for i in mine) not in gone})
+        mine = picker([self._attributes.index(a) for a, _ in on])
+        theirs = picker([keys._attributes.index(b) for _, b in on])
+        gone = {theirs(row) for row in keys._rows}
+        rest = {r: n for r, n in self._rows.items() if mine(r) not in gone}
+        return Bag(self._attributes, rest, self._room)
+
+    def outside(self, bound: Bound) -> Bag:
+        inside = bound.test(self._attributes)
+        return Bag(self._attributes, {row: n for row, n in self._rows.items() if not inside(row)}, self._room)
 
     def part(self, sign: int) -> Bag:
-        return Bag(self._attributes, {row: abs(n) for row, n in self._rows.items() if n * sign > 0})
+        return Bag(self._attributes, {row: abs(n) for row, n in self._rows.items() if n * sign > 0}, self._room)
 
     def lift(self, other: Relation) -> Relation:
         return other
 
     def collect(self) -> Bag:
         return self
+
+
+def total(attributes: Sequence[str], relations: Iterable[Relation]) -> Relation:
+    """The sum of them all. What is in memory is added up in one pass, so that many small ones cost what they hold."""
+    counts: dict[Row, int] = defaultdict(int)
+    room: Room | None = None
+    elsewhere: list[Relation] = []
+    for relation in relations:
+        if isinstance(relation, Bag):
+            room = room or relation.room
+            for row, n in relation.project(attributes).items():
+                counts[row] += n
+        else:
+            elsewhere.append(relation)
+    found: Relation = Bag(attributes, counts, room)
+    for relation in elsewhere:
+        found = found.plus(relation)
+    return found

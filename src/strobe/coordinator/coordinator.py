@@ -13,6 +13,7 @@ Nothing is written before preflight has passed. A second coordinator is refused 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -23,6 +24,7 @@ from strobe.apply.cutover import Cutover
 from strobe.apply.first import load_first
 from strobe.config.model import Project
 from strobe.coordinator.availability import Availability
+from strobe.coordinator.draining import Backlogs
 from strobe.coordinator.maintenance import Maintenance
 from strobe.coordinator.query_server import QueryServer
 from strobe.coordinator.requests import RequestHandler
@@ -54,12 +56,14 @@ from strobe.events import (
 from strobe.failpoints import reach
 from strobe.messages import CommitHeader, Message
 from strobe.pipeline import run_end
+from strobe.pipeline.backpressure import Limits
 from strobe.pipeline.pipeline import Pipeline
 from strobe.pipeline.run_end import RunEnd
 from strobe.planning.source_set import SourceSet
 from strobe.planning.topology import Topology, compiled, preflight
 from strobe.spark.answering import LargeAnswers
 from strobe.spark.failures import SPARK, cause
+from strobe.spark.relation import SparkRelation
 from strobe.spark.spilled import reads_spilled
 from strobe.warehouse import inspect, storage, tables
 from strobe.warehouse.control import requests
@@ -83,6 +87,7 @@ class Coordinator:
         record: Callable[[Message], None] = lambda _: None,
         set_aside: bool = False,
         timing: Timing = USUAL,
+        limits: Limits = Limits(),  # noqa: B008  # frozen
         spark: SparkSession | None = None,
     ) -> None:
         """With `set_aside`, views that cannot be kept (their source was replaced, a column is gone) stand still instead
@@ -90,7 +95,7 @@ class Coordinator:
         self.project = project
         self._reporter = reporter
         self._record = record
-        self._timing = timing
+        self._timing, self._limits = timing, limits
         refused = Once(lambda name, why: reporter.tell(DocumentRefused(name, why)))
         self._layout = Layout(project.warehouse, refused=refused)
         self._availability = Availability(self._layout, reporter.tell, set_aside=set_aside, timing=timing)
@@ -100,6 +105,7 @@ class Coordinator:
         self._stop, self._asked = threading.Event(), threading.Event()
         self.pipeline: Pipeline | None = None
         self._watchman: Watchman | None = None
+        self._backlogs: Backlogs | None = None
         self._cutover = Cutover(project, self.spark, reporter.tell, timing.parts)
         self._ended = threading.Event()
         self._epoch = 0
@@ -320,6 +326,8 @@ class Coordinator:
             self._last,
             through_spark=answers.answer,
             read=reads_spilled(self.spark()),
+            lift=partial(SparkRelation.of_bag, self.spark()),
+            limits=self._limits,
             record=self._record,
             together=self._availability.together,
             fingerprints={name: d.fingerprints for name, d in self._warehouse.definitions.items()},
@@ -337,6 +345,7 @@ class Coordinator:
             status=partial(self._note_status, pipeline),
             release=answers.release,
         )
+        self._backlogs = Backlogs(pipeline, time.monotonic)
         self._note_status(pipeline)
         self._heartbeat()
         try:
@@ -395,7 +404,8 @@ class Coordinator:
     def _note_status(self, pipeline: Pipeline) -> None:
         apart = self._availability
         known = self._watchman.known if self._watchman is not None else {}
-        self._status = observe(pipeline, apart.outages, apart.problems, apart.refused, known)
+        backlogs = self._backlogs.look() if self._backlogs is not None else {}
+        self._status = observe(pipeline, apart.outages, apart.problems, apart.refused, known, backlogs)
 
     def _beat(self) -> None:
         """Twice a second, in a thread of its own: say what the loop last said of itself, and see who else is there."""

@@ -116,8 +116,8 @@ class PartReader:
             sign = int(transaction.position <= position) - int(seen.saw(transaction))
             if not sign or not transaction.touched(relation):
                 continue
-            change = transaction.changes.get(relation)  # None if it does not say row by row what it did
-            if relation in transaction.gone or not isinstance(change, Bag):
+            change = transaction.changes.get(relation, Bag(rows.attributes))
+            if relation in transaction.gone or relation in transaction.departed or not isinstance(change, Bag):
                 message = f"rows of {relation} are changing whose old contents are not known, or too many"
                 raise Contested(message, where=f"source {source}")
             change = change.project(rows.attributes)

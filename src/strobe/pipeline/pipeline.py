@@ -18,11 +18,14 @@ import queue
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
+from typing import Protocol
 
+from strobe.algebra.bag import Bag
 from strobe.algebra.relation import Relation
+from strobe.algebra.room import Room
 from strobe.algebra.view import View
 from strobe.data.spilled import release
 from strobe.engine.engine import Effect, Engine, Promise, Submit, Tied, ToViews
@@ -30,6 +33,7 @@ from strobe.engine.halves import Half
 from strobe.errors import BrokenInvariant, StrobeError
 from strobe.failpoints import reach
 from strobe.managers.base import Outbound
+from strobe.managers.departures import Departures
 from strobe.managers.inbox import Inbox
 from strobe.messages import (
     ActionList,
@@ -74,6 +78,12 @@ class ThreadFailed:
     error: BaseException
 
 
+class Lift(Protocol):
+    def __call__(self, bag: Bag, types: Mapping[str, str]) -> Relation:
+        """A bag elsewhere than in memory, where more rows than memory holds can be computed with."""
+        ...
+
+
 class Woken:
     """Something has changed that no message reports."""
 
@@ -90,6 +100,7 @@ class Pipeline:
         *,
         through_spark: SparkAnswer,
         read: Read = into_memory,
+        lift: Lift | None = None,
         record: Callable[[Message], None] = lambda _: None,
         together: Collection[frozenset[str]] = (),
         fingerprints: Mapping[str, Fingerprints] | None = None,
@@ -100,7 +111,8 @@ class Pipeline:
     ) -> None:
         """`last` is the last commit in the log, read after fencing; the topology holds exactly the views in it.
 
-        `read` reads large transactions.
+        `read` reads large transactions. `lift` is for what managers join beyond their room in memory; without it, and
+        where everything is to be evaluated on the driver, they have as much as they need.
 
         `together` are sources that have taken part in one global transaction: their views are in one group.
 
@@ -116,7 +128,7 @@ class Pipeline:
         self.topology = topology
         self._sink = sink
         self._through_spark = through_spark
-        self._read_rows = read
+        self._read_rows, self._lift = read, lift
         self._record = record
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._woken = False
@@ -139,7 +151,7 @@ class Pipeline:
         self.engine = Engine(
             views,
             positions,
-            {name: Promise(p.level, p.freshness, p.pace) for name, p in self.topology.views.items()},
+            {name: Promise(p.level, p.freshness, p.pace, p.eager) for name, p in self.topology.views.items()},
             order=self.topology.project.order,
             together=self._together,
             settled=self._parts,
@@ -150,7 +162,8 @@ class Pipeline:
         self.in_flight = InFlight(self._read_rows, keep_files=bool(unguaranteed))
         self.workers = {
             name: ViewWorker(
-                Inbox(planned.manager(self.topology.views.values()), self.vector),
+                Inbox(Departures(partial(planned.manager, self.topology.views.values())), self.vector),
+                self._room(planned.view),
                 send=self._send,
                 fail=self.fail,
                 changed=self.wake,
@@ -183,6 +196,7 @@ class Pipeline:
             through_spark=self._through_spark,
             from_copy=self._from_copy,
             evaluate=self.topology.project.evaluate,
+            most=self._limits.relation,
             health=self.health,
         )
         stops = {s: [p[s] for p in positions.values() if s in p] for s in self.vector}
@@ -222,6 +236,11 @@ class Pipeline:
                 found = Parts()
             self._settled[source] = found.ids
         return self._settled[source]
+
+    def _room(self, view: View) -> Room | None:
+        if self._lift is None or self.topology.project.evaluate == "driver":
+            return None
+        return Room(self._limits.relation, partial(self._lift, types=view.attribute_types()))
 
     def _from_copy(self, query: Query) -> tuple[tuple[Relation, ...], Seen]:
         """Answer from what the warehouse holds, as of its last commit."""
@@ -384,11 +403,18 @@ class Pipeline:
         for name in given.views:
             worker = self.workers[name]
             if isinstance(message, Update):
-                worker.update(self.in_flight.readable(message, self.topology.views[name].view))
+                worker.update(self._for_view(name, message))
             elif isinstance(message, Cut):
                 worker.cut(message)
             else:
                 worker.progress(message.source, message.position)
+
+    def _for_view(self, name: str, update: Update) -> Update:
+        """An update as the manager of a view can take it."""
+        planned = self.topology.views[name]
+        if update.transaction.departed:
+            update = replace(update, transaction=self.prover.followed(name, update.transaction, planned.pace))
+        return self.in_flight.readable(update, planned.view)
 
     def _send(self, message: Outbound) -> None:
         """What a manager sends, in its own thread."""
