@@ -535,3 +535,21 @@ def test_tables_show_where_a_position_is(position: str | None, shown: str) -> No
     assert render.place(position) == shown
     table = render.sources({"sources": {"shop": {"position": position}}})
     assert [str(cell) for cell in table.columns[1].cells] == [shown]
+
+
+@pytest.mark.parametrize(
+    ("left", "unit", "seconds", "shown"),
+    [
+        (12_900_000, "bytes of log", 120.0, "43 %, 12.3 MB of log left, about 2 min at the present rate"),
+        (1_234, "logged changes", 7.4, "43 %, 1,234 logged changes left, about 7 s at the present rate"),
+        (9, "versions", None, "43 %, 9 versions left, falling behind"),
+    ],
+)
+def test_how_far_a_backlog_is(left: int, unit: str, seconds: float | None, shown: str) -> None:
+    backlog = {"percent": 43.2, "left": left, "unit": unit, "per_second": 1.0, "seconds": seconds}
+    assert render.backlog_text(backlog) == shown
+    console = Console(file=io.StringIO(), width=200)
+    for part in render.backlogs({"shop": backlog, "depot": None}):
+        console.print(part)
+    written = console.file.getvalue()  # type: ignore[attr-defined]
+    assert written.startswith("shop catches up") and shown in written and "depot" not in written
