@@ -64,6 +64,9 @@ class Algorithm:
     copies: bool = False
     """Whether it works on copies of all its relations at the warehouse."""
 
+    waits: bool = False
+    """Whether it takes up nothing, at strong, before a cut has come: then a block may end before the last update."""
+
     @property
     def reaches(self) -> Mapping[str, str]:
         return dict(zip(SCENARIOS, self.table, strict=True))
@@ -136,6 +139,7 @@ ALGORITHMS = {
             origin="beyond the papers; the telescoping sum over occurrences",
             make=lambda view, setting: Sweep(view, complete=setting.complete),
             lacks=(old_images,),
+            waits=True,
         ),
         Algorithm(
             "nested-sweep",
@@ -147,6 +151,7 @@ ALGORITHMS = {
             origin="beyond the papers; SWEEP that recurses, to a depth limit",
             make=lambda view, setting: NestedSweep(view, depth=DEPTH if setting.alone else 0),
             lacks=(old_images,),
+            waits=True,
         ),
         Algorithm(
             "conventional",
@@ -177,6 +182,7 @@ ALGORITHMS = {
             origin="ECA paper, 1.2",
             make=lambda view, setting: Sweep(view, complete=setting.complete),
             lacks=(old_images,),
+            waits=True,
             copies=True,
         ),
         Algorithm(

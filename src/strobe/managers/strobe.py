@@ -131,7 +131,8 @@ class Strobe:
         cut = None if self._must_go_on else self._received.cut
         if self._whole and self._bound is not None and not self._by_key:
             return self._received.unit(cut if self._taken else None)
-        return [u for u in self._received if cut is None or u.number <= cut][:1]
+        first = self._received.first
+        return [first] if first is not None and (cut is None or first.number <= cut) else []
 
     def _parts_missing(self) -> bool:
         """Whether a global transaction has been processed in part."""

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 
 from strobe.algebra.schema import RelationSchema
-from strobe.config.model import Project
+from strobe.config.model import Project, ViewConfig
 from strobe.data.scratch import user_folder
 from strobe.errors import StrobeError
 from strobe.managers.departures import cannot
 from strobe.pipeline.part_reader import COVERED, anchor
 from strobe.planning.source_set import SourceSet
-from strobe.planning.topology import ViewPlan, plan_view, source_names
+from strobe.planning.topology import ViewPlan, plan_view, raise_levels, source_names
 from strobe.report.document import Document
 from strobe.report.explain import LookupStep, asked
 from strobe.sources.base import Finding, Source
@@ -54,7 +54,12 @@ def _preflight(project: Project, sources: Mapping[str, Source]) -> tuple[list[Fi
             planned[name] = plan_view(name, config.sql, config, known, where)
         except StrobeError as error:
             findings.append(_error(error, where))
-    findings += _of_sources(sources, set(relations), planned)
+    try:
+        planned = raise_levels(planned)
+    except StrobeError as error:
+        findings.append(_error(error, error.where))
+    named = frozenset().union(*map(_sources_named, project.views.values()))
+    findings += _of_sources(sources, set(relations), planned, named)
     findings += [f for plan in planned.values() for f in _costs(project, plan)]
     findings += _of_other_users(project)
     findings += _of_warehouse(project)
@@ -72,13 +77,23 @@ def _relations(sources: Mapping[str, Source], findings: list[Finding]) -> dict[s
     return found
 
 
-def _of_sources(sources: Mapping[str, Source], readable: set[str], planned: dict[str, ViewPlan]) -> Iterator[Finding]:
+def _sources_named(config: ViewConfig) -> frozenset[str]:
+    """The sources that a view's SQL names, whether it can be kept or not."""
+    try:
+        return frozenset(source_names(config.sql))
+    except StrobeError:
+        return frozenset()
+
+
+def _of_sources(
+    sources: Mapping[str, Source], readable: set[str], planned: dict[str, ViewPlan], named: Collection[str]
+) -> Iterator[Finding]:
+    """`named` are the sources that some view names, refused ones among them."""
     for name, source in sources.items():
         used = {r.name for plan in planned.values() for r in plan.view.relations if r.source == name}
-        if name not in readable:
-            continue
-        if not used:
+        if name not in named:
             yield Finding("warning", f"source {name}", "no view uses it")
+        if name not in readable or not used:
             continue
         try:
             yield from source.check(sorted(used))

@@ -156,6 +156,31 @@ def test_check_reports_everything_at_once(shop: Path, capsys: pytest.CaptureFixt
     )
 
 
+def test_a_source_whose_view_is_refused_is_used(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Only a source that no view's SQL names is reported as unused."""
+    only_sqlite(shop)
+    (shop / "views" / "lost.sql").write_text("SELECT x.nothing FROM spare.x x")
+    text = (shop / "strobe.yml").read_text()
+    spare = "  spare: {type: sqlite, path: shop.db}\n  unused: {type: sqlite, path: shop.db}\n  billing:"
+    (shop / "strobe.yml").write_text(text.replace("  billing:", spare))
+    found = document(capsys, "check", code=2)["findings"]
+    assert [f["where"] for f in found if f["message"] == "no view uses it"] == ["source unused"]
+
+
+def test_check_says_the_level_that_status_says(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A strong view beside a complete one that shares a source is kept at complete."""
+    only_sqlite(shop)
+    document(capsys, "prepare")
+    sql = '  every_order: {consistency: complete, sql: "SELECT o.id FROM shop.orders o"}\n'
+    text = (shop / "strobe.yml").read_text()
+    (shop / "strobe.yml").write_text(re.sub(r"^views:.*\n", f"views:\n{sql}", text, flags=re.M))
+    views = document(capsys, "check")["views"]
+    assert {name: view["level"] for name, view in views.items()} == {
+        "paid_orders": "complete",
+        "every_order": "complete",
+    }
+
+
 def test_explain_names_the_order_of_asking(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A payment leads to its order by key, and from there to the customer, in one fragment of one source."""
     plan = document(capsys, "explain", "paid_orders")
@@ -510,3 +535,21 @@ def test_tables_show_where_a_position_is(position: str | None, shown: str) -> No
     assert render.place(position) == shown
     table = render.sources({"sources": {"shop": {"position": position}}})
     assert [str(cell) for cell in table.columns[1].cells] == [shown]
+
+
+@pytest.mark.parametrize(
+    ("left", "unit", "seconds", "shown"),
+    [
+        (12_900_000, "bytes of log", 120.0, "43 %, 12.3 MB of log left, about 2 min at the present rate"),
+        (1_234, "logged changes", 7.4, "43 %, 1,234 logged changes left, about 7 s at the present rate"),
+        (9, "versions", None, "43 %, 9 versions left, falling behind"),
+    ],
+)
+def test_how_far_a_backlog_is(left: int, unit: str, seconds: float | None, shown: str) -> None:
+    backlog = {"percent": 43.2, "left": left, "unit": unit, "per_second": 1.0, "seconds": seconds}
+    assert render.backlog_text(backlog) == shown
+    console = Console(file=io.StringIO(), width=200)
+    for part in render.backlogs({"shop": backlog, "depot": None}):
+        console.print(part)
+    written = console.file.getvalue()  # type: ignore[attr-defined]
+    assert written.startswith("shop catches up") and shown in written and "depot" not in written
