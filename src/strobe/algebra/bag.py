@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from operator import itemgetter
 from typing import Any
@@ -181,8 +181,10 @@ class Bag:
         if not isinstance(keys, Bag):
             return keys.lift(self).key_delete(keys, on)
         mine = picker([self._attributes.index(a) for a, _ in on])
-        theirs = picker([keys._attributes.index(b) for _, b in on])
-        gone = {theirs(row) for row in keys._rows}
+        gone: Collection[Row] = keys._rows
+        if [b for _, b in on] != list(keys._attributes):
+            theirs = picker([keys._attributes.index(b) for _, b in on])
+            gone = {theirs(row) for row in keys._rows}
         rest = {r: n for r, n in self._rows.items() if mine(r) not in gone}
         return Bag(self._attributes, rest, self._room)
 

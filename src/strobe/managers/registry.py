@@ -67,6 +67,9 @@ class Algorithm:
     waits: bool = False
     """Whether it takes up nothing, at strong, before a cut has come: then a block may end before the last update."""
 
+    burdened: bool = False
+    """Whether a backlog costs more than in proportion: what comes while a question is open compensates its answer."""
+
     @property
     def reaches(self) -> Mapping[str, str]:
         return dict(zip(SCENARIOS, self.table, strict=True))
@@ -194,6 +197,7 @@ ALGORITHMS = {
             origin="ECA paper, 5.2",
             make=lambda view, _: Eca(view),
             lacks=(one_source, old_images),
+            burdened=True,
         ),
         Algorithm(
             "lca",
@@ -204,6 +208,7 @@ ALGORITHMS = {
             origin="ECA paper, 5.2 (sketched there); in an eager form",
             make=lambda view, _: Eca(view, complete=True),
             lacks=(one_source, old_images),
+            burdened=True,
         ),
         Algorithm(
             "eca-local",
@@ -214,6 +219,7 @@ ALGORITHMS = {
             origin="ECA paper, 5.5 (left open there)",
             make=lambda view, _: Eca(view, complete=True, local=True),
             lacks=(one_source, old_images),
+            burdened=True,
         ),
         Algorithm(
             "eca-key",
@@ -224,6 +230,7 @@ ALGORITHMS = {
             origin="ECA paper, 5.4, corrected as in the Strobe paper, 5.2",
             make=lambda view, _: Strobe(view),
             lacks=(one_source, keys),
+            burdened=True,
         ),
         Algorithm(
             "strobe",
@@ -235,6 +242,7 @@ ALGORITHMS = {
             origin="Strobe paper, 5.2",
             make=lambda view, setting: Strobe(view, bound=setting.every),
             lacks=(keys,),
+            burdened=True,
             single=True,
         ),
         Algorithm(
@@ -246,6 +254,7 @@ ALGORITHMS = {
             origin="Strobe paper, 5.3",
             make=lambda view, setting: Strobe(view, bound=setting.every),
             lacks=(keys,),
+            burdened=True,
         ),
         Algorithm(
             "g-strobe",
@@ -256,6 +265,7 @@ ALGORITHMS = {
             origin="Strobe paper, 5.4; parts are processed as they come, the install waits",
             make=lambda view, setting: Strobe(view, bound=setting.every, whole=True),
             lacks=(keys,),
+            burdened=True,
         ),
         Algorithm(
             "c-strobe",
@@ -267,6 +277,7 @@ ALGORITHMS = {
             origin="Strobe paper, 6, with queries grouped by relation",
             make=lambda view, setting: Strobe(view, bound=setting.every or 1),
             lacks=(keys, old_images),
+            burdened=True,
             single=True,
         ),
         Algorithm(
@@ -278,6 +289,7 @@ ALGORITHMS = {
             origin="Strobe paper, 6 (sketched there)",
             make=lambda view, setting: Strobe(view, bound=setting.every or 1),
             lacks=(keys, old_images),
+            burdened=True,
         ),
         Algorithm(
             "c-gstrobe",
@@ -288,6 +300,7 @@ ALGORITHMS = {
             origin="Strobe paper, 5.4 and 6 together",
             make=lambda view, setting: Strobe(view, bound=setting.every or 1, whole=True),
             lacks=(keys, old_images),
+            burdened=True,
         ),
     )
 }

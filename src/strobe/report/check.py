@@ -61,6 +61,7 @@ def _preflight(project: Project, sources: Mapping[str, Source]) -> tuple[list[Fi
     named = frozenset().union(*map(_sources_named, project.views.values()))
     findings += _of_sources(sources, set(relations), planned, named)
     findings += [f for plan in planned.values() for f in _costs(project, plan)]
+    findings += [f for plan in planned.values() for f in _under_load(project, plan)]
     findings += _of_other_users(project)
     findings += _of_warehouse(project)
     return findings, planned
@@ -128,6 +129,17 @@ def _costs(project: Project, planned: ViewPlan) -> Iterator[Finding]:
             told.add(this)
             kind = project.sources[relation.source].type
             yield Finding("warning", f"view {planned.view.name}", _slow(each), _remedy(each, kind))
+
+
+def _under_load(project: Project, planned: ViewPlan) -> Iterator[Finding]:
+    """An algorithm that somebody chose, and that does not keep up with many updates."""
+    name = planned.view.name
+    if planned.algorithm.burdened and project.views[name].algorithm != "auto":
+        message = (
+            f"{planned.algorithm.name} asks for every update by itself, and compensates it for what comes meanwhile: "
+            "a backlog costs more than in proportion, and is waited for"
+        )
+        yield Finding("warning", f"view {name}", message, "`algorithm: sweep` works off any backlog at one rate.")
 
 
 def _slow(each: LookupStep) -> str:

@@ -117,6 +117,18 @@ def test_a_new_project_is_ready_after_prepare(shop: Path, capsys: pytest.Capture
         assert not connection.execute("SELECT * FROM sqlite_master WHERE name LIKE '%strobe%'").fetchall()
 
 
+@pytest.mark.parametrize(("algorithm", "warned"), [("t-strobe", True), ("nested-sweep", False)])
+def test_an_algorithm_that_a_backlog_burdens_is_reported(
+    shop: Path, capsys: pytest.CaptureFixture[str], algorithm: str, warned: bool
+) -> None:
+    only_sqlite(shop)
+    text = (shop / "strobe.yml").read_text()
+    changed = re.sub(r"(  paid_orders:\n)(    .*\n)*", rf"\1    {{algorithm: {algorithm}}}\n", text)
+    (shop / "strobe.yml").write_text(changed)
+    found = [f for f in document(capsys, "check", code=2)["findings"] if f["where"] == "view paid_orders"]
+    assert [("backlog" in f["message"]) for f in found] == [True] * warned
+
+
 def test_check_says_what_others_could_reach(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A warehouse that an older Strobe made open is a warning, with what closes it; a cluster that lets anybody in is
     an error, before Spark is started."""
