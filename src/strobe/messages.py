@@ -26,11 +26,13 @@ T = TypeVar("T")
 class Immutable:
     """A copy of it is itself: the simulator copies whole worlds at every fork of a schedule."""
 
+    __slots__ = ()
+
     def __deepcopy__(self: T, _memo: object) -> T:
         return self
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Position(Immutable):
     """A place in a source's log. `text` is what is stored and shown; `order` is what is compared."""
 
@@ -69,7 +71,7 @@ class Parts(Immutable):
         return frozenset(part.id for part in self.committed)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class TransactionInfo(Immutable):
     """Which transaction of a source it is, without its rows."""
 
@@ -101,7 +103,7 @@ class Departed(Immutable):
     brought left with them."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Transaction(TransactionInfo):
     """A whole source transaction (or what the source reports as one: see the source), in commit order.
 
@@ -155,7 +157,7 @@ class SeenByXid(Seen):
         return transaction.xid < self.xmax and transaction.xid not in self.running
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Update(Immutable):
     """A transaction with the integrator's number."""
 
@@ -176,7 +178,7 @@ class Cut(Immutable):
     views: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Rel(Immutable):
     """The relevant set of an update: which views will send an action list that covers it."""
 
@@ -185,6 +187,8 @@ class Rel(Immutable):
     views: frozenset[str]
     empty: bool = False
     """Whether it only moves the position: then it is no transaction of the source's."""
+    rows: int = 0
+    """How many changed rows it has in memory."""
 
 
 @dataclass(frozen=True)

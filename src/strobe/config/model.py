@@ -180,7 +180,7 @@ class ViewConfig(_Model):
     algorithm: Text = "auto"
     freshness: Duration = Field(
         default=timedelta(seconds=1),
-        description="How long changes may wait to share a commit.",
+        description="How long changes may wait to share a commit, at the most.",
         json_schema_extra={"default": "1s"},
     )
 

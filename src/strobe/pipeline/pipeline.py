@@ -151,7 +151,7 @@ class Pipeline:
         self.engine = Engine(
             views,
             positions,
-            {name: Promise(p.level, p.freshness, p.pace) for name, p in self.topology.views.items()},
+            {name: Promise(p.level, p.freshness, p.pace, p.eager) for name, p in self.topology.views.items()},
             order=self.topology.project.order,
             together=self._together,
             settled=self._parts,

@@ -219,6 +219,13 @@ class Source(ABC):
     def now(self) -> Position:
         """Where the log ends now: everything committed so far is at or before it."""
 
+    log_unit = "transactions"
+    """In which `distance` counts."""
+
+    def distance(self, start: Position, end: Position) -> int:
+        """How much log lies between two positions; 0 if the second is not behind the first."""
+        return max(0, end.order[0] - start.order[0])
+
     @abstractmethod
     def verify(self, position: Position) -> None:
         """Raise `LostGuarantee` unless the log still reaches back to this position and really passed through it."""

@@ -62,8 +62,7 @@ def test_a_manager_has_room_for_the_joins_of_every_message(rows: int, lifts: int
         7,
         Transaction(
             *("s", Position("1", (1,)), datetime(2026, 1, 1, tzinfo=timezone.utc)),
-            *((GlobalTransaction("g", frozenset({"s"})),), 5, {"r": ROWS}, {"q": ROWS}),
-            departed={"r": (Departed("it was emptied"),)},
+            *((GlobalTransaction("g", frozenset({"s"})),), 5, {"r": ROWS}, {"q": ROWS}, {"r": (Departed("gone"),)}),
         ),
     )
     assert all(getattr(update.transaction, field.name) for field in fields(Transaction))

@@ -52,6 +52,8 @@ class Config(Protocol):
 class FilesSource(Source):
     """A relation whose content comes as files. `spark` is called only when a drop is staged or compared."""
 
+    log_unit = "versions"
+
     def __init__(
         self,
         name: str,

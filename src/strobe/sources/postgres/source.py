@@ -44,6 +44,7 @@ from strobe.sources.postgres.transaction_builder import TransactionBuilder, Watc
 class PostgresSource(Source):
     """One database of a PostgreSQL server."""
 
+    log_unit = "bytes of log"
     follows_ddl = True
 
     def __init__(self, settings: ConnectionSettings) -> None:
