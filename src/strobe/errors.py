@@ -11,6 +11,8 @@ happened (`CommitUnknown`), Spark has to be started anew (`SparkLost`), or Strob
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from strobe.redaction import said
 
@@ -96,6 +98,43 @@ class ViewWrong(SourceLost):
     def __init__(self, message: str, *, view: str = "", where: str = "", fix: str = "") -> None:
         super().__init__(message, where=where, fix=fix)
         self.view = view
+
+
+@dataclass(frozen=True)
+class RowOf:
+    """A row of a relation, as a view has seen it."""
+
+    source: str
+    relation: str
+    key: tuple[str, ...]
+    columns: tuple[str, ...]
+    """Those that the view uses, the key's among them."""
+    values: tuple[Any, ...] = field(repr=False)
+
+    def __str__(self) -> str:
+        """By its key."""
+        parts = (f"{name}={self.values[self.columns.index(name)]!r}" for name in self.key)
+        return f"{self.source}.{self.relation} ({', '.join(parts)})"
+
+
+class RowFailed(SourceLost):
+    """The same for one view, which cannot hold a row that a change brings, or compute with it. The view is loaded again
+    when the row is another one."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        view: str = "",
+        rows: Collection[RowOf] = (),
+        complete: bool = False,
+        where: str = "",
+        fix: str = "",
+    ) -> None:
+        """`rows` of relations are what the row was joined from, as far as they are known by a key: all, if
+        `complete`."""
+        super().__init__(message, where=where, fix=fix)
+        self.view, self.rows, self.complete = view, tuple(rows), complete
 
 
 class NotNow(StrobeError):
