@@ -99,7 +99,7 @@ def imports() -> Iterator[str]:
         if not box.startswith("__"):
             whole = [what for what, group in TOGETHER.items() if others >= set(group)]
             known = {other for what in whole for other in TOGETHER[what]}
-            rest = sorted(others - known, key=lambda o: [*rows].index(o if o in rows else o.partition(".")[0]))
+            rest = sorted(sorted(others - known), key=lambda o: [*rows].index(o if o in rows else o.partition(".")[0]))
             named = [*(f"the {what}" for what in whole), *([_listed(rest)] if rest else [])]
             yield f"| `{box}` | {', '.join(named) or 'nothing'} |"
 

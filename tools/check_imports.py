@@ -21,7 +21,10 @@ _SMALL = {"retry", "failpoints", "events"}
 _RUN = {"pipeline", "planning", "warehouse", "spark", "data", "sources.base", "auditor", "config"}
 _KINDS = {f"sources.{kind}" for kind in ("postgres", "mariadb", "sqlite", "files", "delta")}
 _OF_A_KIND = (
-    _BASICS | _SMALL | {"data", "sources.base", "sources.keyed", "sources.net_changes", "sources.global_transactions"}
+    _BASICS
+    | _SMALL
+    | {"data"}
+    | {f"sources.{name}" for name in ("base", "keyed", "net_changes", "global_transactions", "hosts")}
 )
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -44,6 +47,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sources.keyed": _BASICS | {"data"},
     "sources.net_changes": _BASICS | {"data", "sources.base"},
     "sources.global_transactions": _BASICS,
+    "sources.hosts": set(),
     "sources.postgres": _OF_A_KIND,
     "sources.mariadb": _OF_A_KIND,
     "sources.sqlite": _OF_A_KIND,
@@ -69,6 +73,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "managers",
         "engine",
         "config",
+        "data.private",
+        "data.scratch",
         "planning",
         "apply",
         "coordinator",

@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.load.oracle import Judged, Oracle, waits
-from benchmarks.load.shop import VIEW, CoordinatorProcess, LoadedShop, became
+from benchmarks.load.shop import VIEW, CoordinatorProcess, LoadedShop, became, need
 from benchmarks.load.watch import Watch
 from strobe.apply.load import snapshot
 from strobe.config.load import load_project
@@ -101,7 +101,7 @@ class Run:
         self._watch.start()
         coordinator = self.shop.start()
         try:
-            self._need(became(lambda: self.shop.shown() > 0, coordinator, START), "the view was not loaded")
+            need(became(lambda: self.shop.shown() > 0, coordinator, START), "the view was not loaded")
             coordinator = self._rest(coordinator)
             for transactions in self._plan.backlogs:
                 coordinator = self._backlog(coordinator, transactions)
@@ -123,8 +123,8 @@ class Run:
         """Memory and processor of a coordinator that has started, made a commit and has nothing to do."""
         coordinator.stop()
         coordinator = self.shop.start()
-        self._need(became(self.shop.streaming, coordinator, START), "the coordinator did not start")
-        self._need(self._reached(coordinator, self.shop.end()), "a single transaction was not committed")
+        need(became(self.shop.streaming, coordinator, START), "the coordinator did not start")
+        need(self._reached(coordinator, self.shop.end()), "a single transaction was not committed")
         time.sleep(3)
         used = coordinator.cpu()
         time.sleep(10)
@@ -137,7 +137,7 @@ class Run:
         end = self.shop.write(transactions)
         recompute = self._recompute()
         coordinator = self.shop.start()
-        self._need(became(self.shop.streaming, coordinator, START, 0.02), "the coordinator did not start")
+        need(became(self.shop.streaming, coordinator, START, 0.02), "the coordinator did not start")
         found = Drained(transactions + 1, time.time(), 0, 0, recompute)
         self.backlogs.append(found)
         found.complete = self._reached(coordinator, end)
@@ -184,11 +184,6 @@ class Run:
             topology.sources.close()
             scratch.close()
         return time.perf_counter() - started
-
-    @staticmethod
-    def _need(so: bool, otherwise: str) -> None:
-        if not so:
-            raise RuntimeError(otherwise)
 
 
 def written_in_time(found: Steady, seconds: int) -> bool:

@@ -21,7 +21,6 @@ from strobe.planning.topology import assemble
 from strobe.warehouse import inspect, storage
 from strobe.warehouse.layout import Layout
 
-ROOT = Path(__file__).resolve().parents[2]
 VIEW = "lines"
 SQL = (
     "SELECT o.id, o.quantity, c.name, p.price FROM shop.orders o "
@@ -87,7 +86,8 @@ LAST = 2_000_000_000
 class LoadedShop:
     """One database, and one project that keeps a view over it."""
 
-    def __init__(self, server: PostgresServer, folder: Path, level: str, orders: int) -> None:
+    def __init__(self, server: PostgresServer, folder: Path, level: str, orders: int, gateway: str = "") -> None:
+        """Coordinators attach to the Spark at the gateway, if one is given; else each starts a JVM of its own."""
         self._server, self.folder, self.level, self._orders = server, folder, level, orders
         self.database = server.database(TABLES.format(orders=orders) + WORK)
         self.layout = Layout(folder / "warehouse")
@@ -102,14 +102,14 @@ class LoadedShop:
         server.publish(self.database, topology.sources["shop"].prepare_script(relations))
         topology.sources["shop"].prepare(relations)
         topology.sources.close()
-        self._environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+        self._environment = {**os.environ, "STROBE_SPARK_GATEWAY": gateway} if gateway else dict(os.environ)
 
     @property
     def admin(self) -> str:
         return self._server.admin_dsn(self.database)
 
-    def start(self) -> CoordinatorProcess:
-        return CoordinatorProcess(self.folder, self._environment)
+    def start(self, failpoint: str = "") -> CoordinatorProcess:
+        return CoordinatorProcess(self.folder, {**self._environment, "STROBE_FAILPOINT": failpoint})
 
     def write(self, transactions: int, rate: float = 0.0, writers: int = 2) -> int:
         """So many transactions, over several connections, and one that ends them: a place just before its end."""
@@ -210,3 +210,8 @@ def became(condition: Callable[[], bool], coordinator: CoordinatorProcess, secon
             return False
         time.sleep(pause)
     return True
+
+
+def need(so: bool, otherwise: str) -> None:
+    if not so:
+        raise RuntimeError(otherwise)

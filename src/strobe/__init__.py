@@ -12,8 +12,11 @@ __version__ = "0.1.0"
 __all__ = ["__version__", "open"]
 
 
-def open(directory: str | Path, spark: SparkSession | None = None) -> Warehouse:  # noqa: A001  # as in strobe.open
-    """Open a project's views for reading. Spark is started at the first read, unless a session with Delta is given."""
+def open(  # noqa: A001  # as in strobe.open
+    directory: str | Path = ".", spark: SparkSession | None = None, *, warehouse: str | Path | None = None
+) -> Warehouse:
+    """Open a project's views for reading, or with `warehouse` those in that folder, wherever their project is. Spark is
+    started at the first read, unless a session with Delta is given."""
     from strobe.api import Warehouse
 
-    return Warehouse(directory, spark)
+    return Warehouse(directory, spark, warehouse=warehouse)

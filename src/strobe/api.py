@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from strobe.client import wait as waiting
-from strobe.config.load import load_project
+from strobe.client.reading import project_to_read
 from strobe.config.model import Project
 from strobe.errors import UserError
 from strobe.events import Listener, SparkStarting, ignore
@@ -88,8 +88,15 @@ class Pin:
 class Warehouse:
     """A project's views, for reading. Many may be open at a time, whether a coordinator runs or not."""
 
-    def __init__(self, directory: str | Path, spark: SparkSession | None = None, *, tell: Listener = ignore) -> None:
-        self.project: Project = load_project(Path(directory))
+    def __init__(
+        self,
+        directory: str | Path,
+        spark: SparkSession | None = None,
+        *,
+        warehouse: str | Path | None = None,
+        tell: Listener = ignore,
+    ) -> None:
+        self.project: Project = project_to_read(Path(directory), None if warehouse is None else Path(warehouse))
         self._given = spark
         self._started: SparkSession | None = None
         self._session: SparkSession | None = None
@@ -152,7 +159,7 @@ class Warehouse:
 
         self._tell(SparkStarting())
         before = SparkSession.getActiveSession()
-        session = start(self.project.spark)
+        session = start(self.project.spark, umask=self.project.umask)
         self._started = session if before is None else None
         return session
 

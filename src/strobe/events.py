@@ -82,6 +82,17 @@ class MaintenancePutOff(Event):
 
 
 @dataclass(frozen=True)
+class DocumentRefused(Event):
+    """In the control folder, where others may be able to write."""
+
+    name: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"ignored _strobe/{self.name}: {self.why}"
+
+
+@dataclass(frozen=True)
 class Committed(Event):
     commit: int
 

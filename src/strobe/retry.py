@@ -55,6 +55,9 @@ READ_SOURCE = Policy(doubling(0.1, 10.0))
 ASK_SOURCE = Policy(doubling(0.1, 10.0))
 """A question that a source did not answer is asked again."""
 
+AUDIT = Policy((0.0, 0.1), attempts=3)
+"""A part of a view whose rows change while they are read, in a way that cannot be taken back, is read again."""
+
 LOAD_SOURCE = Policy(growing(1.0, 4), attempts=4)
 """A source whose connection breaks while views are loaded is read again, all of it."""
 

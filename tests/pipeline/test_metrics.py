@@ -21,6 +21,7 @@ from strobe.errors import UserError
 from strobe.pipeline.answerer import QueryCounts
 from strobe.pipeline.pipeline import TURN, Pipeline
 from strobe.pipeline.run_end import RunEnd
+from strobe.warehouse.control.verified import Verified
 
 PROJECT = (
     memory_live.HEAD
@@ -135,7 +136,18 @@ def test_a_view_is_behind_by_the_sources_own_clock() -> None:
             "gone": status.DetachedSource("x"),
         },
         views={
-            "paid": status.MaintainedView("strong", "sweep", 1.0, 1, (), 0, 0, {"sales": first}, {"sales": 12.5}),
+            "paid": status.MaintainedView(
+                "strong",
+                "sweep",
+                1.0,
+                1,
+                (),
+                0,
+                0,
+                {"sales": first},
+                {"sales": 12.5},
+                verified=Verified(1, 7, 1767225500.0),
+            ),
             "lost": status.StaleView(["gone"]),
         },
         waiting=status.Backlog(3, status.OldestRow(17, ["paid"]), {}, 2),
@@ -149,6 +161,8 @@ def test_a_view_is_behind_by_the_sources_own_clock() -> None:
             pass
     assert found["strobe_view_behind_seconds", "paid", "sales"] == 12.5
     assert found["strobe_view_as_of_timestamp_seconds", "paid", "sales"] == 1767225600
+    assert found["strobe_view_verified_commit", "paid"] == 7
+    assert found["strobe_view_verified_timestamp_seconds", "paid"] == 1767225500
     assert (found["strobe_source_up", "sales"], found["strobe_source_up", "gone"]) == (0, 0)
     assert (found["strobe_view_stale", "lost"], found["strobe_view_stale", "paid"]) == (1, 0)
     assert ("strobe_source_queries_total", "gone") not in found

@@ -57,6 +57,34 @@ def test_a_reset_in_the_middle_of_an_answer(world: World) -> None:
     world.judge()
 
 
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 12))])
+def test_bytes_of_the_log_that_are_damaged(impatient: None, world: World, seed: int) -> None:
+    """Changed, lost and doubled, on their way from the servers: changed ones of MariaDB's, which has checksums. What is
+    committed is right, and the log is read again."""
+    rng = random.Random(seed)
+
+    def lost(data: bytes) -> bytes:
+        at = rng.randrange(len(data))
+        return data[:at] + data[at + rng.randint(1, 9) :]
+
+    def doubled(data: bytes) -> bytes:
+        at = rng.randrange(len(data))
+        return data[:at] + data[at : at + rng.randint(1, 9)] + data[at:]
+
+    def changed(data: bytes) -> bytes:
+        at = rng.randrange(len(data))
+        return data[:at] + bytes([data[at] ^ 1 << rng.randrange(8)]) + data[at + 1 :]
+
+    def fault() -> None:
+        for times in range(1, 10):
+            for name, proxy in world.proxies.items():
+                proxy.damage(rng.choice([lost, doubled, *([changed] if name == "billing" else [])]))
+            eventually(lambda times=times: all(proxy.damaged == times for proxy in world.proxies.values()))  # type: ignore[misc]
+
+    world.keep(world.pipeline(), 2, fault)
+    world.judge()
+
+
 def test_connections_that_stall(impatient: None, world: World) -> None:
     """They stay open and carry nothing: they are given up, and made anew until one is of use."""
 

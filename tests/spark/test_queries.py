@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from patience import eventually
 from pyspark.sql import SparkSession
 from service_shop import Shop
 
+import strobe
+from strobe.cli.main import main
 from strobe.client.query import Queries, Result
 from strobe.config.load import load_project
 from strobe.errors import UserError
@@ -160,3 +163,48 @@ def test_a_socket_without_a_listener_is_no_coordinator(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as left:
         left.bind(str(query_socket.address(control)))
     assert query_socket.connect(control) is None
+
+
+READERS = (["history"], ["status"], ["pin", "--engine", "duckdb"], ["sql", "SELECT count(*) FROM paid"])
+
+
+@pytest.mark.parametrize("command", READERS, ids=lambda command: command[0])
+def test_readers_need_the_warehouse_alone(
+    shop: Shop, capsys: pytest.CaptureFixture[str], tmp_path: Path, command: list[str]
+) -> None:
+    """Without the project's folder, and with a project whose secrets are not set."""
+    yml = re.sub(r"path: (\w+\.db)", r'path: "${NOT_SET_HERE}/\1"', (shop.folder / "strobe.yml").read_text())
+    (tmp_path / "strobe.yml").write_text(f"{yml}warehouse: {shop.warehouse}\n")
+    found = []
+    for where in (["--warehouse", str(shop.warehouse)], ["--project", str(tmp_path)]):
+        assert main([*command, *where, "--json"]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    if command == ["status"]:
+        assert found[0].keys() == found[1].keys()
+        assert "NOT_SET_HERE is not set" in found[1]["sources"]["sales"]["warning"]
+        assert found[0]["sources"]["sales"]["state"] == "watched"
+        assert found[0]["views"]["paid"]["rows"] == found[1]["views"]["paid"]["rows"]
+    else:
+        assert found[0] == found[1]
+
+
+def test_a_wait_without_the_sources_asks_the_coordinator(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
+    """It returns when what was written before is visible; what cannot be waited for is said at once."""
+    counted = "SELECT count(*) FROM pairs WHERE state = 'seen'"
+    assert list(rows(ask(shop, counted))) == [["0"]]
+    shop.write("sales", "INSERT INTO orders VALUES (900, 3, 'seen')")
+    assert main(["wait", "--warehouse", str(shop.warehouse), "--timeout", "120", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["positions"].keys() == {"sales", "billing"}
+    seen = ask(shop, counted)
+    assert seen.commit >= found["commit"]
+    assert list(rows(seen)) == [["2"]]
+    assert main(["wait", "nothing", "--warehouse", str(shop.warehouse)]) == 3
+    assert "view nothing is not kept" in capsys.readouterr().err
+
+
+def test_a_folder_without_a_warehouse_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["history", "--warehouse", str(tmp_path)]) == 2
+    assert "there is no warehouse here" in capsys.readouterr().err
+    with pytest.raises(UserError, match="no warehouse"):
+        strobe.open(warehouse=tmp_path)

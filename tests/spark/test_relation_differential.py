@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from strobe.algebra.bag import Bag, Row
 from strobe.algebra.relation import Relation
+from strobe.algebra.room import Room
 from strobe.data.arrow import from_arrow
 
 if TYPE_CHECKING:
@@ -53,10 +54,10 @@ TYPES = {f"r{k}c{j}": t for k in range(3) for j, t in enumerate((NUMBER_TYPES[k]
 
 @dataclass(frozen=True)
 class Case:
-    """An expression: its attributes, and how to evaluate it given what becomes of a leaf (a bag, and if to lift it)."""
+    """An expression: its attributes, and how to evaluate it given what becomes of a leaf (a bag, and where)."""
 
     attributes: tuple[str, ...]
-    evaluate: Callable[[Callable[[Bag, bool], Relation]], Relation]
+    evaluate: Callable[[Callable[[Bag, str], Relation]], Relation]
     text: str
 
     def __repr__(self) -> str:
@@ -69,13 +70,14 @@ def pool(attribute: str) -> list[Any]:
 
 @st.composite
 def leaves(draw: st.DrawFn, attributes: Sequence[str]) -> Case:
-    """A bag with few different values, so that rows meet and cancel, that is in Spark or stays in memory."""
+    """A bag with few different values, so that rows meet and cancel: in Spark, or in memory with or without a limit to
+    what joins make of it."""
     row = st.tuples(*(st.sampled_from([None, *pool(a)[:4], *pool(a)]) for a in attributes))
     bag = Bag(attributes)
     for rows in draw(st.lists(st.tuples(row, st.integers(-2, 2)), max_size=5)):
         bag = bag.add(Bag.of(attributes, [rows[0]], count=rows[1]))
-    in_spark = draw(st.sampled_from([True, True, False]))
-    return Case(bag.attributes, lambda leaf: leaf(bag, in_spark), f"{bag!r}{'*' if in_spark else ''}")
+    place = draw(st.sampled_from(["*", "!", ""]))
+    return Case(bag.attributes, lambda leaf: leaf(bag, place), f"{bag!r}{place}")
 
 
 def subset(draw: st.DrawFn, attributes: Sequence[str]) -> list[str]:
@@ -187,14 +189,18 @@ CASES = st.lists(
 @settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
 @given(cases=CASES)
 def test_bags_and_spark_relations_are_equal(spark: SparkSession, cases: list[Case]) -> None:
-    """Whatever is computed from whatever mixture of the two, the rows, their counts and their values are the same."""
+    """Whatever is computed from whatever mixture of the two, and wherever a join goes on in Spark because it does not
+    fit into memory, the rows, their counts and their values are the same."""
     from strobe.spark.relation import SparkRelation
 
-    def in_spark(bag: Bag, lift: bool) -> Relation:
-        return SparkRelation.of_bag(spark, bag, TYPES) if lift else bag
+    def in_spark(bag: Bag) -> Relation:
+        return SparkRelation.of_bag(spark, bag, TYPES)
+
+    def placed(bag: Bag, place: str) -> Relation:
+        return in_spark(bag) if place == "*" else bag.within(Room(2, in_spark)) if place == "!" else bag
 
     anchor = SparkRelation.of_bag(spark, Bag([]), TYPES)
-    results = [anchor.lift(case.evaluate(in_spark)) for case in cases]
+    results = [anchor.lift(case.evaluate(placed)) for case in cases]
     rows: dict[int, dict[Row, int]] = defaultdict(dict)
     together = reduce(lambda a, b: a.union(b), map(wide, range(len(cases)), results))
     for number, *row, count in from_arrow(together.toArrow()):

@@ -72,7 +72,8 @@ def test_what_the_user_may_set_and_what_not() -> None:
 
 def test_a_cluster_keeps_its_own_sizes() -> None:
     """What suits one machine (few partitions, the loopback address) is not forced on a cluster."""
-    found = session.configuration({"spark.master": "spark://head:7077"})
+    safe = {"spark.authenticate": "true", "spark.network.crypto.enabled": "true"}
+    found = session.configuration({"spark.master": "spark://head:7077", **safe})
     assert "spark.sql.shuffle.partitions" not in found
     assert "spark.driver.host" not in found
 

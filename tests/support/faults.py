@@ -84,6 +84,10 @@ views:
 """
 
 
+STREAMS = (b"START_REPLICATION", b"\x00\x12")
+"""What a client sends that asks for the log: of PostgreSQL, and (the command of a first packet) of MariaDB."""
+
+
 class Proxy:
     """Passes bytes on between clients and one server, until it is told not to."""
 
@@ -98,6 +102,8 @@ class Proxy:
         self._left: int | None = None
         self._then_stall = False
         self.broken = 0
+        self._damage: Callable[[bytes], bytes] | None = None
+        self.damaged = 0
         self._accepting = threading.Thread(target=self._accept, name="proxy", daemon=True)
         self._accepting.start()
 
@@ -117,6 +123,7 @@ class Proxy:
             threading.Thread(target=self._pump, args=(client, server), daemon=True).start()
 
     def _pump(self, client: socket.socket, server: socket.socket) -> None:
+        stream = False
         try:
             while not self._closed.is_set():
                 if self._stalled.is_set():
@@ -126,6 +133,10 @@ class Proxy:
                     data = source.recv(1 << 14)
                     if not data:
                         return
+                    if source is client:
+                        stream = stream or any(asked in data for asked in STREAMS)
+                    elif stream:
+                        data = self._spoilt(data)
                     self._send(data, server if source is client else client, source is server)
         except (OSError, ValueError):
             pass  # cut
@@ -154,6 +165,20 @@ class Proxy:
         if self._then_stall:
             self.stall()
         return kept
+
+    def damage(self, how: Callable[[bytes], bytes]) -> None:
+        """Change some bytes of what the server sends of its log next."""
+        with self._lock:
+            self._damage = how
+
+    def _spoilt(self, data: bytes) -> bytes:
+        with self._lock:
+            how, self._damage = self._damage, None
+        if how is None:
+            return data
+        found = how(data)
+        self.damaged += 1
+        return found
 
     def cut(self, *, reset: bool = False) -> None:
         """End every connection, in order or by a reset."""

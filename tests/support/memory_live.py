@@ -224,9 +224,10 @@ def run(
     enough: Callable[[MemoryWarehouse], bool] = lambda warehouse: len(warehouse.commits) > 5,
     step: float = STEP,
     limits: Limits = Limits(),  # noqa: B008  # frozen
+    beside: Callable[[Pipeline, Writing], None] = lambda _pipeline, _writing: None,
 ) -> tuple[MemoryWarehouse, Past, dict[str, Bag]]:
     """Keep the views while others write, for some seconds and until it is `enough`; the view `ahead` starts from a
-    later state than the others.
+    later state than the others. `beside` runs in a thread meanwhile, and is waited for like a writer.
 
     With `audits` one comes after the other: the vector that was read, and the positions of the commit made for it.
     """
@@ -245,6 +246,7 @@ def run(
     pipeline = Pipeline(topology, warehouse, last, through_spark=no_spark, record=record, limits=limits)
     writing = Writing(seconds, lambda: enough(warehouse), step)
     writers = [threading.Thread(target=write, args=(folder, name, writing)) for name in WRITES]
+    writers.append(threading.Thread(target=beside, args=(pipeline, writing)))
     for writer in writers:
         writer.start()
     deadline = time.monotonic() + seconds + 2 * PATIENCE

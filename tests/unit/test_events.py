@@ -26,6 +26,7 @@ LINES: dict[Event, str] = {
     events.Maintaining((), 7): "keeping no view from commit 7",
     events.CommitInDoubt("No space left"): "No space left",
     events.MaintenancePutOff("no room"): "put off: no room",
+    events.DocumentRefused("heartbeat.json", "it is not JSON"): "ignored _strobe/heartbeat.json: it is not JSON",
     events.Committed(7): "commit 7",
     events.StopRequested(): "stopping: the commit at hand is finished first (once more to end at once)",
     events.Stopping(7): "stopping at commit 7",

@@ -16,6 +16,7 @@ FOR_EVER = (UNBOUNDED, float("inf"))
 POLICIES = {
     "READ_SOURCE": (*FOR_EVER, [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0]),
     "ASK_SOURCE": (*FOR_EVER, [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0]),
+    "AUDIT": (3, float("inf"), [0.0, 0.1]),
     "LOAD_SOURCE": (4, float("inf"), [1, 2, 3]),
     "PROBE": (*FOR_EVER, [2.0, 2.0]),
     "VERIFY": (*FOR_EVER, [60, 120, 240, 480, 960, 1920, 3600, 3600]),

@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 from strobe.algebra.relation import Relation
+from strobe.algebra.room import Room
 
 Row = tuple[Any, ...]
 
@@ -33,13 +34,20 @@ def canonical(value: Any) -> Any:
 
 
 class Bag:
-    """A signed bag: rows with non-zero counts, under named attributes. Immutable."""
+    """A signed bag: rows with non-zero counts, under named attributes. Immutable.
 
-    __slots__ = ("_attributes", "_rows")
+    What is derived from a bag has its `room`, if it has one: a join that would make more rows than are left in it is
+    carried out where the room says.
+    """
 
-    def __init__(self, attributes: Sequence[str], rows: Mapping[Row, int] | None = None) -> None:
+    __slots__ = ("_attributes", "_room", "_rows")
+
+    def __init__(
+        self, attributes: Sequence[str], rows: Mapping[Row, int] | None = None, room: Room | None = None
+    ) -> None:
         self._attributes = tuple(attributes)
         self._rows: dict[Row, int] = {row: n for row, n in rows.items() if n} if rows else {}
+        self._room = room
 
     @classmethod
     def of(cls, attributes: Sequence[str], rows: Iterable[Row], count: int = 1) -> Bag:
@@ -48,6 +56,15 @@ class Bag:
         for row in rows:
             counts[tuple(canonical(v) for v in row)] += count
         return cls(attributes, counts)
+
+    def within(self, room: Room) -> Bag:
+        """The same rows with a room."""
+        return self._sharing_rows(self._attributes, room)
+
+    def _sharing_rows(self, attributes: Sequence[str], room: Room | None) -> Bag:
+        found = Bag(attributes, room=room)
+        found._rows = self._rows
+        return found
 
     @property
     def attributes(self) -> tuple[str, ...]:
@@ -76,6 +93,9 @@ class Bag:
     def __deepcopy__(self, _memo: object) -> Bag:
         return self  # immutable
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Bag, (self._attributes, self._rows)  # a room belongs to this process
+
     def __repr__(self) -> str:
         rows = ", ".join(f"{n:+d}{list(row)}" for row, n in sorted(self._rows.items(), key=repr))
         return f"Bag({', '.join(self._attributes)}: {rows})"
@@ -96,10 +116,10 @@ class Bag:
                 counts[row] = total
             else:
                 del counts[row]
-        return Bag(self._attributes, counts)
+        return Bag(self._attributes, counts, self._room or other._room)
 
     def negate(self) -> Bag:
-        return Bag(self._attributes, {row: -n for row, n in self._rows.items()})
+        return Bag(self._attributes, {row: -n for row, n in self._rows.items()}, self._room)
 
     def join(self, other: Relation, on: Sequence[tuple[str, str]]) -> Relation:
         if not isinstance(other, Bag):
@@ -111,11 +131,19 @@ class Bag:
             key = tuple(row[i] for i in theirs)
             if None not in key:
                 matches[key].append((row, n))
+        room = self._room or other._room
+        left = math.inf if room is None else room.left
         counts: dict[Row, int] = defaultdict(int)
         for row, n in self._rows.items():
-            for match, m in matches.get(tuple(row[i] for i in mine), ()):
+            found = matches.get(tuple(row[i] for i in mine), ())
+            left -= len(found)
+            if room is not None and left < 0:
+                return room.lift(self).join(other, on)
+            for match, m in found:
                 counts[row + match] += n * m
-        return Bag(self._attributes + other._attributes, counts)
+        if room is not None:
+            room.left -= len(counts)
+        return Bag(self._attributes + other._attributes, counts, room)
 
     def project(self, attributes: Sequence[str]) -> Bag:
         if tuple(attributes) == self._attributes:
@@ -124,15 +152,15 @@ class Bag:
         counts: dict[Row, int] = defaultdict(int)
         for row, n in self._rows.items():
             counts[tuple(row[i] for i in places)] += n
-        return Bag(attributes, counts)
+        return Bag(attributes, counts, self._room)
 
     def rename(self, names: Mapping[str, str]) -> Bag:
-        return Bag([names.get(a, a) for a in self._attributes], self._rows)
+        return self._sharing_rows([names.get(a, a) for a in self._attributes], self._room)
 
     def keys(self, attributes: Sequence[str]) -> Bag:
         places = [self._attributes.index(a) for a in attributes]
         found = {tuple(row[i] for i in places) for row in self._rows}
-        return Bag(attributes, {key: 1 for key in found if None not in key})
+        return Bag(attributes, {key: 1 for key in found if None not in key}, self._room)
 
     def key_delete(self, keys: Relation, on: Sequence[tuple[str, str]]) -> Relation:
         if not isinstance(keys, Bag):
@@ -140,10 +168,11 @@ class Bag:
         mine = [self._attributes.index(a) for a, _ in on]
         theirs = [keys._attributes.index(b) for _, b in on]
         gone = {tuple(row[i] for i in theirs) for row in keys._rows}
-        return Bag(self._attributes, {r: n for r, n in self._rows.items() if tuple(r[i] for i in mine) not in gone})
+        rest = {r: n for r, n in self._rows.items() if tuple(r[i] for i in mine) not in gone}
+        return Bag(self._attributes, rest, self._room)
 
     def part(self, sign: int) -> Bag:
-        return Bag(self._attributes, {row: abs(n) for row, n in self._rows.items() if n * sign > 0})
+        return Bag(self._attributes, {row: abs(n) for row, n in self._rows.items() if n * sign > 0}, self._room)
 
     def lift(self, other: Relation) -> Relation:
         return other

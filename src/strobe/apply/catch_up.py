@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from functools import partial
 from typing import TYPE_CHECKING
 
 from strobe.apply.load import Loaded, load
@@ -30,6 +31,7 @@ from strobe.pipeline.run_end import RunEnd, Stopped
 from strobe.planning.topology import Topology, ViewPlan, as_applied
 from strobe.spark.answering import LargeAnswers
 from strobe.spark.failures import SPARK, cause
+from strobe.spark.relation import SparkRelation
 from strobe.spark.session import in_background, own_session
 from strobe.spark.spilled import reads_spilled
 from strobe.warehouse import inspect, view_table
@@ -129,6 +131,7 @@ class CatchUp:
             last,
             through_spark=self._answers.answer,
             read=reads_spilled(self._spark),
+            lift=partial(SparkRelation.of_bag, self._spark),
             together=[used],
             fingerprints={each.view.name: each.fingerprints for each in self._loaded},
             parts=loaded.parts,

@@ -11,6 +11,10 @@ import typer
 from strobe.errors import UserError
 
 ProjectFolder = Annotated[Path, typer.Option("--project", metavar="DIR", help="The project's folder. Default: here.")]
+WarehouseFolder = Annotated[
+    Path | None,
+    typer.Option("--warehouse", metavar="PATH", help="Read this warehouse, without its project.", show_default=False),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 Views = Annotated[
     list[str] | None, typer.Argument(metavar="[VIEW]...", help="Views. Default: all.", show_default=False)

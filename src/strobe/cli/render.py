@@ -51,7 +51,20 @@ def check(document: Document) -> Iterable[RenderableType]:
                 for name, view in document["views"].items()
             ],
         )
+    for name, how in document["unlogged"].items():
+        yield Text(f"source {name}: {how}; then only an audit finds what changed")
+    if document["unlogged"] and document["audit_seconds"] is None:
+        yield Text("`audit: 1d` in strobe.yml compares all rows with the sources once a day, in the background.")
+    if document["audit_seconds"] is not None:
+        for name, view in document["views"].items():
+            if view["audited_by"] is None:
+                yield Text(f"view {name}: {_AUDITED_WHOLE}")
     yield Text("Everything is ready." if document["ok"] else "Not ready: see the errors above.")
+
+
+_AUDITED_WHOLE = (
+    "the audit compares it whole, and only while it is small: among its columns there is the key of none of its tables"
+)
 
 
 def _reasons(view: Document) -> str:
@@ -80,6 +93,8 @@ def status(document: Document) -> Iterable[RenderableType]:
     for name, view in document["views"].items():
         if view.get("problem"):
             yield Text(f"view {name} stands still: {view['problem']}", style="bold red")
+        if (verified := view["verified"]) and verified["problem"]:
+            yield Text(f"view {name} is not audited now: {verified['problem']}", style=_STYLES["warning"])
         if waits := view.get("waits"):
             yield Text(f"view {name} waits since {moment(waits['since'])}: {waits['why']}", style=_STYLES["warning"])
         if view["failed"]:
@@ -171,7 +186,7 @@ def _megabytes(size: int | None) -> str | None:
 
 def views(document: Document) -> Table:
     return table(
-        ["view", "rows", "level", "freshness", "lag", "queue", "waits for", "dropped", "compensated"],
+        ["view", "rows", "level", "freshness", "lag", "queue", "waits for", "dropped", "compensated", "verified"],
         [
             [
                 name,
@@ -183,6 +198,7 @@ def views(document: Document) -> Table:
                 v["waits_for"],
                 v["dropped"],
                 v["compensations"],
+                _verified(v["verified"]),
             ]
             for name, v in document["views"].items()
         ],
@@ -190,13 +206,24 @@ def views(document: Document) -> Table:
     )
 
 
+def _verified(verified: Document | None) -> str | None:
+    """`commit 12, 3 of 10 parts since`."""
+    if verified is None:
+        return None
+    more = f", {verified['parts']} parts since" if verified["parts"] else ""
+    return f"commit {verified['commit']}{more}"
+
+
 def history(document: Document) -> Iterable[RenderableType]:
     if not document["commits"]:
         yield Text("Nothing has been committed yet.")
         return
     yield table(
-        ["commit", "committed at", "changed", "positions"],
-        [[c["commit"], moment(c["committed_at"]), c["views"], _vector(c["positions"])] for c in document["commits"]],
+        ["commit", "committed at", "changed", "positions", "verified"],
+        [
+            [c["commit"], moment(c["committed_at"]), c["views"], _vector(c["positions"]), c["verified"]]
+            for c in document["commits"]
+        ],
         right=["commit"],
     )
 

@@ -4,10 +4,11 @@ control characters."""
 from __future__ import annotations
 
 import json
+import os
 import sys
-import tempfile
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TextIO
@@ -18,6 +19,8 @@ from rich.text import Text
 
 from strobe.config.load import load_project
 from strobe.config.model import Project
+from strobe.data.private import create
+from strobe.data.scratch import user_folder
 from strobe.errors import StrobeError, UserError
 from strobe.events import Event
 from strobe.redaction import printable, printable_json, redact, redacted, said
@@ -35,6 +38,7 @@ class Terminal:
     def __init__(self, as_json: bool = False) -> None:
         self.as_json = as_json
         self.project: Project | None = None
+        self._umask: int | None = None
         self.out = _console(stderr=False)
         self.err = _console(stderr=True)
 
@@ -48,8 +52,27 @@ class Terminal:
         self.as_json = as_json
         if not directory.is_dir():
             raise UserError(f"there is no folder {directory}", fix="Name a project's folder with --project.")
-        self.project = load_project(directory, offline=offline)
-        return self.project
+        return self._opened(load_project(directory, offline=offline))
+
+    def open_to_read(self, directory: Path, warehouse: Path | None, as_json: bool = False) -> Project:
+        """The project, or with `warehouse` only what that knows of it."""
+        from strobe.client.reading import project_to_read
+
+        if warehouse is None:
+            return self.open(directory, as_json)
+        self.as_json = as_json
+        return self._opened(project_to_read(directory, warehouse))
+
+    def _opened(self, project: Project) -> Project:
+        self.project = project
+        self._umask = os.umask(project.umask)
+        return project
+
+    def close(self) -> None:
+        """The process writes files as it did before a project was opened."""
+        if self._umask is not None:
+            os.umask(self._umask)
+            self._umask = None
 
     def show(self, document: Document, render: Render, *, exact: bool = False) -> None:
         """The command's report. `exact` is for rows that a user asked for: they are shown as they are."""
@@ -87,16 +110,20 @@ class Terminal:
     def _write_traceback(self, error: BaseException) -> Path:
         text = redact("".join(traceback.format_exception(error)))
         name = f"error-{datetime.now(timezone.utc):%Y%m%dT%H%M%S%f}.txt"
-        control = self.project.warehouse / "_strobe" if self.project else None
-        for folder in (control, Path(tempfile.gettempdir())):
+        for folder in self._folders():
             try:
-                if folder is not None and folder.is_dir():
-                    file = folder / name
-                    file.write_text(text, encoding="utf-8")
-                    return file
+                with os.fdopen(create(folder / name), "w", encoding="utf-8") as file:
+                    file.write(text)
+                return folder / name
             except OSError:
                 continue
         return Path("(nowhere: neither the warehouse nor the temporary folder can be written)")
+
+    def _folders(self) -> Iterator[Path]:
+        if self.project:
+            yield self.project.warehouse / "_strobe"
+        with suppress(OSError, UserError):
+            yield user_folder()
 
     def _print_json(self, document: Document) -> None:
         text = json.dumps({"format": FORMAT, **document}, ensure_ascii=False, indent=2, default=_plain)

@@ -42,7 +42,7 @@ def spark_starter(project: Project, tell: Listener) -> Callable[[], SparkSession
             from strobe.spark.session import start
 
             tell(SparkStarting())
-            started.append(start(project.spark))
+            started.append(start(project.spark, umask=project.umask))
         return started[0]
 
     return spark
@@ -130,7 +130,9 @@ def coordinator_at_work(project: Project, coordinator: Coordinator, tell: Listen
 @contextmanager
 def _lock(project: Project) -> Iterator[CoordinatorLock | None]:
     """The coordinator's lock, held; None if a coordinator is at work, which then has to be asked."""
-    lock = CoordinatorLock(Layout(project.warehouse).control)
+    layout = Layout(project.warehouse)
+    layout.own_folders(project.umask, project.directory)
+    lock = CoordinatorLock(layout.control)
     try:
         lock.acquire()
     except NotNow:

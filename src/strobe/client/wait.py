@@ -17,7 +17,7 @@ from strobe.planning.source_set import SourceSet
 from strobe.planning.topology import source_names
 from strobe.sources.base import Source
 from strobe.warehouse import inspect, storage
-from strobe.warehouse.control import heartbeat
+from strobe.warehouse.control import heartbeat, requests
 from strobe.warehouse.control.heartbeat import Heard
 from strobe.warehouse.layout import Layout
 
@@ -60,8 +60,11 @@ def last_header(warehouse: Path) -> CommitHeader | None:
 def wait(project: Project, names: Sequence[str] = (), timeout: float = 60.0) -> dict[str, str]:
     """Return the positions at which the sources were, once they are visible in these views (all, if none are named).
 
-    `NotNow` if that is not so within `timeout` seconds.
+    `NotNow` if that is not so within `timeout` seconds. Where the sources cannot be asked from here, the running
+    coordinator asks them.
     """
+    if project.missing.sources or not project.sources:
+        return _asked_of_coordinator(project, names, timeout)
     deadline = time.monotonic() + timeout
     needed = _needed(project, names)
     used = {source for sources in needed.values() for source in sources}
@@ -72,6 +75,17 @@ def wait(project: Project, names: Sequence[str] = (), timeout: float = 60.0) -> 
                 raise barrier.refusal(timeout)
             time.sleep(min(_LOOK, max(0.0, deadline - time.monotonic())))
         return {source: position.text for source, position in barrier.goal.items()}
+
+
+def _asked_of_coordinator(project: Project, names: Sequence[str], timeout: float) -> dict[str, str]:
+    heard = hear(project.warehouse)
+    if not heard.alive:
+        project.missing.demand(project.missing.sources)
+        fix = "Start `strobe run`, or use --project where the sources can be reached."
+        raise NotNow(described(heard), where=str(project.warehouse), fix=fix)
+    wanted = {"kind": "wait", "views": list(names), "seconds": timeout}
+    reply = requests.request(Layout(project.warehouse).control, wanted, timeout=timeout)
+    return dict(reply["positions"])
 
 
 def _needed(project: Project, names: Sequence[str]) -> dict[str, list[str]]:

@@ -13,6 +13,7 @@ import json
 import os
 import re
 from collections.abc import Iterable
+from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from strobe.config.model import (
     FilesSource,
     Limits,
     MariadbSource,
+    Missing,
     PostgresSource,
     Project,
     Slot,
@@ -48,6 +50,7 @@ _LONGEST_SQL = 256 * 1024
 _MOST_SQL = 512 * 1024
 """Characters of SQL in all views of a project; each is read by parsers that take their time."""
 _FORMATS = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+_UMASK = "spark.hadoop.fs.permissions.umask-mode"
 
 
 def load_project(directory: Path, *, offline: bool = False) -> Project:
@@ -59,15 +62,16 @@ def load_project(directory: Path, *, offline: bool = False) -> Project:
     if offline:
         _check_inside(directory / FILE, directory, FILE, str(directory))
     source = YamlFile.read(directory / FILE)
-    filled = dict(source.values) if offline else _substitute(source, directory)
+    filled, missing = (dict(source.values), Missing()) if offline else _substitute(source, directory)
     document = _validate(source, filled)
-    if not offline:
+    if not offline and not missing.sources:
         _check_dsns(source, document)
     redaction.learn((), [*document.sources, *document.views])
     return Project(
         directory=directory,
         name=document.project,
         warehouse=_absolute(directory, document.warehouse),
+        warehouse_mode=document.warehouse_mode,
         retention=document.retention,
         evaluate=document.evaluate,
         order=document.order,
@@ -78,7 +82,25 @@ def load_project(directory: Path, *, offline: bool = False) -> Project:
             else config.model_copy(update={"path": str(_absolute(directory, config.path))})
             for name, config in document.sources.items()
         },
-        spark=dict(document.spark),
+        spark_settings=dict(document.spark),
+        missing=missing,
+        audit=document.audit,
+    )
+
+
+def warehouse_alone(warehouse: Path, name: str) -> Project:
+    """A project of which only the warehouse is known: for reading it where the project's folder is not."""
+    return Project(
+        directory=Path.cwd(),
+        name=name,
+        warehouse=warehouse.absolute(),
+        warehouse_mode="private",
+        retention=timedelta(),
+        evaluate="auto",
+        order="source",
+        views={},
+        sources={},
+        spark_settings={},
     )
 
 
@@ -100,9 +122,11 @@ def _check_inside(file: Path, directory: Path, shown: str, where: str) -> None:
 # Secrets.
 
 
-def _substitute(source: YamlFile, directory: Path) -> dict[str, Any]:
-    """The values with every `${…}` in sources and Spark settings replaced; these are never shown."""
+def _substitute(source: YamlFile, directory: Path) -> tuple[dict[str, Any], Missing]:
+    """The values with every `${…}` in sources and Spark settings replaced; these are never shown. What cannot be
+    replaced stays, and is missing to whoever needs it: readers of the views need no source."""
     secrets: set[str] = set()
+    missing: dict[str, list[UserError]] = {"sources": [], "spark": []}
 
     def fill(value: Any, path: NodePath) -> Any:
         if isinstance(value, dict):
@@ -119,8 +143,9 @@ def _substitute(source: YamlFile, directory: Path) -> dict[str, Any]:
     def secret(reference: str, path: NodePath) -> str:
         try:
             found = references().value(reference)
-        except MissingError as missing:
-            raise mistake(missing.message, source.line(path), missing.fix) from None
+        except MissingError as error:
+            missing[str(path[0])].append(mistake(error.message, source.line(path), error.fix))
+            return f"${{{reference}}}"
         secrets.add(found)
         return found
 
@@ -128,10 +153,9 @@ def _substitute(source: YamlFile, directory: Path) -> dict[str, Any]:
     def references() -> References:
         return References(directory, Allowed.here())
 
-    try:
-        return {key: fill(item, (key,)) if key in ("sources", "spark") else item for key, item in source.values.items()}
-    finally:  # whatever is wrong further down must not show them
-        redaction.learn(secrets)
+    values = {key: fill(item, (key,)) if key in missing else item for key, item in source.values.items()}
+    redaction.learn(secrets)  # whatever is wrong further down must not show them
+    return values, Missing(tuple(missing["sources"]), tuple(missing["spark"]))
 
 
 # Validation, and its errors in plain words.
@@ -210,7 +234,12 @@ def _check_key(source: YamlFile, path: NodePath, config: dict[str, Any]) -> None
 def _check_spark(source: YamlFile, settings: Any) -> None:
     for name, value in settings.items() if isinstance(settings, dict) else ():
         line = source.line(("spark", name))
-        if not name.startswith("spark."):
+        if name == "insecure":
+            if value not in ("true", "false"):
+                raise mistake("insecure must be true or false", line, "Write insecure: true.")
+        elif name == _UMASK:
+            raise mistake(f"{name} follows from warehouse_mode", line, "Set warehouse_mode: private, group or all.")
+        elif not name.startswith("spark."):
             raise mistake(f"{name} is not a Spark setting", line, "Spark's settings begin with `spark.`")
         if name == "spark.sql.session.timeZone" and value != "UTC":
             fix = "Remove the setting; convert with from_utc_timestamp where a view should show local time."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -13,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstr
 from pydantic_core import PydanticCustomError
 
 from strobe.config.yamlfile import FILE
+from strobe.errors import UserError
 
 NAME_PATTERN = "[a-z][a-z0-9_]*"
 LONGEST_NAME = 128
@@ -199,6 +201,10 @@ class ViewConfig(_Model):
         return self.file or FILE
 
 
+UMASKS = {"private": 0o077, "group": 0o027, "all": 0o022}
+"""What a warehouse's mode takes away from everything that is written."""
+
+
 class Document(_Model):
     """What strobe.yml says."""
 
@@ -210,7 +216,19 @@ class Document(_Model):
     retention: Duration = Field(
         default=timedelta(days=7), description="How far back readers can go.", json_schema_extra={"default": "7d"}
     )
-    spark: dict[Text, Setting] = Field(default={}, description="Any Spark setting, passed through.")
+    audit: Duration | None = Field(
+        default=None,
+        description="`strobe run` compares every row of every view with the sources once in this time. Off by default.",
+    )
+    warehouse_mode: Literal["private", "group", "all"] = Field(
+        default="private",
+        description="Who may read the warehouse: the user that Strobe runs as, that user's group too, or everybody.",
+    )
+    spark: dict[Text, Setting] = Field(
+        default={},
+        description="Any Spark setting, passed through. `insecure: true` beside them accepts a cluster without "
+        "authentication and encryption.",
+    )
     evaluate: Literal["auto", "spark", "driver"] = "auto"
     order: Literal["source", "views"] = Field(
         default="source",
@@ -230,15 +248,48 @@ def schema_text() -> str:
 
 
 @dataclass(frozen=True)
+class Missing:
+    """The `${…}` of a project that could not be replaced, each with its line and what to do."""
+
+    sources: tuple[UserError, ...] = ()
+    spark: tuple[UserError, ...] = ()
+
+    @staticmethod
+    def demand(missing: Sequence[UserError]) -> None:
+        """Raise all that is missing as one error."""
+        if len(missing) == 1:
+            raise missing[0]
+        if missing:
+            each = "; ".join(f"{error.where.rpartition(': ')[2]}: {error.message}" for error in missing)
+            fixes = " ".join(dict.fromkeys(error.fix for error in missing))
+            raise UserError(f"{len(missing)} values are missing: {each}", where=FILE, fix=fixes)
+
+
+@dataclass(frozen=True)
 class Project:
     """A project folder, read and checked. Paths are absolute, and every view has its SQL."""
 
     directory: Path
     name: str
     warehouse: Path
+    warehouse_mode: Literal["private", "group", "all"]
     retention: timedelta
     evaluate: Literal["auto", "spark", "driver"]
     order: Literal["source", "views"]
     views: dict[str, ViewConfig]
     sources: dict[str, SourceConfig] = field(repr=False)
-    spark: dict[str, str] = field(repr=False)
+    spark_settings: dict[str, str] = field(repr=False)
+    """As written where something is missing."""
+    missing: Missing = field(default=Missing(), repr=False)
+    audit: timedelta | None = None
+
+    @property
+    def spark(self) -> dict[str, str]:
+        """The settings with which to start Spark."""
+        self.missing.demand(self.missing.spark)
+        return self.spark_settings
+
+    @property
+    def umask(self) -> int:
+        """With which everything is written that belongs to the warehouse."""
+        return UMASKS[self.warehouse_mode]

@@ -30,6 +30,7 @@ from strobe.coordinator.run import Run, Until
 from strobe.coordinator.states import PHASES, Claimed, Opened, Phase
 from strobe.coordinator.status import Reporter, Status, observe
 from strobe.coordinator.timing import USUAL, Timing
+from strobe.coordinator.watchman import Watchman
 from strobe.data.scratch import Scratch
 from strobe.errors import (
     BrokenInvariant,
@@ -41,6 +42,7 @@ from strobe.errors import (
 )
 from strobe.events import (
     CommitInDoubt,
+    DocumentRefused,
     Loaded,
     Loading,
     Maintaining,
@@ -52,17 +54,20 @@ from strobe.events import (
 from strobe.failpoints import reach
 from strobe.messages import CommitHeader, Message
 from strobe.pipeline import run_end
+from strobe.pipeline.backpressure import Limits
 from strobe.pipeline.pipeline import Pipeline
 from strobe.pipeline.run_end import RunEnd
 from strobe.planning.source_set import SourceSet
 from strobe.planning.topology import Topology, compiled, preflight
 from strobe.spark.answering import LargeAnswers
 from strobe.spark.failures import SPARK, cause
+from strobe.spark.relation import SparkRelation
 from strobe.spark.spilled import reads_spilled
 from strobe.warehouse import inspect, storage, tables
 from strobe.warehouse.control import requests
 from strobe.warehouse.control.heartbeat import read_heartbeat, write_heartbeat
 from strobe.warehouse.control.lock import CoordinatorLock
+from strobe.warehouse.control.store import Once
 from strobe.warehouse.control.wakeup import Wakeups
 from strobe.warehouse.layout import Layout
 from strobe.warehouse.warehouse import Warehouse
@@ -80,6 +85,7 @@ class Coordinator:
         record: Callable[[Message], None] = lambda _: None,
         set_aside: bool = False,
         timing: Timing = USUAL,
+        limits: Limits = Limits(),  # noqa: B008  # frozen
         spark: SparkSession | None = None,
     ) -> None:
         """With `set_aside`, views that cannot be kept (their source was replaced, a column is gone) stand still instead
@@ -87,14 +93,16 @@ class Coordinator:
         self.project = project
         self._reporter = reporter
         self._record = record
-        self._timing = timing
-        self._layout = Layout(project.warehouse)
+        self._timing, self._limits = timing, limits
+        refused = Once(lambda name, why: reporter.tell(DocumentRefused(name, why)))
+        self._layout = Layout(project.warehouse, refused=refused)
         self._availability = Availability(self._layout, reporter.tell, set_aside=set_aside, timing=timing)
         self._scratch = Scratch(self._layout.staging)
         self._lock = CoordinatorLock(self._layout.control)
         self._spark = spark
         self._stop, self._asked = threading.Event(), threading.Event()
         self.pipeline: Pipeline | None = None
+        self._watchman: Watchman | None = None
         self._cutover = Cutover(project, self.spark, reporter.tell, timing.parts)
         self._ended = threading.Event()
         self._epoch = 0
@@ -134,6 +142,7 @@ class Coordinator:
         self._topology = self.assembled()
         try:
             tables.check_before_use(self._layout, self.project.name)
+            self._layout.own_folders(self.project.umask, self.project.directory)
             self._lock.acquire(take_over)
             requests.clear(self._layout.control)
             heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
@@ -234,7 +243,7 @@ class Coordinator:
         if self._spark is None:
             from strobe.spark.session import start
 
-            self._spark = start(self.project.spark)
+            self._spark = start(self.project.spark, umask=self.project.umask)
         return self._spark
 
     def _open(self, before: Opened | Claimed | RunEnd, take_over: bool) -> Opened:
@@ -314,11 +323,14 @@ class Coordinator:
             self._last,
             through_spark=answers.answer,
             read=reads_spilled(self.spark()),
+            lift=partial(SparkRelation.of_bag, self.spark()),
+            limits=self._limits,
             record=self._record,
             together=self._availability.together,
             fingerprints={name: d.fingerprints for name, d in self._warehouse.definitions.items()},
         )
         maintenance = self._maintenance(pipeline)
+        self._watchman = watchman = self._audit(pipeline)
         handler = RequestHandler(self._warehouse, self._cutover, pipeline, self._asked)
         run = Run(
             pipeline,
@@ -334,6 +346,8 @@ class Coordinator:
         self._heartbeat()
         try:
             maintenance.start()
+            if watchman is not None:
+                watchman.start()
             self._reporter.tell(Maintaining(tuple(topology.views), self._last.number))
             end = self._followed_up(pipeline.run(run.step, run.pause), handler)
             if isinstance(end, run_end.Stopped):
@@ -344,6 +358,8 @@ class Coordinator:
             return end
         finally:
             maintenance.stop()
+            if watchman is not None:
+                watchman.stop()
             handler.abandon()
             self._cutover.abandon()
             answers.close()
@@ -374,9 +390,17 @@ class Coordinator:
             maintenance.fold_soon()
         return maintenance
 
+    def _audit(self, pipeline: Pipeline) -> Watchman | None:
+        """The audit in the background, if the project asks for one."""
+        if (period := self.project.audit) is None:
+            return None
+        warehouse, seconds = self._warehouse, period.total_seconds()
+        return Watchman(pipeline, warehouse, self.spark(), self._scratch, seconds, self._timing)
+
     def _note_status(self, pipeline: Pipeline) -> None:
         apart = self._availability
-        self._status = observe(pipeline, apart.outages, apart.problems, apart.refused)
+        known = self._watchman.known if self._watchman is not None else {}
+        self._status = observe(pipeline, apart.outages, apart.problems, apart.refused, known)
 
     def _beat(self) -> None:
         """Twice a second, in a thread of its own: say what the loop last said of itself, and see who else is there."""
@@ -396,6 +420,7 @@ class Coordinator:
             if self.pipeline is not None:
                 self.pipeline.fail(tables.deleted(self._layout))
             return
+        self._lock.keep()
         other = read_heartbeat(self._layout.control) or {}
         if int(other.get("epoch", 0)) > self._epoch > 0 and self.pipeline is not None:
             taken = f"another coordinator has taken over (epoch {other['epoch']})"

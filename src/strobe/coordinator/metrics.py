@@ -85,6 +85,13 @@ class StatusCollector(Collector):
             yield self._many(
                 kind, name, help_, ["view"], [((view,), getattr(said, what)) for view, said in kept.items()]
             )
+        through = {view: said.verified for view, said in kept.items() if said.verified is not None}
+        for name, help_, attribute in (
+            ("strobe_view_verified_commit", "The commit through which the audit has verified it.", "commit"),
+            ("strobe_view_verified_timestamp_seconds", "When the last round of the audit began.", "at"),
+        ):
+            values = [((view,), getattr(known, attribute)) for view, known in through.items()]
+            yield self._many(GaugeMetricFamily, name, help_, ["view"], values)
         pairs = ["view", "source"]
         behind = {(view, source): n for view, said in kept.items() for source, n in said.behind.items()}
         help_ = "0 when all that was read of a source is shown; else the age of the newest thing shown."

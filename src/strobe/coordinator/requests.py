@@ -9,6 +9,7 @@ from typing import Any
 from strobe.apply.cutover import Cutover
 from strobe.coordinator.availability import Availability
 from strobe.coordinator.rebuilding import rebuild_lost
+from strobe.coordinator.waits import Waits
 from strobe.errors import NotNow, SourceUnavailable, UserError
 from strobe.pipeline.background import aside
 from strobe.pipeline.barrier import BRING, PAUSE, Operation
@@ -41,8 +42,10 @@ class RequestHandler:
         self._document: dict[str, Any] = {}
         self._brought: dict[str, Any] | None = None
         self._frozen_until = 0.0
+        self._waits = Waits(self._control, pipeline)
 
     def look(self) -> None:
+        self._waits.look()
         now = time.monotonic()
         if now < self._next_look and not self._asked.is_set():
             return
@@ -75,6 +78,8 @@ class RequestHandler:
                 self._frozen_until = time.monotonic() + FREEZE
             else:
                 self._brought = {"request": number, **document}
+        elif kind == "wait":
+            self._waits.add(number, document["views"], document["seconds"])
         elif self._pipeline.operation_open:
             self._refuse(number, "the coordinator is busy with another request")
         elif kind in EDITS:
@@ -104,6 +109,7 @@ class RequestHandler:
 
     def abandon(self) -> None:
         """The coordinator ends or starts anew: whoever still waits for an answer is told."""
+        self._waits.abandon()
         cutover = self._cutover.ready and self._cutover.asked_by == self._open  # then it is told what becomes of it
         if self._open is not None and not cutover:
             self._refuse((self._brought or {}).get("request", self._open), "the coordinator was interrupted")

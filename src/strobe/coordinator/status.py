@@ -13,6 +13,7 @@ from strobe.events import Event
 from strobe.pipeline.answerer import QueryCounts
 from strobe.pipeline.health import Refused, Wait
 from strobe.pipeline.pipeline import Pipeline
+from strobe.warehouse.control.verified import Verified
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,8 @@ class MaintainedView:
     """Why it makes no progress, if there is a reason."""
     problem: str | None = None
     """What keeps it from going on until somebody does something: a source does not let Strobe in."""
+    verified: Verified | None = None
+    """How far the audit in the background has come, if there is one."""
 
 
 @dataclass(frozen=True)
@@ -150,9 +153,10 @@ def observe(
     down: Mapping[str, StrobeError] | None = None,
     still: Mapping[str, StrobeError] | None = None,
     refused: Mapping[str, Refused] | None = None,
+    verified: Mapping[str, Verified] | None = None,
 ) -> Status:
     """`down` are sources without whose views the others go on, and what is wrong with them; views in `still` have to
-    be rebuilt, and those in `refused` wait for a table to answer."""
+    be rebuilt, and those in `refused` wait for a table to answer. `verified` is what the audit has found."""
     last, down = pipeline.committer.last, down or {}
     oldest = pipeline.engine.oldest()
     return Status(
@@ -167,7 +171,7 @@ def observe(
             **{name: _stale({s: down[s] for s in vector if s in down}) for name, vector in last.positions.items()},
             **{name: StaleView([each.query.source], waits=each.wait) for name, each in (refused or {}).items()},
             **{name: StaleView(problem=str(why)) for name, why in (still or {}).items()},
-            **{name: _view(pipeline, name) for name in pipeline.topology.views},
+            **{name: _view(pipeline, name, (verified or {}).get(name)) for name in pipeline.topology.views},
         },
         waiting=Backlog(
             rows=pipeline.engine.size,
@@ -191,7 +195,7 @@ def _source(pipeline: Pipeline, name: str) -> WatchedSource:
     )
 
 
-def _view(pipeline: Pipeline, name: str) -> MaintainedView:
+def _view(pipeline: Pipeline, name: str, verified: Verified | None) -> MaintainedView:
     planned = pipeline.topology.views[name]
     worker = pipeline.workers[name]
     down = {s: problem for s in planned.view.sources if (problem := pipeline.problem(s))}
@@ -207,6 +211,7 @@ def _view(pipeline: Pipeline, name: str) -> MaintainedView:
         behind={source: _behind(pipeline, name, source) for source in planned.view.sources},
         waits=pipeline.wait(name),
         problem=_refused(down.values()),
+        verified=verified,
     )
 
 

@@ -30,6 +30,14 @@ class Timing:
     end_every: float = 60.0
     """Where a log ends that nobody reads takes a snapshot of its source to find out."""
     maintain_every: float = 600.0
+    audit_share: float = 0.1
+    """Of the time that the audit in the background may take up, whatever its period is."""
+    audit_keys: int = 5_000
+    """Keys in a part, at about the most."""
+    audit_rows: int = 100_000
+    """Rows that a part may make the sources send."""
+    audit_wait: float = 30.0
+    """Seconds that a part may wait for a commit, or for the log of a source; then it is checked later."""
 
 
 USUAL = Timing()

@@ -17,6 +17,8 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
+from strobe.data.private import own_folder
+
 STAGING = "staging"
 """The folder of a warehouse for what is needed for a while only, and for what sources keep there."""
 
@@ -29,10 +31,10 @@ JOINING = "joining"
 
 
 def user_folder() -> Path:
-    """This user's folder for what belongs to no warehouse, or cannot be in its folder: logs, locks, sockets."""
-    folder = Path(tempfile.gettempdir()) / f"strobe-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    return folder
+    """This user's folder for what belongs to no warehouse, or cannot be in its folder: logs, locks, sockets, and what
+    Spark needs for a while. `UserError` if another user was there first."""
+    folder = Path(tempfile.gettempdir()) / f"strobe-{os.geteuid()}"
+    return own_folder(folder, "Remove it, or set TMPDIR to a folder of your own.")
 
 
 class Scratch:

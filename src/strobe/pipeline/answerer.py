@@ -29,9 +29,6 @@ from strobe.retry import ASK_SOURCE, Retry
 from strobe.sources.base import Reader, Source, TooLarge, contained
 from strobe.sources.lookups import answer_on_driver, answer_within, read_bag
 
-DRIVER_ROWS = 100_000
-"""Answers with more rows than this are read and joined by Spark."""
-
 POOLED = 16
 """Questions that are answered in one snapshot, at the most."""
 
@@ -85,15 +82,17 @@ class Answerer:
         through_spark: SparkAnswer,
         from_copy: Callable[[Query], tuple[tuple[Relation, ...], Seen]],
         evaluate: str,
+        most: int,
         health: Health,
         connections: int = 2,
     ) -> None:
-        """`from_copy` answers what is asked of a copy that the warehouse keeps."""
+        """`from_copy` answers what is asked of a copy that the warehouse keeps. Answers with more rows than `most` are
+        read by Spark, unless `evaluate` says otherwise."""
         self._sources = dict(sources)
         self._deliver, self._fail = deliver, fail
         self._through_spark = through_spark
         self._from_copy = from_copy
-        self._evaluate, self._health = evaluate, health
+        self._evaluate, self._most, self._health = evaluate, most, health
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._pools = {
@@ -200,7 +199,7 @@ class Answerer:
         source = self._sources[queries[0].source]
         large = list(queries) if self._evaluate == "spark" else []
         if not large:
-            limit = DRIVER_ROWS if self._evaluate == "auto" else 2**62
+            limit = self._most if self._evaluate == "auto" else 2**62
             self.asked[source.name].snapshots += 1
             with contained(source.name), PooledSnapshot(source.reader(), queries) as snapshot:
                 for query in queries:

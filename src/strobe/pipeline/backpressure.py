@@ -25,6 +25,8 @@ class Limits:
 
     updates: int = 5_000
     rows: int = 500_000
+    relation: int = 100_000
+    """Rows of one answer, and of what a manager joins in one step. What is larger is read or joined by Spark."""
 
 
 class Backpressure:

@@ -16,12 +16,17 @@ from __future__ import annotations
 import math
 import queue
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from typing import Protocol
 
+from strobe.algebra.bag import Bag
 from strobe.algebra.relation import Relation
+from strobe.algebra.room import Room
+from strobe.algebra.view import View
 from strobe.data.spilled import release
 from strobe.engine.engine import Effect, Engine, Promise, Submit, Tied, ToViews
 from strobe.engine.halves import Half
@@ -53,6 +58,7 @@ from strobe.pipeline.monitor import Monitor
 from strobe.pipeline.proving import Fingerprints, Prover
 from strobe.pipeline.run_end import RunEnd
 from strobe.pipeline.sink import Sink
+from strobe.pipeline.tap import Tap
 from strobe.pipeline.view_worker import ViewWorker
 from strobe.planning.topology import Topology
 from strobe.sources.base import Source, contained
@@ -71,6 +77,12 @@ class ThreadFailed:
     error: BaseException
 
 
+class Lift(Protocol):
+    def __call__(self, bag: Bag, types: Mapping[str, str]) -> Relation:
+        """A bag elsewhere than in memory, where more rows than memory holds can be computed with."""
+        ...
+
+
 class Woken:
     """Something has changed that no message reports."""
 
@@ -87,6 +99,7 @@ class Pipeline:
         *,
         through_spark: SparkAnswer,
         read: Read = into_memory,
+        lift: Lift | None = None,
         record: Callable[[Message], None] = lambda _: None,
         together: Collection[frozenset[str]] = (),
         fingerprints: Mapping[str, Fingerprints] | None = None,
@@ -97,7 +110,8 @@ class Pipeline:
     ) -> None:
         """`last` is the last commit in the log, read after fencing; the topology holds exactly the views in it.
 
-        `read` reads large transactions.
+        `read` reads large transactions. `lift` is for what managers join beyond their room in memory; without it, and
+        where everything is to be evaluated on the driver, they have as much as they need.
 
         `together` are sources that have taken part in one global transaction: their views are in one group.
 
@@ -113,7 +127,7 @@ class Pipeline:
         self.topology = topology
         self._sink = sink
         self._through_spark = through_spark
-        self._read_rows = read
+        self._read_rows, self._lift = read, lift
         self._record = record
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._woken = False
@@ -148,6 +162,7 @@ class Pipeline:
         self.workers = {
             name: ViewWorker(
                 Inbox(planned.manager(self.topology.views.values()), self.vector),
+                self._room(planned.view),
                 send=self._send,
                 fail=self.fail,
                 changed=self.wake,
@@ -180,6 +195,7 @@ class Pipeline:
             through_spark=self._through_spark,
             from_copy=self._from_copy,
             evaluate=self.topology.project.evaluate,
+            most=self._limits.relation,
             health=self.health,
         )
         stops = {s: [p[s] for p in positions.values() if s in p] for s in self.vector}
@@ -202,6 +218,8 @@ class Pipeline:
             self.topology.sources[name].focus(self.topology.columns(name))
         self._told = last.number
         self._let_go_at: Mapping[str, Position] | None = None
+        self._come = dict(self.vector)
+        self._tap: Tap | None = None
         self._read: dict[str, str] = {}
         self._read_at = 0.0
 
@@ -217,6 +235,11 @@ class Pipeline:
                 found = Parts()
             self._settled[source] = found.ids
         return self._settled[source]
+
+    def _room(self, view: View) -> Room | None:
+        if self._lift is None or self.topology.project.evaluate == "driver":
+            return None
+        return Room(self._limits.relation, partial(self._lift, types=view.attribute_types()))
 
     def _from_copy(self, query: Query) -> tuple[tuple[Relation, ...], Seen]:
         """Answer from what the warehouse holds, as of its last commit."""
@@ -352,6 +375,9 @@ class Pipeline:
         reach("received")
         self.in_flight.arrive(transaction)
         self.backpressure.arrived(transaction)
+        self._come[transaction.source] = transaction.position  # before the tap is looked at: see `Tap.open`
+        if (tap := self._tap) is not None:
+            tap.arrive(transaction)
         effects = self.engine.receive(transaction, time.monotonic())
         if not self.engine.tied:
             self._record(transaction)
@@ -423,6 +449,24 @@ class Pipeline:
     def visible(self, source: str) -> Position:
         """Up to where readers see this source now: a durable commit, or updates since that changed no view."""
         return self.committer.visible.get(source, self.vector[source])
+
+    @contextmanager
+    def tapped(self, view: View) -> Iterator[Tap]:
+        """What comes in of the relations of a view, while this lasts. One at a time."""
+        relations = {s: {r.name for r in view.relations if r.source == s} for s in view.sources}
+        self._tap = tap = Tap(relations, self._come)
+        try:
+            tap.open()
+            yield tap
+        finally:
+            self._tap = None
+
+    def standing(self, view: str) -> tuple[CommitHeader, dict[str, Position]]:
+        """The last durable commit, and the positions that a view reflects as it is after it."""
+        passed = {s: self.visible(s) for s in self.topology.views[view].view.sources}
+        last = self.committer.last
+        reflected = {s: self.topology.sources[s].position(text) for s, text in last.positions[view].items()}
+        return last, {s: max(reflected[s], passed[s], key=_order) for s in reflected}
 
     # Rest.
 

@@ -1,7 +1,7 @@
 """One view's manager, with its inbox, in a thread and with a queue of its own: a slow view holds up no other.
 
 What the loop posts is handled in its order. Questions go straight to the answerer; action lists go back to the loop,
-which merges them.
+which merges them. Where there is room for so many rows only, what the manager joins beyond them is joined elsewhere.
 """
 
 from __future__ import annotations
@@ -9,7 +9,11 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
+from strobe.algebra.bag import Bag
+from strobe.algebra.relation import Relation
+from strobe.algebra.room import Room
 from strobe.managers.base import Outbound
 from strobe.managers.inbox import Inbox
 from strobe.messages import Answer, Cut, Position, Update
@@ -21,6 +25,7 @@ class ViewWorker(threading.Thread):
     def __init__(
         self,
         inbox: Inbox,
+        room: Room | None = None,
         *,
         send: Callable[[Outbound], None],
         fail: Callable[[BaseException], None],
@@ -28,7 +33,7 @@ class ViewWorker(threading.Thread):
     ) -> None:
         """`changed` is called when it has come to rest or begun to work, or waits for a source to be read further."""
         super().__init__(name=f"view-{inbox.manager.view.name}", daemon=True)
-        self._inbox = inbox
+        self._inbox, self._room = inbox, room
         self._send, self._fail, self._changed = send, fail, changed
         self._queue: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
         self._cut_posted = self._cut_handled = 0
@@ -50,13 +55,13 @@ class ViewWorker(threading.Thread):
         return getattr(self._inbox.manager, "compensations", 0)
 
     def update(self, update: Update) -> None:
-        self._queue.put(lambda: self._inbox.update(update))
+        self._queue.put(lambda: self._inbox.update(self._with_room(update)))
 
     def progress(self, source: str, position: Position) -> None:
         self._queue.put(lambda: self._inbox.progress(source, position))
 
     def answer(self, answer: Answer) -> None:
-        self._queue.put(lambda: self._inbox.answer(answer))
+        self._queue.put(lambda: self._inbox.answer(self._answer_with_room(answer)))
 
     def cut(self, cut: Cut) -> None:
         self._cut_posted = cut.number
@@ -74,6 +79,8 @@ class ViewWorker(threading.Thread):
         try:
             while (work := self._queue.get()) is not None and not self._stopped:
                 before = self.at_work, self.early
+                if self._room is not None:
+                    self._room.renew()
                 sent = work()
                 inbox = self._inbox
                 self.waits_for, self.early = inbox.waits_for, inbox.early
@@ -86,6 +93,18 @@ class ViewWorker(threading.Thread):
         except BaseException as error:  # a view must not die silently in its thread
             self._fail(error)
 
+    def _with_room(self, update: Update) -> Update:
+        if self._room is None:
+            return update
+        transaction = update.transaction
+        changes = {name: _within(rows, self._room) for name, rows in transaction.changes.items()}
+        return Update(update.number, replace(transaction, changes=changes))
+
+    def _answer_with_room(self, answer: Answer) -> Answer:
+        if self._room is None:
+            return answer
+        return replace(answer, relations=tuple(_within(rows, self._room) for rows in answer.relations))
+
     def _cut(self, cut: Cut) -> list[Outbound]:
         sent = self._inbox.cut(cut)
         self.asking = self.asking or bool(sent)
@@ -95,3 +114,7 @@ class ViewWorker(threading.Thread):
     def _committed(self, positions: Mapping[str, Position]) -> list[Outbound]:
         self._inbox.committed(positions)
         return []
+
+
+def _within(rows: Relation, room: Room) -> Relation:
+    return rows.within(room) if isinstance(rows, Bag) else rows

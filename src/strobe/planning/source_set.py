@@ -36,6 +36,7 @@ class SourceSet(Mapping[str, Source]):
     @classmethod
     def open(cls, project: Project, spark: SparkStarter = no_spark) -> SourceSet:
         """The sources that strobe.yml describes; if one cannot be opened, none is left open."""
+        project.missing.demand(project.missing.sources)
         scratch = Scratch(project.warehouse / STAGING)
         with ExitStack() as opened:
             sources: dict[str, Source] = {}

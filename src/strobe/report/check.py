@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 
 from strobe.algebra.schema import RelationSchema
 from strobe.config.model import Project
+from strobe.data.scratch import user_folder
 from strobe.errors import StrobeError
+from strobe.pipeline.part_reader import COVERED, anchor
 from strobe.planning.source_set import SourceSet
 from strobe.planning.topology import ViewPlan, plan_view, source_names
 from strobe.report.document import Document
@@ -23,10 +26,14 @@ def check(project: Project) -> Document:
     """The public document: `ok` unless some finding is an error."""
     with SourceSet.open(project) as sources:
         findings, planned = _preflight(project, sources)
+        used = {source for plan in planned.values() for source in plan.view.sources}
+        unlogged = {name: source.unlogged for name, source in sources.items() if name in used and source.unlogged}
     return {
         "ok": not any(finding.severity == "error" for finding in findings),
         "findings": [asdict(finding) for finding in findings],
         "views": {name: _view(plan) for name, plan in planned.items()},
+        "unlogged": unlogged,
+        "audit_seconds": project.audit.total_seconds() if project.audit else None,
     }
 
 
@@ -46,6 +53,7 @@ def _preflight(project: Project, sources: Mapping[str, Source]) -> tuple[list[Fi
             findings.append(_error(error, where))
     findings += _of_sources(sources, set(relations), planned)
     findings += [f for plan in planned.values() for f in _costs(project, plan)]
+    findings += _of_folders(project)
     findings += _of_warehouse(project)
     return findings, planned
 
@@ -106,6 +114,20 @@ def _remedy(each: LookupStep, kind: str) -> str:
     return f"Make an index on {each.occurrence.relation.name} ({columns})."
 
 
+def _of_folders(project: Project) -> Iterator[Finding]:
+    """Whether others on this machine could read or replace what is written."""
+    try:
+        user_folder()
+    except StrobeError as error:
+        yield _error(error, "folder for temporary files")
+    for folder, mode, wanted in Layout(project.warehouse).unlike(project.umask):
+        wide = f"other users may do more there (mode {mode:o}) than `warehouse_mode: {project.warehouse_mode}` says"
+        narrow = f"those who may read the warehouse cannot enter this folder (mode {mode:o})"
+        access = f"g={'rX' if wanted & 0o050 else ''},o={'rX' if wanted & 0o005 else ''}"
+        fix = f"Run `chmod -R {access} {shlex.quote(str(folder))}`."
+        yield Finding("warning", str(folder), wide if mode & ~wanted else narrow, fix)
+
+
 def _of_warehouse(project: Project) -> Iterator[Finding]:
     """Whether the folder can be used, and how the views in it differ from those in strobe.yml."""
     layout = Layout(project.warehouse)
@@ -140,7 +162,14 @@ def _view(planned: ViewPlan) -> Document:
         "relations": [relation.id for relation in view.relations],
         "key": list(view.key),
         "rows_can_repeat": not view.key,
+        "audited_by": audited_by(planned),
     }
+
+
+def audited_by(planned: ViewPlan) -> str | None:
+    """By the keys of which relation the audit in the background takes a view apart; None where it does not."""
+    first = anchor(planned.view) if planned.level in COVERED else None
+    return first.relation.id if first else None
 
 
 def _error(error: StrobeError, where: str) -> Finding:

@@ -28,7 +28,7 @@ def check(project: Project) -> Document:
 
 
 def _of_spark(project: Project) -> Iterator[Finding]:
-    settings = that_load_code(project.spark)
+    settings = that_load_code(project.spark_settings)
     if settings:
         message = f"these settings can load code: {', '.join(settings)}"
         yield Finding("warning", "strobe.yml: spark", message, "Run the project only if you trust it like a program.")

@@ -18,7 +18,9 @@ from strobe.planning.source_set import SourceSet
 from strobe.report.document import Document
 from strobe.sources.base import Source
 from strobe.warehouse import inspect, storage
+from strobe.warehouse.control import verified
 from strobe.warehouse.control.heartbeat import Heard
+from strobe.warehouse.control.verified import Verified
 from strobe.warehouse.layout import Layout
 
 
@@ -28,6 +30,7 @@ def status(project: Project) -> Document:
     sources = _sources(project, heard, header)
     rows = _rows(Layout(project.warehouse), header) if header else {}
     names = dict.fromkeys([*project.views, *(header.generations if header else ())])
+    known = known_verified(Layout(project.warehouse), header) if header else {}
     applied = plan.applied(project.warehouse)
     pending, failed = plan.pending(project, applied), plan.failed(project, applied)
     return {
@@ -38,6 +41,7 @@ def status(project: Project) -> Document:
         "views": {
             name: {
                 **_view(project, name, heard, header, rows, sources),
+                "verified": _verified(known.get(name)),
                 "pending": pending.get(name),
                 "failed": failed.get(name),
             }
@@ -50,6 +54,8 @@ def status(project: Project) -> Document:
 
 
 def _sources(project: Project, heard: Heard, header: CommitHeader | None) -> Document:
+    if project.missing.sources or not project.sources:
+        return {name: _unasked(name, project, heard) for name in _named(project, heard, header)}
     with SourceSet.open(project) as sources:
         return {name: _source(source, heard, header) for name, source in sources.items()}
 
@@ -76,6 +82,27 @@ def _source(source: Source, heard: Heard, header: CommitHeader | None) -> Docume
     except StrobeError as error:
         found["problem"] = found["problem"] or str(error)
     return found
+
+
+def _named(project: Project, heard: Heard, header: CommitHeader | None) -> list[str]:
+    """The sources of the project or, where only its warehouse is known, those that the views reflect."""
+    reflected = (source for vector in (header.positions.values() if header else ()) for source in vector)
+    return list(project.sources or dict.fromkeys((*heard.document.get("sources", {}), *sorted(set(reflected)))))
+
+
+def _unasked(name: str, project: Project, heard: Heard) -> Document:
+    """What the coordinator says of a source that cannot be asked from here."""
+    said = heard.document.get("sources", {}).get(name, {}) if heard.alive else {}
+    why = "; ".join(error.message for error in project.missing.sources) or "its project is not known here"
+    return {
+        "position": said.get("position"),
+        "lag_seconds": None,
+        "state": said.get("state", "not watched"),
+        "problem": said.get("problem"),
+        "asked": said.get("asked"),
+        "retained_bytes": None,
+        "warning": f"not asked: {why}",
+    }
 
 
 def _reflected(source: Source, header: CommitHeader | None) -> list[Position]:
@@ -121,6 +148,21 @@ def _view(
         "waits": said.get("waits"),
         "loaded": bool(vector),
     }
+
+
+def known_verified(layout: Layout, header: CommitHeader) -> dict[str, Verified]:
+    """Through which commit each view is verified that commits say the positions of: as it was loaded, if there is no
+    audit in the background."""
+    found = {d.view: d for d in inspect.definitions(layout) if _in_force(d, header)}
+    return {n: Verified.as_loaded(d, 0.0) for n, d in found.items()} | verified.read(layout.control, found)
+
+
+def _verified(known: Verified | None) -> Document | None:
+    if known is None:
+        return None
+    parts = None if known.round is None else f"{known.round.next} of {known.round.parts}"
+    at = datetime.fromtimestamp(known.at, timezone.utc) if known.at else None
+    return {"commit": known.commit, "at": at, "parts": parts, "problem": known.problem or None}
 
 
 def _rows(layout: Layout, header: CommitHeader) -> dict[str, int]:

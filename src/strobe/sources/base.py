@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from traceback import walk_tb
-from typing import Any
+from typing import Any, ClassVar
 
 from strobe.algebra.bag import Row
 from strobe.algebra.schema import RelationSchema
@@ -155,6 +155,9 @@ class Source(ABC):
     """One database. All methods may raise `SourceUnavailable` (try again) or `UserError` (mend something first)."""
 
     name: str
+    unlogged: ClassVar[str] = ""
+    """How rows can be changed here so that neither the log nor a fingerprint shows it, as a clause; empty if they
+    cannot."""
     spill: Spill | None = None
     """Where the rows of large transactions go; None if they are to be held in memory."""
 

@@ -3,7 +3,8 @@
 Everything the JVM prints (Ivy's report, Spark's start-up, warnings, a crash) goes to a log file. The JVM runs in a
 session of its own, so that Ctrl-C reaches Python alone, which then stops cleanly; it ends with Python all the same,
 because it watches the pipe to its standard input. Settings, which may hold secrets, reach it through a private file
-and not on the command line, which anybody on the machine can read.
+and not on the command line, which anybody on the machine can read. What it writes is closed to other users, whatever
+the umask, and whoever connects to one of its ports has to know a secret (see `isolation`).
 
 A process can also use a JVM that another one has started: where `STROBE_SPARK_GATEWAY` holds what `gateway()` returns
 in that process, `start` attaches to its Spark within a second. SQL settings are then this process's own, all others the
@@ -33,8 +34,10 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame as DataFrame  # both names are for others to annotate with
 from pyspark.sql import SparkSession as SparkSession
 
+from strobe.data.private import append_to, own_folder
 from strobe.data.scratch import user_folder
 from strobe.errors import SparkLost, UserError
+from strobe.spark import isolation
 from strobe.spark.java import find_java_home
 
 _DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
@@ -48,10 +51,18 @@ _ONE_JOB = {
 }
 
 
-def start(settings: Mapping[str, str], *, app: str = "strobe", log: Path | None = None) -> SparkSession:
-    """The Spark session of this process, started with the user's settings; what the JVM prints is appended to `log`."""
+def start(
+    settings: Mapping[str, str],
+    *,
+    app: str = "strobe",
+    log: Path | None = None,
+    umask: int = 0o077,
+) -> SparkSession:
+    """The Spark session of this process, started with the user's settings; what the JVM prints is appended to `log`,
+    and `umask` is taken away from the modes of all that it writes."""
     _use_this_python()
-    merged = configuration(settings, app)
+    merged = {**configuration(settings, app), isolation.UMASK: f"{umask:03o}"}
+    merged[isolation.REDACTED] = isolation.redacted(merged)
     if lost() is not None:
         _forget()
     if SparkContext._gateway is None and _GATEWAY in os.environ:
@@ -80,7 +91,9 @@ def configuration(settings: Mapping[str, str], app: str = "strobe") -> dict[str,
     merged["spark.sql.extensions"] = _with(settings.get("spark.sql.extensions"), _DELTA_EXTENSION)
     merged["spark.sql.catalog.spark_catalog"] = _DELTA_CATALOG
     merged["spark.jars.packages"] = _with(settings.get("spark.jars.packages"), delta_package())
+    merged = isolation.authenticated(merged)
     merged[_JAVA_OPTIONS] = f"{merged.get(_JAVA_OPTIONS, '')} -XX:+ExitOnOutOfMemoryError".strip()
+    merged[_JAVA_OPTIONS] += f" -Djava.io.tmpdir={shlex.quote(str(own_folder(user_folder() / 'java')))}"
     for options in (_JAVA_OPTIONS, _EXECUTORS):  # in any other zone Delta reads what it has written twice more, in jobs
         merged[options] = f"{merged.get(options, '')} -Duser.timezone=UTC".strip()
     return merged
@@ -219,13 +232,15 @@ def _use_this_python() -> None:
 def _launch(settings: Mapping[str, str], log: Path) -> None:
     """Start the JVM with its output in a file and hand it to pyspark."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    begin = log.stat().st_size if log.exists() else 0
     home = str(find_java_home())
-    with log.open("ab") as output, _properties(settings) as file:
+    with os.fdopen(append_to(log), "ab") as output, _properties(settings) as file:
+        begin = output.tell()
         submit = f"--properties-file {shlex.quote(file)} --load-spark-defaults "
         submit += os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")
         quietly = {"stdout": output, "stderr": output, "start_new_session": True}
-        with _environment(JAVA_HOME=home, PYSPARK_SUBMIT_ARGS=submit), starting_alone():
+        quietly["umask"] = int(settings[isolation.UMASK], 8)
+        inherited = {"JAVA_HOME": home, "PYSPARK_SUBMIT_ARGS": submit, **isolation.environment(settings)}
+        with _environment(**inherited), starting_alone():
             try:
                 gateway = launch_gateway(popen_kwargs=quietly)  # type: ignore[no-untyped-call]
             except PySparkRuntimeError:
@@ -237,7 +252,7 @@ def _launch(settings: Mapping[str, str], log: Path) -> None:
 def starting_alone() -> Iterator[None]:
     """While no other process of this user starts a JVM: two that fetch packages at a time spoil Ivy's cache for each
     other."""
-    with (user_folder() / "starting.lock").open("a") as file:
+    with os.fdopen(append_to(user_folder() / "starting.lock"), "a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

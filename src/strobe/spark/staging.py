@@ -35,6 +35,7 @@ from strobe.data.scratch import READS, Lease, Scratch
 from strobe.errors import BrokenInvariant, StrobeError
 from strobe.messages import Lookup, Query, Seen
 from strobe.sources.base import Reader, Shared
+from strobe.spark.confidential import Confidential, handed
 from strobe.spark.relation import COUNT, SparkRelation
 
 BATCH = 20_000
@@ -82,6 +83,10 @@ class Staged:
     """By part."""
     parts: tuple[_Part, ...]
     seen: Seen
+
+    def rows(self, relation: RelationSchema) -> int:
+        """How many rows of a relation there are."""
+        return sum(pq.read_metadata(file).num_rows for file in self.files[relation.id])
 
     def dataframe(self, relation: RelationSchema) -> DataFrame:
         """The rows of a relation, under its column names and with its types."""
@@ -193,8 +198,10 @@ def _stage(
                 given = keys.repartition(shared.tasks, *keys.columns)
             through = reader if shared is None else shared.reader
             asked = None if lookup is None else replace(lookup, keys=None)
-            task = partial(_task, reader=through, works=works, lookup=asked, folder=own)
-            outcomes = [pickle.loads(row.outcome) for row in given.mapInArrow(task, "outcome binary").collect()]
+            with handed(through, own) as reference:
+                task = partial(_task, reader=reference, works=works, lookup=asked, folder=own)
+                rows = given.mapInArrow(task, "outcome binary").collect()
+            outcomes = [pickle.loads(row.outcome) for row in rows]
             for outcome in outcomes:
                 if isinstance(outcome, StrobeError):
                     raise outcome
@@ -217,7 +224,11 @@ def _works(parts: Sequence[_Part], shared: Shared | None) -> list[list[_Work]]:
 
 
 def _task(
-    batches: Iterator[pa.RecordBatch], reader: Reader, works: list[list[_Work]], lookup: Lookup | None, folder: Path
+    batches: Iterator[pa.RecordBatch],
+    reader: Confidential,
+    works: list[list[_Work]],
+    lookup: Lookup | None,
+    folder: Path,
 ) -> Iterator[pa.RecordBatch]:
     """What a task does: read in one snapshot, write, and say where and what it had seen, or what went wrong."""
     attempt = uuid.uuid4().hex
@@ -225,7 +236,7 @@ def _task(
     files.mkdir(parents=True)
     outcome: tuple[str, Seen, list[_Part]] | StrobeError
     try:
-        outcome = attempt, *_read(batches, reader, works, lookup, files)
+        outcome = attempt, *_read(batches, reader.resolve(), works, lookup, files)
     except StrobeError as problem:
         outcome = problem
     yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(outcome)], pa.binary())], ["outcome"])

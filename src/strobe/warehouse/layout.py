@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
 from strobe.algebra.schema import quoted
 from strobe.data.scratch import STAGING
-from strobe.warehouse.control.store import ControlStore
+from strobe.warehouse import storage
+from strobe.warehouse.control.store import ControlStore, Refused, unheard
 from strobe.warehouse.storage import Location
 
 _VIEWS, _CONTROL = "views", "_strobe"
@@ -72,6 +75,28 @@ class Layout:
     views: Path | None = None
     """Where the tables of views lie, if not with the log."""
     sizes: Sizes = Sizes()
+    refused: Refused = unheard
+    """Is told of documents in the control folder that are none."""
+
+    def own_folders(self, umask: int, trusted: Path) -> None:
+        """Make the folders of the warehouse, for those whom `umask` lets read it; or see that they belong to this
+        user, to root, or to the owner of `trusted`. `UserError` for anybody else's, and for links."""
+        owners = {os.geteuid(), 0, trusted.stat().st_uid}
+        fix = "Move it away, or set `warehouse` in strobe.yml to a folder of your own."
+        for folder, closed in self._closed(umask):
+            storage.own_folder(folder.resolve() if folder == self.root else folder, 0o777 & ~closed, owners, fix)
+
+    def unlike(self, umask: int) -> Iterator[tuple[Path, int, int]]:
+        """The folders that others may enter though `umask` does not say so, or the other way round: what mode each
+        has, and should have."""
+        for folder, closed in self._closed(umask):
+            mode = storage.mode(folder)
+            if mode is not None and mode != 0o777 & ~closed:
+                yield folder, mode, 0o777 & ~closed
+
+    def _closed(self, umask: int) -> tuple[tuple[Path, int], ...]:
+        """The folders, with what their modes must not have."""
+        return (self.root, umask), (self._control, umask), (self.staging, 0o077)
 
     @property
     def log(self) -> Location:
@@ -93,7 +118,11 @@ class Layout:
     @property
     def control(self) -> ControlStore:
         """Lock, heartbeat, requests and notes: what is no table."""
-        return ControlStore(self.root / _CONTROL)
+        return ControlStore(self._control, self.refused)
+
+    @property
+    def _control(self) -> Path:
+        return self.root / _CONTROL
 
     @property
     def staging(self) -> Path:

@@ -32,33 +32,39 @@ from strobe.warehouse.storage import Location
 MOST_KEYS = 1000
 """Beyond so many keys a copy is read whole."""
 
+MOST_ROWS = 100_000
+"""Found in memory, or looked through in the log for those: beyond, a copy is read by Spark, and of a view nothing
+is known."""
+
 
 def copy(
     spark: SparkSession, layout: Layout, source: str, lookup: Lookup, types: Mapping[str, str]
 ) -> tuple[Relation, str]:
     """Rows of a copied relation over `lookup.columns`, and the source's position at which they are.
 
-    There may be more rows than have one of these keys, never fewer. Where the keys are in Spark, so are the rows.
+    There may be more rows than have one of these keys, never fewer. Where the keys are in Spark, so are the rows; and
+    where they are too many for memory.
     """
     name = copy_of(source, lookup.relation)
     if isinstance(lookup.keys, Bag):
         rows, header = _rows(layout, name, lookup.columns, lookup.on[:1], [key for key, _ in lookup.keys.items()])
-        return rows, header.positions[name][source]
+        if rows is not None:
+            return rows, header.positions[name][source]
     there = reader.snapshot(spark, layout)
     frame = there.table(name).select(*(quoted(column) for column in lookup.columns))
     return SparkRelation.of_rows(frame, types), there.header.positions[name][source]
 
 
 def shown(layout: Layout, view: View, lookup: Lookup) -> tuple[Bag, str]:
-    """Rows of a relation that a view itself shows, each once, and the source's position at which they are; of many keys
-    none."""
+    """Rows of a relation that a view itself shows, each once, and the source's position at which they are; none of many
+    keys, or where the view has many rows of these."""
     few = lookup.keys if isinstance(lookup.keys, Bag) and len(lookup.keys) <= MOST_KEYS else Bag(lookup.on)
     occurrence = view.occurrences[lookup.occurrence]
     outputs = view.shows(occurrence)
     every = tuple(output.name for output in view.outputs)
     keys = [key for key, _ in few.items()]
     rows, header = _rows(layout, view.name, every, (outputs[lookup.on[0]],), keys)
-    there = Bag(every, {row: 1 for row, count in rows.items() if count > 0})
+    there = Bag(every, {row: 1 for row, count in rows.items() if count > 0} if rows is not None else {})
     found = there.project([outputs[c] for c in lookup.columns])
     distinct = Bag(lookup.columns, {row: 1 for row, _ in found.items()})
     return distinct, header.positions[view.name][occurrence.source]
@@ -66,18 +72,21 @@ def shown(layout: Layout, view: View, lookup: Lookup) -> tuple[Bag, str]:
 
 def _rows(
     layout: Layout, name: str, columns: tuple[str, ...], on: tuple[str, ...], keys: list[Row] | None
-) -> tuple[Bag, CommitHeader]:
-    """The rows of a view at the last commit in which a column has one of these values, and maybe some more."""
+) -> tuple[Bag | None, CommitHeader]:
+    """The rows of a view at the last commit in which a column has one of these values, and maybe some more; None if
+    these are too many for memory."""
     log = inspect.open_log(layout)
     header = inspect.last_header_of(log)
     if header is None or name not in header.positions:
         raise BrokenInvariant("it is not in the warehouse", where=f"view {name}")
     base, version = _base(layout, name, header)
     rows = _stored(layout, name, version, columns, _where(on, keys))
-    for file in inspect.log_files(log):
-        if file.last > base:
-            for change in logged(file.location, name, header.generations[name], base, header.number, columns).values():
-                rows = rows.add(change)
+    since = [file.location for file in inspect.log_files(log) if file.last > base]
+    if rows is None or sum(pq.read_metadata(file).num_rows for file in since) > MOST_ROWS:
+        return None, header
+    for file in since:
+        for change in logged(file, name, header.generations[name], base, header.number, columns).values():
+            rows = rows.add(change)
     return rows, header
 
 
@@ -91,10 +100,11 @@ def _base(layout: Layout, name: str, header: CommitHeader) -> tuple[int, int]:
     return definition.base, definition.version
 
 
-def _stored(layout: Layout, name: str, version: int, columns: tuple[str, ...], where: str) -> Bag:
+def _stored(layout: Layout, name: str, version: int, columns: tuple[str, ...], where: str) -> Bag | None:
     table = DeltaTable(layout.view(name), version=version)
-    sql = f"SELECT {', '.join(_quoted(c) for c in columns)} FROM t{where}"
-    return Bag.of(columns, from_arrow(pa.table(QueryBuilder().register("t", table).execute(sql))))
+    sql = f"SELECT {', '.join(_quoted(c) for c in columns)} FROM t{where} LIMIT {MOST_ROWS + 1}"
+    found = pa.table(QueryBuilder().register("t", table).execute(sql))
+    return None if found.num_rows > MOST_ROWS else Bag.of(columns, from_arrow(found))
 
 
 def among(table: DeltaTable, columns: tuple[str, ...], on: tuple[str, ...], keys: Set[Row], most: int) -> Bag | None:

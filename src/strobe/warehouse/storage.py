@@ -6,12 +6,15 @@ A *location* says where a table or a file is, as Delta, Spark and Arrow take it.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime, timezone
 from pathlib import Path
 from urllib.parse import unquote
 
 from deltalake import DeltaTable
+
+from strobe.data.private import look, user
+from strobe.errors import UserError
 
 Location = str
 
@@ -24,6 +27,27 @@ def exists(location: Location) -> bool:
 def never_committed(location: Location) -> bool:
     """Whether nothing was ever committed to what might become a table: drafts of a first commit are hidden."""
     return not any(path.is_file() and not path.name.startswith(".") for path in Path(location).rglob("*"))
+
+
+def own_folder(folder: Path, mode: int, owners: Collection[int], fix: str) -> None:
+    """Make a folder with this mode; or see that it is one, and of these users. Its mode stays as it is then."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        found = look(folder, fix)
+        if found.st_uid not in owners:
+            raise UserError(f"this folder belongs to {user(found.st_uid)}", where=str(folder), fix=fix) from None
+    else:
+        folder.chmod(mode)
+
+
+def mode(folder: Path) -> int | None:
+    """Who may do what with a folder; None if it is not there."""
+    try:
+        return folder.stat().st_mode & 0o777
+    except FileNotFoundError:
+        return None
 
 
 def remove(location: Location) -> None:

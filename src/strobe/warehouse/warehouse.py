@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from strobe.algebra.relation import Relation
 from strobe.algebra.schema import quoted
 from strobe.algebra.view import View
-from strobe.errors import BrokenInvariant, NotNow, UserError
+from strobe.errors import BrokenInvariant, NotNow, UserError, ViewWrong
 from strobe.messages import Commit, CommitHeader, Lookup
 from strobe.spark.failures import FAILURES
 from strobe.spark.session import in_background
@@ -216,6 +216,15 @@ class Warehouse:
                 self._claim.ensure()
                 tables.write_definitions(self.layout, after.definitions)
                 self._generations = after
+
+    def found_wrong(self, view: str, generation: int, wrong: str) -> ViewWrong | None:
+        """From now on readers see this view as it is, if it is still this generation; what there is to say of it."""
+        with self._upkeep.alone:
+            definition = self.definitions.get(view)
+            if definition is None or definition.generation != generation or self.last is None:
+                return None
+            self._found_wrong(view, wrong, self.last.number)
+            return contradictions.error(self.definitions[view])
 
     def _found_wrong(self, view: str, wrong: str, right_to: int) -> None:
         """From now on readers see this view as it was at an earlier commit, and it takes no part in folds."""

@@ -14,6 +14,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ import pymysql
 import pytest
 from committing import no_spark
 from memory_live import MemoryWarehouse, compare, contents, keep
+from parts import Reads
 from patience import PATIENCE, Writing
 
 from strobe.algebra.bag import Bag
@@ -201,21 +203,25 @@ def test_every_commit_is_a_state_of_the_databases(
     sales: str,
     billing: str,
 ) -> None:
+    """While everybody writes; and every part of the view that is read meanwhile is of such a state too."""
     servers: dict[str, Server] = {"sales": request.getfixturevalue(sales), "billing": request.getfixturevalue(billing)}
     names = databases(servers, monkeypatch)
     settings = {"sales": "", "billing": ", limits: {connections: 2, statement_timeout: 20s}"}
     made = kept(tmp_path, settings, algorithm, ALGORITHMS[algorithm].level)
-    writing = Writing(2.0, lambda: len(made.warehouse.commits) > 5)
+    reads = Reads()
+    writing = Writing(2.0, lambda: len(made.warehouse.commits) > 5 and reads.enough(5))
     work = [
         threading.Thread(target=write, args=(servers[source], names[source], source, seed, writing, pause))
         for source in names
         for seed in range(1, 1 + writers)
     ]
+    work.append(threading.Thread(target=reads.go_on, args=(made.pipeline, writing)))
     try:
         made.run([*work, threading.Thread(target=disturb, args=(servers["billing"], writing))])
     finally:
         writing.stop()
     assert len(made.warehouse.commits) > 5
+    reads.judge(made.warehouse, made.initial, partial(Past(made.topology, made.start).at, made.topology))
     made.judge()
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow
 import pytest
 from mariadb_shop import Shop, read, rows_of
+from mysql_server import MysqlServer
 
 from strobe.algebra.bag import Bag
 from strobe.config.model import MariadbSource as Config
@@ -29,6 +30,8 @@ from strobe.sources.mariadb.snapshot import Keyed, owners, placed
 from strobe.sources.mariadb.source import MariadbSource
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from mariadb_server import Server
 
 COLUMNS = ("id", "n", "at")
@@ -326,3 +329,26 @@ def test_what_only_mysql_writes_into_its_log(shop: Shop) -> None:
         read(source, start)
     source.focus({"c": {"id"}})
     assert read(source, start) == []
+
+
+def test_foreign_keys_are_judged_by_what_the_server_logs(mysql_template: Path) -> None:
+    """A new server that leaves foreign-key actions to its engine does not log them, whatever its version: such a table
+    is refused, and one without an action is not."""
+    with contextlib.closing(MysqlServer(mysql_template, {"loose-innodb-native-foreign-keys": "ON"})) as server:
+        shop = Shop(server)
+        if shop.version < (9, 6):
+            pytest.skip("this server never logs them")
+        shop.run(
+            "CREATE TABLE p (id INT PRIMARY KEY)",
+            "CREATE TABLE c (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES p (id) ON DELETE CASCADE)",
+            "INSERT INTO p VALUES (1)",
+            "INSERT INTO c VALUES (1, 1)",
+        )
+        source = shop.source()
+        start = source.now()
+        shop.run("DELETE FROM p")
+        (deleted,) = read(source, start)
+        assert deleted.changes.keys() == {"p"} and not len(rows_of(source, "c", ["id"]))
+        (finding,) = source.check(["c"])
+        assert finding.severity == "error" and "not in the binlog" in finding.message
+        assert source.check(["p"]) == []

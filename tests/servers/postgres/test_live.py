@@ -11,12 +11,14 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 
 import psycopg
 import pytest
 from committing import no_spark
 from memory_live import Audits, MemoryWarehouse, audit, compare, contents, keep
+from parts import Reads
 from patience import PATIENCE, Writing
 from postgres_server import PostgresServer
 
@@ -163,9 +165,10 @@ class Shop:
         together: int = 0,
         middle: Callable[[Pipeline], bool] = lambda _: True,
         enough: Callable[[MemoryWarehouse], bool] = lambda warehouse: len(warehouse.commits) > 3,
+        beside: Callable[[Pipeline, Writing], None] = lambda _pipeline, _writing: None,
     ) -> tuple[MemoryWarehouse, Past, dict[str, Bag]]:
         """While `together` writers write to both databases, and others to each, for some seconds and until it is
-        `enough`; `middle` is called now and then, and says whether that may be the end."""
+        `enough`; `middle` is called now and then, and says whether that may be the end. `beside` runs in a thread."""
         topology = self.topology
         start = {name: contents(topology, name) for name in topology.sources if topology.relations(name)}
         views = {name: planned.view for name, planned in topology.views.items()}
@@ -180,6 +183,7 @@ class Shop:
             threading.Thread(target=self.write, args=(name, number, writing)) for name in start for number in range(2)
         ]
         writers += [threading.Thread(target=self.write_both, args=(number, writing)) for number in range(together)]
+        writers.append(threading.Thread(target=beside, args=(pipeline, writing)))
         for writer in writers:
             writer.start()
         deadline = time.monotonic() + seconds + 2 * PATIENCE
@@ -290,6 +294,16 @@ def test_every_commit_is_a_state_of_the_sources(shop: Shop, algorithm: str, sql:
     warehouse, past, states = shop.run(1.2)
     assert len(warehouse.commits) > 3
     compare(topology, warehouse, past, states)  # type: ignore[arg-type]  # another way to know the past
+
+
+@pytest.mark.parametrize(("algorithm", "full"), [("sweep", True), ("auto", False)])
+def test_parts_are_read_as_of_commits(shop: Shop, algorithm: str, full: bool) -> None:
+    """While everybody writes, though snapshots are placed by transactions and not by positions; rows whose old contents
+    are not logged are read again, or not at all."""
+    topology = shop.opened(view("v", algorithm, TWO_SOURCES), full)
+    reads = Reads()
+    warehouse, past, states = shop.run(1.0, enough=lambda _: reads.enough(10), beside=reads.go_on)
+    reads.judge(warehouse, states, partial(past.at, topology))
 
 
 def test_views_of_different_algorithms_share_their_commits(shop: Shop) -> None:

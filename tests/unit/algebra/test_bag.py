@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
+from collections.abc import Callable
 from decimal import Decimal
 
 import pytest
@@ -11,6 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strobe.algebra.bag import NAN, Bag, Row, canonical
+from strobe.algebra.relation import Relation
+from strobe.algebra.room import Room
 
 VALUES = st.sampled_from([None, 0, 1, 2, "", "a", Decimal("1.0"), float("nan"), -0.0, b"x"])
 
@@ -128,3 +133,74 @@ def test_canonical_leaves_other_values_alone() -> None:
         assert canonical(value) == value
     assert math.copysign(1, canonical(-0.0)) == 1
     assert canonical("é") != canonical("e\u0301")
+
+
+class Elsewhere:
+    """Stands for the place where there is room: remembers what was brought there, and goes on without a limit."""
+
+    def __init__(self, rows: int) -> None:
+        self.room = Room(rows, self.lift)
+        self.lifted: list[Bag] = []
+
+    def lift(self, bag: Bag) -> Relation:
+        self.lifted.append(bag)
+        return Bag(bag.attributes, dict(bag.items()))
+
+
+@given(AB, CD, st.integers(0, 6))
+def test_a_join_that_does_not_fit_is_carried_out_elsewhere(x: Bag, z: Bag, rows: int) -> None:
+    """It is the product that counts, before it is made; and the result is the same."""
+    place = Elsewhere(rows)
+    expected = x.join(z, [("a", "c")])
+    assert isinstance(expected, Bag)
+    assert x.within(place.room).join(z, [("a", "c")]) == expected
+    assert place.lifted == ([x] if len(expected) > rows else [])
+    assert place.room.left == rows - (0 if place.lifted else len(expected))
+
+
+DERIVED: list[Callable[[Bag, Bag], Relation]] = [
+    lambda x, y: x.plus(y),
+    lambda x, y: y.plus(x),
+    lambda x, y: Bag(["a", "b"]).plus(x).plus(y),
+    lambda x, _: x.negate(),
+    lambda x, _: x.project(["b"]).rename({"b": "a"}),
+    lambda x, _: x.rename({"b": "other"}),
+    lambda x, _: x.keys(["a"]),
+    lambda x, y: x.key_delete(y, [("a", "a")]),
+    lambda x, _: x.part(-1),
+    lambda x, _: x.join(Bag.of(["z"], [(1,)]), []),
+    lambda x, _: Bag.of(["z"], [(1,)]).join(x, []),
+]
+
+
+@pytest.mark.parametrize("derive", DERIVED)
+def test_what_is_derived_from_a_bag_has_its_room(derive: Callable[[Bag, Bag], Relation]) -> None:
+    """Whatever a manager computes on the way to a join: a term has the room of what it grew from."""
+    place = Elsewhere(6)
+    x = Bag.of(["a", "b"], [(n, n) for n in range(6)], -1).within(place.room)
+    derived = derive(x, Bag.of(["a", "b"], [(7, 7)]))
+    derived.join(Bag.of(["y"], [(n,) for n in range(7)]), [])
+    assert place.lifted
+
+
+def test_a_room_is_for_all_joins_until_it_is_renewed() -> None:
+    """Many joins that fit each may not fit together."""
+    place = Elsewhere(6)
+    x, y = Bag.of(["a"], [(1,), (2,)]).within(place.room), Bag.of(["b"], [(1,), (2,)])
+    x.join(y, [])
+    assert not place.lifted
+    x.join(y, [])
+    assert place.lifted == [x]
+    place.room.renew()
+    x.join(y, [])
+    assert place.lifted == [x]
+
+
+def test_a_room_stays_in_its_process() -> None:
+    """A bag that is sent to another one has its rows, and no limit that would mean nothing there."""
+    place = Elsewhere(1)
+    x = Bag.of(["a"], [(1,), (2,)], 3).within(place.room)
+    sent = pickle.loads(pickle.dumps(x))
+    assert sent == x and copy.copy(x) == x
+    sent.join(Bag.of(["b"], [(1,)]), [])
+    assert not place.lifted

@@ -11,6 +11,7 @@ from strobe.config import model as config_model
 from strobe.config.load import load_project
 from strobe.config.model import FilesSource, Project, SqliteSource
 from strobe.errors import UserError
+from strobe.planning.source_set import SourceSet
 from strobe.redaction import redact
 
 MINIMAL = """\
@@ -381,10 +382,27 @@ def test_secrets_are_only_for_sources_and_spark(project: Path) -> None:
     ],
 )
 def test_missing_secrets(project: Path, reference: str, message: str) -> None:
-    """A secret that is not there is named, with the line that asks for it."""
-    error = refused(project, MINIMAL.replace("depot.db", f'"{reference}"'))
-    assert message in error.message
-    assert error.where == "strobe.yml: line 4"
+    """A secret that is not there is named, with the line that asks for it, to whoever opens the sources."""
+    loaded = load(project, MINIMAL.replace("depot.db", f'"{reference}"'))
+    with pytest.raises(UserError) as refused:
+        SourceSet.open(loaded)
+    assert message in refused.value.message
+    assert refused.value.where == "strobe.yml: line 4"
+
+
+def test_all_that_is_missing_is_said_at_once(project: Path) -> None:
+    """Each with its line, and what to do once; Spark's settings are missing to whoever starts Spark."""
+    text = MINIMAL.replace("depot.db", '"${FIRST_DSN}/${file:second}"') + "spark: {spark.x: '${THIRD}'}\n"
+    loaded = load(project, text)
+    with pytest.raises(UserError) as refused:
+        SourceSet.open(loaded)
+    assert refused.value.message.startswith(
+        "2 values are missing: line 4: the environment variable FIRST_DSN is not set"
+    )
+    assert "line 4: the secret file second cannot be read" in refused.value.message
+    assert "Set FIRST_DSN before you start Strobe." in refused.value.fix
+    with pytest.raises(UserError, match="THIRD is not set"):
+        _ = loaded.spark
 
 
 def test_errors_quote_the_file_and_not_the_secret(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

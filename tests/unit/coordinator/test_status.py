@@ -20,6 +20,7 @@ from strobe.coordinator.status import (
 from strobe.errors import AccessRefused, SourceUnavailable
 from strobe.pipeline.answerer import QueryCounts
 from strobe.pipeline.health import Wait
+from strobe.warehouse.control.verified import Verified
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=timezone.utc)
 
@@ -35,7 +36,18 @@ def test_the_document_of_a_heartbeat() -> None:
             "billing": DetachedSource("it cannot be reached; tried again"),
         },
         views={
-            "orders": MaintainedView("strong", "sweep", 1.0, 3, ["shop"], 4, 5, {"shop": NOON}, {"shop": 2.5}),
+            "orders": MaintainedView(
+                "strong",
+                "sweep",
+                1.0,
+                3,
+                ["shop"],
+                4,
+                5,
+                {"shop": NOON},
+                {"shop": 2.5},
+                verified=Verified(2, 5, 1e9),
+            ),
             "paid": StaleView(["billing"]),
             "lost": StaleView(problem="another database"),
             "refused": StaleView(["shop"], waits=Wait("permission denied", NOON)),
@@ -67,6 +79,7 @@ def test_the_document_of_a_heartbeat() -> None:
                 "behind": {"shop": 2.5},
                 "waits": None,
                 "problem": None,
+                "verified": {"generation": 2, "commit": 5, "at": 1e9, "round": None, "problem": ""},
             },
             "paid": {"stale": True, "waits_for": ["billing"]},
             "lost": {"stale": True, "waits_for": [], "problem": "another database"},

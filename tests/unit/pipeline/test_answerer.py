@@ -81,6 +81,7 @@ class Asking:
             through_spark=lambda *_: self._fail(AssertionError("nothing here is large")),  # type: ignore[arg-type]
             from_copy=lambda *_: self._fail(AssertionError("there are no copies")),  # type: ignore[arg-type]
             evaluate="auto",
+            most=100,
             health=self.health,
             connections=connections,
         )

@@ -262,8 +262,16 @@ def test_what_claims_to_be_much_takes_no_room() -> None:
             pgoutput.decode(relation)
 
 
-def test_an_event_without_end_is_not_waited_for() -> None:
-    packets = iter([b"\xff\xff\xff" + bytes([number]) + bytes(0xFFFFFF) for number in range(2)])
-    incoming = protocol.Incoming(lambda _: next(packets), 0, 2**24)
+@pytest.mark.parametrize("claimed", [2**25, 100])
+def test_bytes_that_will_not_come_are_not_waited_for(claimed: int) -> None:
+    """An event that is too large, or not as long as its packet, is noticed when it begins."""
+    packets = iter([b"\xff\xff\xff\x00\x00" + struct.pack("<IBIIIH", 0, 16, 1, claimed, 0, 0)])
+    with pytest.raises(Damaged, match="claims to have"):
+        protocol.Incoming(lambda _: next(packets), 0, 2**24).next()
+
+
+def test_an_event_in_more_packets_than_it_may_have_is_not_collected() -> None:
+    begin = b"\x00" + struct.pack("<IBIIIH", 0, 16, 1, 2**24, 0, 0)
+    packets = iter([b"\xff\xff\xff\x00" + begin + bytes(0xFFFFFF - len(begin)), b"\xff\xff\xff\x01" + bytes(100)])
     with pytest.raises(Damaged, match="more than"):
-        incoming.next()
+        protocol.Incoming(lambda _: next(packets), 0, 2**24 + 1).next()

@@ -10,7 +10,7 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from strobe.cli.options import HERE, AsJson, ProjectFolder
+from strobe.cli.options import HERE, AsJson, ProjectFolder, WarehouseFolder
 from strobe.cli.terminal import Terminal
 from strobe.report.document import Document
 
@@ -32,6 +32,7 @@ def pin(
         typer.Option("--at", metavar="COMMIT|TIME", help="The newest published commit until then. Default: until now."),
     ] = None,
     project: ProjectFolder = HERE,
+    warehouse: WarehouseFolder = None,
     as_json: AsJson = False,
 ) -> None:
     """Print the statements that pin the published tables of one commit in another engine."""
@@ -39,7 +40,7 @@ def pin(
     from strobe.report.pin import pin
 
     terminal = Terminal.of(context)
-    loaded = terminal.open(project, as_json)
+    loaded = terminal.open_to_read(project, warehouse, as_json)
     terminal.show(pin(loaded, engine.value, parse_at(at)), _render)
 
 

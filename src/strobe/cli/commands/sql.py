@@ -12,7 +12,7 @@ from typing import IO, Annotated
 import typer
 from rich.text import Text
 
-from strobe.cli.options import HERE, AsJson, ProjectFolder
+from strobe.cli.options import HERE, AsJson, ProjectFolder, WarehouseFolder
 from strobe.cli.results import Format, write
 from strobe.cli.terminal import Terminal
 from strobe.errors import UserError
@@ -38,6 +38,7 @@ def sql(
         int | None, typer.Option("--limit", min=0, metavar="N", help="At most so many rows. Default: all.")
     ] = None,
     project: ProjectFolder = HERE,
+    warehouse: WarehouseFolder = None,
     as_json: AsJson = False,
 ) -> None:
     """Query the views, mutually consistent, now or at any retained commit."""
@@ -46,7 +47,7 @@ def sql(
     from strobe.client.query import Queries
 
     terminal = Terminal.of(context)
-    loaded = terminal.open(project, as_json)
+    loaded = terminal.open_to_read(project, warehouse, as_json)
     moment = parse_at(at)
     chosen = Format.json if as_json and format_ is None else format_ or Format.table
     if chosen is Format.parquet and output is None and (query is None or sys.stdout.isatty()):

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from strobe.cli import render
-from strobe.cli.options import HERE, AsJson, ProjectFolder, Views
+from strobe.cli.options import HERE, AsJson, ProjectFolder, Views, WarehouseFolder
 from strobe.cli.terminal import Terminal
 from strobe.report.document import Document
 
@@ -20,6 +20,7 @@ def wait(
     views: Views = None,
     timeout: Annotated[float, typer.Option("--timeout", min=0, metavar="S", help="Seconds to wait at most.")] = 60.0,
     project: ProjectFolder = HERE,
+    warehouse: WarehouseFolder = None,
     as_json: AsJson = False,
 ) -> None:
     """Return when everything the sources had committed by now is visible in the views."""
@@ -27,7 +28,7 @@ def wait(
     from strobe.client.local import last_commit
 
     terminal = Terminal.of(context)
-    loaded = terminal.open(project, as_json)
+    loaded = terminal.open_to_read(project, warehouse, as_json)
     positions = waiting.wait(loaded, views or (), timeout)
     terminal.show({"commit": last_commit(loaded), "positions": positions}, _render_reached)
 

@@ -21,9 +21,15 @@ from pymysql.converters import encoders
 from pymysql.cursors import Cursor, SSCursor
 
 from strobe.errors import AccessRefused, RelationLost, SourceLost, SourceUnavailable, UserError
+from strobe.sources.base import Finding
+from strobe.sources.hosts import is_local
 from strobe.sources.mariadb.limits import Limits, Timing
 from strobe.sources.mariadb.session import Session
 
+FORMS = {b"mysql_native_password", b"caching_sha2_password", b"sha256_password", b"client_ed25519"}
+"""In which a server may ask for the password; not in the clear, by a dialog, or by the old hash of 64 bits."""
+PROVE = "A server on another machine has to prove its name by TLS, with a certificate of an authority that the system"
+LESS = "less has to be written in dsn, as ssl_verify_identity=off or ssl=off."
 OPTIONS = {"ssl", "ssl_ca", "ssl_cert", "ssl_key", "ssl_verify_identity", "unix_socket"}
 _TIMEOUT = {1969, 3024}
 _REFUSED = {1045, 1698}
@@ -66,9 +72,11 @@ class Address:
         return cls(parts.hostname or "localhost", port, user, database, password, options)
 
     def tls(self) -> ssl.SSLContext | None:
-        """Asked for by any of the ssl options, and then the certificate and its name are verified unless told not."""
+        """Away from this machine, or asked for by any of the ssl options; the certificate and its name are verified
+        unless told not."""
         options = self.options
-        if not any(name.startswith("ssl") for name in options) or _off(options.get("ssl", "on")):
+        asked = any(name.startswith("ssl") for name in options)
+        if not (asked or not self.local) or _off(options.get("ssl", "on")):
             return None
         context = ssl.create_default_context(cafile=options.get("ssl_ca"))
         context.check_hostname = not _off(options.get("ssl_verify_identity", "on"))
@@ -76,9 +84,67 @@ class Address:
             context.load_cert_chain(options["ssl_cert"], options.get("ssl_key"))
         return context
 
+    @property
+    def local(self) -> bool:
+        """Whether the server is on this machine."""
+        return "unix_socket" in self.options or is_local(self.host)
+
+    def warnings(self, where: str) -> Iterator[Finding]:
+        """What the address leaves open to others."""
+        if self.local:
+            return
+        if _off(self.options.get("ssl", "on")):
+            what = "ssl=off: the connection is open, and whoever answers may be another server"
+            yield Finding("warning", where, what, "Take ssl out of dsn, and set up TLS at the server.")
+        elif _off(self.options.get("ssl_verify_identity", "on")):
+            what = "ssl_verify_identity=off: whoever answers may be any server with a certificate of the same authority"
+            yield Finding("warning", where, what, "Take it out of dsn, and give the server a certificate for its name.")
+
 
 def _off(text: str) -> bool:
     return text.lower() in ("0", "off", "false", "no")
+
+
+class Unsafe(Exception):
+    """Whoever answers asks for what an impostor would ask for."""
+
+    def __init__(self, message: str, fix: str) -> None:
+        super().__init__(message)
+        self.fix = fix
+
+
+class Connection(pymysql.connections.Connection):  # type: ignore[misc]  # the driver has no types
+    """Gives the password away in no form that serves somebody else, whatever the server asks for."""
+
+    def __init__(self, local: bool, **named: Any) -> None:
+        self._local = local
+        self._key: bytes | None = None
+        super().__init__(**named)
+
+    def _request_authentication(self) -> None:
+        """Before anything is sent."""
+        if self.ssl and not self.server_capabilities & CLIENT.SSL:
+            raise Unsafe("the server does not offer TLS", f"{PROVE} or ssl_ca names; {LESS}")
+        super()._request_authentication()
+
+    def _process_auth(self, plugin_name: bytes, *more: Any) -> Any:
+        """The server wants the password in another form than it said at first."""
+        if plugin_name not in FORMS:
+            name = plugin_name.decode("ascii", "replace")[:50]
+            fix = f"Let this user have one of {', '.join(sorted(form.decode() for form in FORMS))}."
+            raise Unsafe(f"the server asks for the password by {name}, which could give it to an impostor", fix)
+        return super()._process_auth(plugin_name, *more)
+
+    @property
+    def server_public_key(self) -> bytes | None:
+        """Which the password would be encrypted for: where no TLS has shown who sent it, only on this machine."""
+        return self._key
+
+    @server_public_key.setter
+    def server_public_key(self, key: bytes | None) -> None:
+        if key and not self._local:
+            raise Unsafe("the server asks for the password by a key of its own, which anybody could send", "Use TLS.")
+        self._key = key
 
 
 @dataclass(frozen=True)
@@ -111,7 +177,8 @@ class ConnectionSettings:
             fix = "Mend the ssl options of dsn."
             raise UserError(f"the TLS files cannot be used: {error}", where=self.where, fix=fix) from error
         with self.errors():
-            connection = pymysql.connect(
+            connection = Connection(
+                address.local,
                 host=address.host,
                 port=address.port,
                 user=address.user,
@@ -129,11 +196,6 @@ class ConnectionSettings:
                 client_flag=CLIENT.MULTI_STATEMENTS,  # MySQL's snapshots are placed in one round trip
             )
             self._begin(connection)
-        if tls is not None and not isinstance(connection._sock, ssl.SSLSocket):
-            connection.close()
-            raise UserError(
-                "the server does not offer TLS", where=self.where, fix="Set TLS up there, or leave it out of dsn."
-            )
         return connection
 
     def _begin(self, connection: Any) -> None:
@@ -150,11 +212,15 @@ class ConnectionSettings:
         """The driver's errors as Strobe's."""
         try:
             yield
+        except Unsafe as error:
+            raise AccessRefused(str(error), where=self.where, fix=error.fix) from error
         except pymysql.err.Error as error:
             raise self.translate(error) from error
         except (OSError, EOFError) as error:
             raise SourceUnavailable(f"the connection failed: {error}", where=self.where) from error
         except RuntimeError as error:
+            if "LOAD_LOCAL" in str(error):
+                raise SourceUnavailable("the server asked for a file of this machine", where=self.where) from error
             if "cryptography" not in str(error):
                 raise
             raise UserError(
@@ -175,6 +241,8 @@ class ConnectionSettings:
         if code == 1193:  # unknown system variable
             fix = "Strobe needs MariaDB 10.6, MySQL 8.0, or newer."
             return UserError(f"this server is not one that Strobe knows: {text}", where=self.where, fix=fix)
+        if "CERTIFICATE_VERIFY_FAILED" in text:
+            return AccessRefused(text, where=self.where, fix=f"{PROVE} or ssl_ca names; {LESS}")
         if code in _REFUSED:
             fix = "Put the right user and password where dsn takes them from, and start again."
             return AccessRefused(text, where=self.where, fix=fix)
@@ -313,6 +381,6 @@ def _abandon(connection: Any, cursor: Any) -> None:
     connection._force_close()
 
 
-def quote(name: str) -> str:
+def quote(*names: str) -> str:
     """An identifier in backticks: MariaDB's own rule, which the driver has no function for."""
-    return "`" + name.replace("`", "``") + "`"
+    return ".".join("`" + name.replace("`", "``") + "`" for name in names)

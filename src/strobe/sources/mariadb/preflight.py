@@ -53,6 +53,7 @@ def check(
     if problem:
         yield problem
         return
+    yield from settings.address.warnings(f"{settings.where}, dsn")
     yield from check_settings(connection, settings)
     yield from privileges(connection, settings)
     tables = read_tables(connection, settings.database)

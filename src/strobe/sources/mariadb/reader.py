@@ -167,6 +167,7 @@ class RowDecoder:
 
     def __init__(self, settings: ConnectionSettings, table: MariadbTable, columns: Sequence[str]) -> None:
         self._where = f"{settings.where}, table {table.name}"
+        self._qualified = quote(settings.database, table.name)
         self._table, self._columns = table, tuple(columns)
         kinds = table.kinds
         for column in columns:
@@ -179,7 +180,7 @@ class RowDecoder:
 
     def select(self, hint: str = "") -> str:
         chosen = ", ".join(selected(kind, quote(c)) for kind, c in zip(self._kinds, self._columns, strict=True))
-        return f"SELECT {hint}{chosen or '1'} FROM {quote(self._table.name)}"
+        return f"SELECT {hint}{chosen or '1'} FROM {self._qualified}"
 
     def decode(self, raw: Sequence[Any]) -> Row:
         try:

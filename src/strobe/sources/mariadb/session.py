@@ -33,11 +33,12 @@ VARIABLES: Mapping[str, Value] = {
     "net_read_timeout": 600,
     **{f"character_set_{what}": "utf8mb4" for what in ("client", "connection", "results")},
 }
-"""What decoding relies on: answers that are whole, UTC, no padding of CHAR, backslash escapes, snapshots that stay."""
-MARIADB: Mapping[str, Value] = {"tx_isolation": "REPEATABLE-READ", "tx_read_only": 0, "old_mode": ""}
+"""What decoding relies on: answers that are whole, UTC, no padding of CHAR, backslash escapes, snapshots that stay. And
+no transaction writes."""
+MARIADB: Mapping[str, Value] = {"tx_isolation": "REPEATABLE-READ", "tx_read_only": 1, "old_mode": ""}
 MYSQL: Mapping[str, Value] = {
     "transaction_isolation": "REPEATABLE-READ",
-    "transaction_read_only": 0,
+    "transaction_read_only": 1,
     "show_create_table_verbosity": 0,
     "use_secondary_engine": "OFF",
 }

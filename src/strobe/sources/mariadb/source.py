@@ -67,6 +67,8 @@ class Config(Protocol):
 class MariadbSource(Source):
     """A database of a MariaDB or MySQL server."""
 
+    unlogged = "a session may switch the binlog off (SET sql_log_bin = 0)"
+
     def __init__(self, name: str, config: Config, timing: Timing | None = None, limits: Limits | None = None) -> None:
         self.name = name
         load: Load = config.limits

@@ -3,6 +3,10 @@
 Connections are bounded by a limit and kept between questions. Every session sets each variable on which an answer or
 the text form of a value depends, and checks that it took: neither the role, the database, the server nor the `options`
 of the DSN can change what Strobe reads. Row security is *off*: a policy that would hide rows then stops the query.
+
+Nothing that somebody else put into the database is called by its name: names are looked up in `pg_catalog` alone, and
+tables, types and publications are named with their schemas. A session writes only where it is asked for so. A table
+that was replaced by a view, whose functions would run as Strobe's role, is refused by servers that can do that.
 """
 
 from __future__ import annotations
@@ -23,13 +27,16 @@ from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGresult
 
 from strobe.errors import AccessRefused, RelationLost, SourceLost, SourceUnavailable, StrobeError, UserError
+from strobe.sources.base import Finding
+from strobe.sources.postgres import access
 from strobe.sources.postgres.limits import Limits, SlotLimits, Timing
 
 T = TypeVar("T")
 
 SESSION = {
     "row_security": "off",
-    "search_path": "pg_catalog",
+    "search_path": "pg_catalog, pg_temp",
+    "default_transaction_read_only": "on",
     "client_encoding": "UTF8",
     "standard_conforming_strings": "on",
     "default_transaction_isolation": "read committed",
@@ -52,9 +59,13 @@ SESSION = {
 
 DEMANDED = {"zero_damaged_pages": "off", "ignore_checksum_failure": "off"}
 """Variables that only a superuser can set: with others than these values, rows are missing from answers."""
+RESTRICTED = {"restrict_nonsystem_relation_kind": "view, foreign-table"}
+"""What cannot be read: servers before 14.13, 15.8 and 16.4 do not have the variable."""
 
 SHOWN = sql.SQL("SELECT {}").format(
-    sql.SQL(", ").join(sql.SQL("current_setting({})").format(sql.Literal(name)) for name in (*SESSION, *DEMANDED))
+    sql.SQL(", ").join(
+        sql.SQL("current_setting({}, true)").format(sql.Literal(name)) for name in (*SESSION, *DEMANDED, *RESTRICTED)
+    )
 )
 """What these variables are now."""
 LONGEST_NAME = 63
@@ -120,14 +131,18 @@ class ConnectionSettings:
     def where(self) -> str:
         return f"source {self.source}"
 
-    def connect(self, *, replication: bool = False, timeout: float | None = None) -> Connection:
-        """A new connection. With `replication` it is a walsender's, for the stream."""
+    def connect(self, *, replication: bool = False, writes: bool = False, timeout: float | None = None) -> Connection:
+        """A new connection. With `replication` it is a walsender's, for the stream; only one that `writes` can."""
+        if access.too_old():
+            fix = "Install psycopg[binary], which brings a newer one."
+            raise UserError("this libpq sends a password however a server asks for it", where=self.where, fix=fix)
         limit = self.statement_timeout if timeout is None else timeout
-        parameters = {
+        parameters: dict[str, str | int | None] = {
             "connect_timeout": self.timing.connect,
             "application_name": self.name,
             "keepalives_idle": 30,
             **self._given(),
+            **access.defaults(self._given()),
             "client_encoding": "UTF8",
         }
         if replication:
@@ -135,34 +150,32 @@ class ConnectionSettings:
         with self.errors():
             connection = Connection.connect(make_conninfo("", **parameters), autocommit=True)
             try:
-                self._begin_session(connection, {} if replication else _timeouts(limit))
+                writable = {"default_transaction_read_only": "off"} if writes else {}
+                self._begin_session(connection, SESSION | writable, {} if replication else _timeouts(limit))
             except BaseException:
                 connection.close()
                 raise
         connection.patience = limit + self.timing.answer if limit else self.timing.longest_answer
         return connection
 
-    def _begin_session(self, connection: Connection, more: dict[str, str]) -> None:
-        setting = [
-            sql.SQL("set_config({}, {}, false)").format(sql.Literal(name), sql.Literal(value))
-            for name, value in (SESSION | more).items()
-        ]
-        for statement in (sql.SQL("SELECT {}").format(sql.SQL(", ").join(setting)), SHOWN):
+    def _begin_session(self, connection: Connection, session: dict[str, str], more: dict[str, str]) -> None:
+        for statement in (_setting(session | more), SHOWN):
             result = connection.run(statement.as_string(connection))
             if result.status != ExecStatus.TUPLES_OK:
                 raise errors.error_from_result(result)
-        self.check_session([(result.get_value(0, place) or b"").decode() for place in range(result.nfields)])
+        shown = [result.get_value(0, place) for place in range(result.nfields)]
+        self.check_session([None if value is None else value.decode() for value in shown], session)
 
-    def check_session(self, shown: Sequence[object]) -> None:
+    def check_session(self, shown: Sequence[object], session: dict[str, str] = SESSION) -> None:
         """Raise unless a session's variables, as `SHOWN` reads them, are what answers rely on."""
-        for (name, value), found in zip((SESSION | DEMANDED).items(), shown, strict=True):
-            if found != value:
+        for (name, value), found in zip((session | DEMANDED | RESTRICTED).items(), shown, strict=True):
+            if found != value and not (found is None and name in RESTRICTED):
                 fix = f"Set {name} to {value} for this role, and connect to the server directly, without a pooler."
                 raise UserError(f"{name} is {found!r}, and answers need {value!r}", where=self.where, fix=fix)
 
-    def _given(self) -> dict[str, str | int | None]:
+    def _given(self) -> dict[str, str]:
         try:
-            return dict(conninfo_to_dict(self.dsn))
+            return {name: str(value) for name, value in conninfo_to_dict(self.dsn).items() if value is not None}
         except psycopg.ProgrammingError:
             fix = "Write a URL, postgresql://user@host:port/database, or keys and values, host=… dbname=…"
             raise UserError("the dsn cannot be read", where=self.where, fix=fix) from None
@@ -181,6 +194,8 @@ class ConnectionSettings:
         text = self._clean(error)
         if table and isinstance(error, (errors.UndefinedTable, errors.UndefinedColumn)):
             return self.table_lost(text, table)
+        if table and isinstance(error, errors.ObjectNotInPrerequisiteState):
+            return self.table_lost(f"it is not a table any more: {text}", table)
         if isinstance(error, (errors.UndefinedTable, errors.UndefinedColumn, errors.UndefinedObject)):
             fix = f"See `strobe check`, then `strobe prepare {self.source}`."
             return UserError(text, where=where, fix=fix)
@@ -191,6 +206,8 @@ class ConnectionSettings:
             fix = "It is tried again; an index may be missing, or limits.statement_timeout is too short."
             return SourceUnavailable(f"a statement took longer than {seconds}: {text}", where=where, fix=fix)
         if isinstance(error, (psycopg.OperationalError, psycopg.InternalError)) or error.sqlstate is None:
+            if fix := access.refused(text):
+                return AccessRefused(text, where=where, fix=fix)
             if "authentication failed" in text or "no password supplied" in text:
                 fix = "Put the right user and password where dsn takes them from, and start again."
                 return AccessRefused(text, where=where, fix=fix)
@@ -203,7 +220,11 @@ class ConnectionSettings:
         """What went wrong, without the details, which quote rows."""
         text = " ".join((error.diag.message_primary or str(error)).split()) or type(error).__name__
         password = self._given().get("password")
-        return text.replace(str(password), "***") if password else text
+        return text.replace(password, "***") if password else text
+
+    def warnings(self) -> Iterator[Finding]:
+        """What the dsn leaves open to others."""
+        return access.warnings(self._given(), f"{self.where}, dsn")
 
     def lost(self, message: str, *, rebuild: bool = False) -> SourceLost:
         """With `rebuild`, log was or will be let go, and the views that needed it are rebuilt by themselves."""
@@ -219,6 +240,23 @@ class ConnectionSettings:
 
     def not_prepared(self, what: str) -> UserError:
         return UserError(what, where=self.where, fix=f"Run `strobe prepare {self.source}`.")
+
+
+def _setting(variables: dict[str, str]) -> sql.Composed:
+    """The statement that sets these variables. It is read with whatever search path the server gives a session, which
+    may lead to other people's functions and operators: so all of its names are qualified."""
+    plain = [
+        sql.SQL("pg_catalog.set_config({}, {}, false)").format(sql.Literal(name), sql.Literal(value))
+        for name, value in variables.items()
+    ]
+    known = [
+        sql.SQL(
+            "(SELECT pg_catalog.set_config(s.name, {}, false) FROM pg_catalog.pg_settings s"
+            " WHERE s.name OPERATOR(pg_catalog.=) {})"
+        ).format(sql.Literal(value), sql.Literal(name))
+        for name, value in RESTRICTED.items()
+    ]
+    return sql.SQL("SELECT {}").format(sql.SQL(", ").join([*plain, *known]))
 
 
 def _timeouts(limit: float) -> dict[str, str]:

@@ -24,6 +24,8 @@ def check(connection: Connection, settings: ConnectionSettings, relations: Seque
         yield Finding("error", where, f"the server is PostgreSQL {version}", "Strobe needs PostgreSQL 14 or newer.")
         return
     yield from check_server(connection, settings)
+    yield from settings.warnings()
+    yield from check_trust(connection, settings)
     prepared = read_prepared(connection, settings)
     if prepared.missing:
         yield Finding("error", where, prepared.missing, prepare)
@@ -66,6 +68,40 @@ def check_server(connection: Connection, settings: ConnectionSettings) -> Iterat
         yield Finding("error", where, f"{sending} of {senders} walsenders are taken", fix)
 
 
+def check_trust(connection: Connection, settings: ConnectionSettings) -> Iterator[Finding]:
+    """What the role could be made to do by others."""
+    ((role, superuser, restricted),) = rows(
+        connection,
+        "SELECT current_user::text, rolsuper, current_setting('restrict_nonsystem_relation_kind', true) IS NOT NULL"
+        " FROM pg_roles WHERE rolname = current_user",
+    )
+    if superuser:
+        message = f"role {role} is a superuser: whoever owns a table that it reads can act as a superuser"
+        yield Finding("warning", settings.where, message, "Use a role with REPLICATION and SELECT alone.")
+    if not restricted:
+        message = "the server cannot refuse views: a table's owner can replace it by one that runs code as this role"
+        yield Finding("warning", settings.where, message, "Update it to 14.13, 15.8, 16.4 or newer.")
+
+
+_CALLED = """
+WITH parts AS (
+    SELECT {}::oid AS id UNION SELECT relid FROM pg_partition_tree({}::oid::regclass)
+), read AS (
+    SELECT 'pg_class'::regclass AS class, id FROM parts
+    UNION ALL SELECT 'pg_class'::regclass, i.indexrelid FROM pg_index i JOIN parts p ON p.id = i.indrelid
+    UNION ALL SELECT 'pg_statistic_ext'::regclass, s.oid FROM pg_statistic_ext s JOIN parts p ON p.id = s.stxrelid
+)
+SELECT DISTINCT f.oid::regproc::text FROM read r JOIN pg_depend d ON d.classid = r.class AND d.objid = r.id
+LEFT JOIN pg_operator o ON d.refclassid = 'pg_operator'::regclass AND o.oid = d.refobjid
+JOIN pg_proc f ON f.oid = CASE WHEN o.oid IS NOT NULL THEN o.oprcode::oid
+    WHEN d.refclassid = 'pg_proc'::regclass THEN d.refobjid END
+JOIN pg_roles u ON u.oid = f.proowner AND NOT u.rolsuper AND u.rolname <> current_user
+WHERE f.oid >= 16384 ORDER BY 1
+"""
+"""The functions of users that the planner may call when a table is read: those in the expressions of its indexes,
+statistics and partition keys. Superusers need no such way."""
+
+
 def check_relation(
     connection: Connection,
     settings: ConnectionSettings,
@@ -84,6 +120,11 @@ def check_relation(
         yield Finding("error", where, "it is not in the publication", fix)
     yield from _privileges(connection, settings, table, where)
     yield from _columns(table, where)
+    called = [name for (name,) in rows(connection, _CALLED.format(table.id, table.id))]
+    if called:
+        message = f"its indexes, statistics or partition keys call {', '.join(called)}, which may run as Strobe's role"
+        fix = "Trust whoever may replace these functions with what the role may do, or leave the table out of views."
+        yield Finding("warning", where, message, fix)
 
 
 def _privileges(connection: Connection, settings: ConnectionSettings, table: PgTable, where: str) -> Iterator[Finding]:

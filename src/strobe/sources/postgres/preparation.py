@@ -146,7 +146,8 @@ class Preparation:
 
     @contextmanager
     def _connected(self) -> Iterator[Connection]:
-        with self._settings.errors(), self._settings.connect(timeout=self._settings.timing.prepare) as connection:
+        settings = self._settings
+        with settings.errors(), settings.connect(writes=True, timeout=settings.timing.prepare) as connection:
             yield connection
 
     def _execute(self, connection: Connection, statement: str) -> None:

@@ -369,12 +369,11 @@ class KeySearch:
         """The keys' values as an array, and whether it has one for each key, in their order."""
         values = sql.Literal(_array_text([key[place] for key in keys]))
         type_ = self._types[place]
-        if type_.name == "enum":  # only labels can be cast
-            text = sql.SQL(
-                "(SELECT array_agg(enumlabel) FROM pg_enum WHERE enumtypid = {} AND enumlabel = ANY({}::text[]))"
+        if type_.name == "enum":  # without a cast from or to the type, which its owner may have defined
+            those = sql.SQL(
+                "ARRAY(SELECT v FROM unnest(enum_range(NULL::{})) AS e (v) WHERE enum_out(v)::text = ANY({}::text[]))"
             )
-            labels = text.format(sql.Literal(type_.oid), values)
-            return sql.SQL("{}::text[]::{}[]").format(labels, sql.SQL(type_.sql)), False
+            return those.format(sql.SQL(type_.sql), values), False
         return sql.SQL("{}::{}").format(values, sql.SQL(self._encodings[place].array)), True
 
 

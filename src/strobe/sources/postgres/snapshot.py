@@ -74,7 +74,7 @@ def flushed(settings: ConnectionSettings, connection: Connection, wanted: int, r
 
 def flush(settings: ConnectionSettings) -> None:
     """A commit of our own flushes everything before it. Its message is in the log only, and nobody reads it."""
-    with settings.errors(), settings.connect() as connection, connection.transaction():
+    with settings.errors(), settings.connect(writes=True) as connection, connection.transaction():
         connection.execute("SET LOCAL synchronous_commit = 'local'")
         connection.execute("SELECT pg_logical_emit_message(true, 'strobe', '')")
 

@@ -287,7 +287,10 @@ class Stream(threading.Thread):
             if frame.reply:
                 self._tell(connection)
             return
-        transaction = self._builder.receive(pgoutput.decode(frame.payload), len(frame.payload))
+        message = pgoutput.decode(frame.payload)
+        if isinstance(message, pgoutput.Commit) and message.end_lsn != frame.start:
+            raise Damaged("a commit ends at another place than it says", 0)
+        transaction = self._builder.receive(message, len(frame.payload))
         if transaction is None:
             return
         end = transaction.position.order[0]

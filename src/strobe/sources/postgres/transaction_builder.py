@@ -128,7 +128,7 @@ class TransactionBuilder:
 
     def _commit(self, message: pgoutput.Commit) -> Transaction:
         begin, self._begin = self._begin, None
-        if begin is None or begin.commit_lsn != message.lsn:
+        if begin is None or (begin.commit_lsn, begin.committed_at) != (message.lsn, message.committed_at):
             raise Damaged("a commit comes without its beginning", 0)
         changes, gone = self._nets.take()
         self._partitions.committed(message.end_lsn)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -13,6 +14,10 @@ from urllib.parse import quote as quote_url
 from strobe.errors import RelationLost, SourceLost, SourceUnavailable, UserError
 from strobe.sources.sqlite.limits import Limits, Timing
 from strobe.sources.sqlite.values import text
+
+DISTRUSTFUL = ("trusted_schema = OFF", "cell_size_check = ON")
+"""Others may write the file: what its schema calls does not reach beyond it, and a damaged page is an error."""
+READ_ONLY = "query_only = ON"
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,10 @@ class ConnectionSettings:
         timeout = self.timing.busy if timeout is None else timeout
         connection = sqlite3.connect(uri, uri=True, timeout=timeout, isolation_level=None, check_same_thread=False)
         connection.text_factory = text
+        for pragma in (*DISTRUSTFUL, *((READ_ONLY,) if mode == "ro" else ())):
+            connection.execute(f"PRAGMA {pragma}")
+        if sys.version_info >= (3, 12):
+            connection.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)
         return connection
 
     @contextmanager

@@ -7,6 +7,7 @@ import socket
 from dataclasses import dataclass, field
 from typing import Any
 
+from strobe.warehouse.control.documents import HEARTBEAT
 from strobe.warehouse.control.store import ControlStore, Document
 
 ALIVE = 10.0
@@ -38,7 +39,7 @@ def write_heartbeat(store: ControlStore, document: Document) -> None:
 
 
 def read_heartbeat(store: ControlStore) -> Document | None:
-    return store.get(_NAME)
+    return store.get(_NAME, HEARTBEAT)
 
 
 def heartbeat_age(store: ControlStore) -> float | None:

@@ -13,9 +13,11 @@ import os
 import socket
 from contextlib import suppress
 
-from strobe.errors import NotNow
+from strobe.data.private import FOLDER
+from strobe.errors import NotNow, UserError
+from strobe.warehouse.control.documents import PROCESS
 from strobe.warehouse.control.heartbeat import ALIVE, heartbeat_age, read_heartbeat
-from strobe.warehouse.control.store import ControlStore, Document
+from strobe.warehouse.control.store import Bad, ControlStore, Document
 
 _NAME = "lock"
 
@@ -26,6 +28,7 @@ class CoordinatorLock:
     def __init__(self, store: ControlStore) -> None:
         self._store = store
         self._handle: int | None = None
+        self._folder: int | None = None
 
     @property
     def held(self) -> bool:
@@ -33,40 +36,57 @@ class CoordinatorLock:
 
     @property
     def lost(self) -> bool:
-        """Whether the file that is held is gone, or another one is in its place: the warehouse was deleted."""
-        if self._handle is None:
+        """Whether the folder in which it is held is gone, or another one is in its place: the warehouse was deleted."""
+        if self._folder is None:
             return False
         try:
-            there, held = (self._store.folder / _NAME).stat(), os.fstat(self._handle)
+            there, held = os.lstat(self._store.folder), os.fstat(self._folder)
         except FileNotFoundError:
             return True
         return (there.st_dev, there.st_ino) != (held.st_dev, held.st_ino)
+
+    def keep(self) -> None:
+        """Put the lock's file back if somebody has removed it alone, so that others are still refused."""
+        if self._handle is not None and not os.fstat(self._handle).st_nlink:
+            with suppress(OSError):
+                handle = self._store.open(_NAME)
+                self._handle, removed = handle, self._handle
+                os.close(removed)
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._sign(handle)
 
     def acquire(self, take_over: bool = False) -> None:
         """Hold the lock from now on. `NotNow` if another coordinator is alive, unless taking over from it."""
         if self.held:
             return
-        self._store.folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(self._store.folder / _NAME, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            handle = self._store.open(_NAME)
+        except Bad as bad:
+            where = str(self._store.folder / _NAME)
+            raise UserError(f"the lock is no file of Strobe's: {bad}", where=where, fix="Move it away.") from None
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(handle)
             if not take_over:
-                raise self._refusal(self._store.get(_NAME)) from None
+                raise self._refusal(self._store.get(_NAME, PROCESS)) from None
             return
         if not take_over and self._beats_elsewhere():
             os.close(handle)
             raise self._refusal(read_heartbeat(self._store))
+        self._sign(handle)
+        self._handle, self._folder = handle, os.open(self._store.folder, FOLDER)
+
+    def _sign(self, handle: int) -> None:
         with suppress(OSError):  # a full disk: the lock is held all the same
             os.ftruncate(handle, 0)
             os.pwrite(handle, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
-        self._handle = handle
 
     def release(self) -> None:
-        if self._handle is not None:
-            os.close(self._handle)
-            self._handle = None
+        for handle in (self._handle, self._folder):
+            if handle is not None:
+                os.close(handle)
+        self._handle = self._folder = None
 
     def _beats_elsewhere(self) -> bool:
         document = read_heartbeat(self._store)

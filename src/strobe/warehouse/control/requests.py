@@ -10,13 +10,16 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
-from strobe.errors import NotNow, raised
+from strobe.errors import NotNow, UserError, raised
+from strobe.warehouse.control.documents import PROGRESS, REPLY, REQUEST
 from strobe.warehouse.control.heartbeat import hear
-from strobe.warehouse.control.store import ControlStore, Document
+from strobe.warehouse.control.store import Bad, ControlStore, Document, Malformed
 from strobe.warehouse.control.wakeup import wake
 
 _FOLDER, _REQUEST = "requests", ".request.json"
+_AT_A_TIME = 100
 
 
 def _request(number: str) -> str:
@@ -41,7 +44,8 @@ def post(store: ControlStore, document: Document) -> str:
 
 def put_back(store: ControlStore, number: str, document: Document) -> None:
     """What was taken up is to be taken up again, by the next one who looks."""
-    store.put(_request(number), document)
+    with suppress(OSError):
+        store.put(_request(number), document)
 
 
 def request(
@@ -57,16 +61,16 @@ def request(
     next_look = time.monotonic() + 1.0
     try:
         while time.monotonic() < deadline:
-            found = store.get(_reply(number))
+            found = store.get(_reply(number), REPLY)
             if found is not None:
                 return _answered(found)
-            text = str((store.get(_progress(number)) or {"text": told})["text"])
+            text = str((store.get(_progress(number), PROGRESS) or {"text": told})["text"])
             if text != told:
                 say(text)
             told = text
             if time.monotonic() >= next_look:
                 next_look = time.monotonic() + 1.0
-                if not hear(store).alive and store.get(_reply(number)) is None:
+                if not hear(store).alive and store.get(_reply(number), REPLY) is None:
                     raise NotNow("the coordinator ended before it answered", where=where, fix="Try again.")
             time.sleep(0.05)
     finally:
@@ -87,11 +91,19 @@ def _answered(reply: Document) -> Document:
 
 
 def requests(store: ControlStore) -> Iterator[tuple[str, Document]]:
-    """What has been asked for and not been taken up yet; taking one removes it."""
-    for name in store.list(_FOLDER, _REQUEST):
-        document = store.get(name)
+    """What has been asked for and not been taken up yet; taking one removes it. What is no request is put out of the
+    way, and whoever has written it is answered."""
+    for name in store.list(_FOLDER, _REQUEST)[:_AT_A_TIME]:
+        number = name.removeprefix(f"{_FOLDER}/").removesuffix(_REQUEST)
+        try:
+            document = store.read(name, REQUEST)
+        except Bad as bad:
+            store.refuse(name, str(bad))
+            if isinstance(bad, Malformed):
+                reply(store, number, UserError(f"this is no request: {bad}").document())
+            continue
         if document is not None and _taken(store, name):
-            yield name.removeprefix(f"{_FOLDER}/").removesuffix(_REQUEST), document
+            yield number, document
 
 
 def _taken(store: ControlStore, name: str) -> bool:
@@ -103,15 +115,19 @@ def _taken(store: ControlStore, name: str) -> bool:
 
 
 def reply(store: ControlStore, number: str, document: Document) -> None:
-    store.put(_reply(number), document)
+    """Answer; where that cannot be written, whoever asked gives up after a while."""
+    with suppress(OSError):
+        store.put(_reply(number), document)
 
 
 def tell(store: ControlStore, number: str, text: str) -> None:
     """Say how far a request is."""
-    store.put(_progress(number), {"text": text})
+    with suppress(OSError):
+        store.put(_progress(number), {"text": text})
 
 
 def clear(store: ControlStore) -> None:
     """A new coordinator starts with no requests: what was asked of another one is asked again."""
     for name in store.list(_FOLDER, ".json"):
-        store.delete(name)
+        with suppress(OSError):
+            store.delete(name)

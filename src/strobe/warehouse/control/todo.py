@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from strobe.warehouse.control.documents import FAILURE, GENERATIONS
 from strobe.warehouse.control.store import ControlStore
 
 EMPTY = "empty"
@@ -30,10 +31,7 @@ def clear(store: ControlStore, what: str) -> None:
 
 
 def read(store: ControlStore, what: str) -> dict[str, int]:
-    try:
-        return {str(view): int(generation) for view, generation in (store.get(f"{what}.json") or {}).items()}
-    except (TypeError, ValueError):
-        return {}
+    return store.get(f"{what}.json", GENERATIONS) or {}
 
 
 def note_failure(store: ControlStore, error: Mapping[str, str] | None) -> None:
@@ -46,4 +44,4 @@ def note_failure(store: ControlStore, error: Mapping[str, str] | None) -> None:
 
 def failure(store: ControlStore) -> dict[str, str]:
     """Why the last `strobe apply` failed; empty if it did not."""
-    return {str(name): str(text) for name, text in (store.get(_FAILED) or {}).items()}
+    return store.get(_FAILED, FAILURE) or {}

@@ -36,6 +36,8 @@ OLD_AND_NEW = ("master", "source")
 """MySQL has renamed what a reader of its log sets."""
 _CHUNK = 1 << 16
 _HEADER = struct.Struct("<IBIIIH")
+_BEGINNING = 1 + _HEADER.size
+"""Bytes of a packet that say what event it has."""
 _FLAGS, IN_USE = 17, 1
 """The byte of an event's flags, and the one of a file that was not closed."""
 _BIGGEST_PACKET = 0xFFFFFF
@@ -86,6 +88,10 @@ class Incoming:
                 raise Damaged(f"packet {self._sequence} should follow, and {self._buffer[3]} does", 3)
             if len(whole) + size > self._most:
                 raise Damaged(f"it has more than {self._most} bytes", 0)
+            if not self._fill(4 + min(size, _BEGINNING)):
+                continue
+            if not whole and size >= _BEGINNING:
+                self._check_size(size)
             if not self._fill(4 + size):
                 continue
             whole += self._buffer[4 : 4 + size]
@@ -93,6 +99,16 @@ class Incoming:
             self._sequence = (self._sequence + 1) % 256
             if size < _BIGGEST_PACKET:
                 return bytes(whole)
+
+    def _check_size(self, size: int) -> None:
+        """That an event is as long as its packet says, as soon as it begins: nobody waits for bytes that are none."""
+        if self._buffer[4]:
+            return  # no event
+        found = int.from_bytes(self._buffer[14:18], "little") + 1
+        if found > self._most:
+            raise Damaged(f"it claims to have {found} bytes", 9)
+        if found != size and not found >= size == _BIGGEST_PACKET:
+            raise Damaged(f"it claims to have {found} bytes, and its packet {size}", 9)
 
     def _fill(self, size: int) -> bool:
         """Whether so many bytes are here, after waiting for a moment if need be."""
