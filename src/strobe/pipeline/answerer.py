@@ -304,7 +304,7 @@ def has_changed(source: Source, row: RowOf) -> bool:
     lookup = Lookup(0, row.relation, row.columns, row.key, Bag.of(row.key, [key]))
     try:
         with contained(source.name):
-            ((found,), _) = answer_on_driver(source.reader(), Query("", 0, source.name, (lookup,)), DRIVER_ROWS)
+            ((found,), _) = answer_on_driver(source.reader(), Query("", 0, source.name, (lookup,)), REMEMBERED)
     except (TooLarge, StrobeError):
         return False
     return row.values not in dict(found.items())
