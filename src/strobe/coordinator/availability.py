@@ -26,9 +26,11 @@ from strobe.coordinator.verify import same_source, verify_source
 from strobe.errors import (
     DefinitionChanged,
     LostGuarantee,
+    NotNow,
     RelationLost,
     RowFailed,
     RowOf,
+    RowUnfit,
     SourceLost,
     SourceUnavailable,
     StrobeError,
@@ -281,7 +283,7 @@ class Availability:
         if isinstance(error, DefinitionChanged):
             using = set(error.views)
         elif isinstance(error, (ViewWrong, RowFailed)):
-            using = {error.view}
+            using = {error.view} & self._applied.keys()
         elif isinstance(error, RelationLost):
             lost = {(error.source, name) for name in error.relations}
             using = {n for n, view in self._compiled.items() if lost & {(r.source, r.name) for r in view.relations}}
@@ -338,8 +340,10 @@ class Availability:
         """They could not be loaded; it is tried again. Where that was for another row, which nobody knows by its key,
         it is tried less and less often: loading costs a source more than asking for a row."""
         self._tell(RebuildPutOff(tuple(self.to_rebuild), str(error)))
-        if isinstance(error, RowFailed):
-            self.still |= dict.fromkeys(self._healing & {error.view}, error)
+        if isinstance(error, RowFailed) or not isinstance(error, (SourceLost, SourceUnavailable, NotNow)):
+            found = self._healing & {error.view} if isinstance(error, RowFailed) else self._healing
+            for name in found:
+                self.still[name] = RowFailed(error.message, view=name, where=error.where, fix=error.fix)
             self._healing.clear()
             self._mended += 1
             self._next_verify = self._clock() + self.verify_every
@@ -453,7 +457,7 @@ class Availability:
         known whole, so that only loading the view tells whether it can be loaded."""
         found: dict[str, tuple[RowOf, ...] | None] = {}
         for name, error in self.still.items():
-            if isinstance(error, RowFailed) and name not in self._healing:
+            if isinstance(error, (RowFailed, RowUnfit)) and name not in self._healing:
                 found[name] = error.rows if error.complete or not all_of_them else None
         return {name: rows for name, rows in found.items() if rows != ()}
 

@@ -6,7 +6,7 @@ from enum import Enum
 from typing import Any
 
 from strobe.apply.states import VIEW
-from strobe.errors import RelationLost, RowFailed, SourceLost, ViewWrong
+from strobe.errors import RelationLost, RowFailed, RowUnfit, SourceLost, ViewWrong
 from strobe.pipeline import run_end
 from strobe.pipeline.run_end import RunEnd
 from strobe.pipeline.states import COMMITTER, MONITOR, Machine
@@ -115,7 +115,7 @@ class Reason(Enum):
     LOG_RELEASED = "log that it needed was let go on purpose"
     NOT_COMPILED = "a source has no more of what it uses"
     VIEW_WRONG = "its changes contradict the rows that it holds"
-    ROW_FAILED = "a row cannot be computed"
+    ROW_FAILED = "a row cannot be read or computed"
 
     @property
     def log(self) -> Log:
@@ -142,7 +142,7 @@ class Reason(Enum):
 
 def reason_of(error: SourceLost) -> Reason:
     """Why a view is stopped that was compiled."""
-    if isinstance(error, RowFailed):
+    if isinstance(error, (RowFailed, RowUnfit)):
         return Reason.ROW_FAILED
     if isinstance(error, ViewWrong):
         return Reason.VIEW_WRONG

@@ -28,12 +28,14 @@ from strobe.coordinator.refusals import Refusals
 from strobe.coordinator.states import Log
 from strobe.coordinator.timing import USUAL, Timing
 from strobe.errors import (
+    UNREADABLE,
     AccessRefused,
     LostGuarantee,
     NotNow,
     RelationLost,
     RowFailed,
     RowOf,
+    RowUnfit,
     SourceLost,
     SourceUnavailable,
     StrobeError,
@@ -233,6 +235,24 @@ def test_a_view_that_stopped_for_a_row_is_loaded_again_when_the_row_has_changed(
     world.begin(availability)
     availability.stand_still(failed(order))
     assert world.begin(availability) == set()
+
+
+def test_views_of_a_row_that_cannot_be_read_are_loaded_again_when_it_can(world: World) -> None:
+    """All that use its table stop; the row is asked for by its key until an answer can be read."""
+    now = [0.0]
+    availability = world.availability(clock=lambda: now[0])
+    world.begin(availability)
+    with closing(sqlite3.connect(world.folder / "billing.db")) as connection, connection:
+        connection.execute("UPDATE payments SET cents = 'many' WHERE id = 1")
+    row = RowOf("billing", "payments", ("id",), ("id", "cents"), (1, UNREADABLE))
+    availability.stand_still(RowUnfit("it is no number", row=row, source="billing", relations=["payments"]))
+    assert world.begin(availability) == {"orders", "people"}
+    now[0] += 3600
+    assert world.mind(availability) is None and availability.to_rebuild == []
+    with closing(sqlite3.connect(world.folder / "billing.db")) as connection, connection:
+        connection.execute("UPDATE payments SET cents = 7 WHERE id = 1")
+    now[0] += 3600
+    assert world.mind(availability) is None and availability.ready == ["both", "paid"]
 
 
 def test_a_row_that_nobody_knows_by_its_key_is_tried_less_and_less_often(world: World) -> None:
