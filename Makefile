@@ -7,7 +7,7 @@ BIN := .venv/bin
 WORKERS ?= 5
 TOGETHER := -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
-.PHONY: demo test test-fast test-full lint bench costs clean
+.PHONY: demo test test-fast test-full lint bench costs sbom audit clean
 
 demo: .venv/.ready
 	@$(BIN)/strobe demo
@@ -34,12 +34,21 @@ bench: .venv/.ready
 costs: .venv/.ready
 	@$(BIN)/python -m benchmarks.costs
 
+# What is installed and loaded, and what is known against it. The second asks a service on the network, so no test depends on it.
+sbom: .venv/.ready
+	@$(BIN)/python tools/sbom.py
+
+audit: .venv/.ready
+	@$(BIN)/python tools/audit.py
+
 clean:
 	rm -rf .venv build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Everything below happens once, and again only when the dependencies change.
-.venv/.ready: pyproject.toml requirements.lock
+# Nothing is installed that has not one of the hashes in the lock files; what comes as source is built with what they name.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+.venv/.ready: pyproject.toml requirements.lock requirements-build.lock
 	@python='$(PYTHON)'; \
 	for candidate in python3.13 python3.12 python3.11 python3.10 python3; do \
 	  [ -n "$$python" ] && break; \
@@ -50,6 +59,7 @@ clean:
 	  echo "$$python cannot make virtual environments. On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }; \
 	echo "Setting up .venv with $$($$python --version) (once)"; \
 	$$python -m venv .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	@$(PIP) --require-hashes --only-binary :all: -r requirements-build.lock
+	@$(PIP) --require-hashes --no-build-isolation -r requirements.lock
+	@$(PIP) --no-deps --no-build-isolation -e .
 	@touch $@

@@ -127,6 +127,15 @@ class SourceRetried(Event):
 
 
 @dataclass(frozen=True)
+class BacklogMeasured(Event):
+    source: str
+    how_far: str
+
+    def __str__(self) -> str:
+        return f"source {self.source}: backlog {self.how_far}"
+
+
+@dataclass(frozen=True)
 class SourceAnswers(Event):
     source: str
 

@@ -17,6 +17,7 @@ from datetime import datetime, timedelta, timezone
 from typing import TypeVar
 
 from strobe.algebra.bag import Bag
+from strobe.algebra.bounds import Bound
 from strobe.algebra.relation import Relation
 
 T = TypeVar("T")
@@ -25,11 +26,13 @@ T = TypeVar("T")
 class Immutable:
     """A copy of it is itself: the simulator copies whole worlds at every fork of a schedule."""
 
+    __slots__ = ()
+
     def __deepcopy__(self: T, _memo: object) -> T:
         return self
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Position(Immutable):
     """A place in a source's log. `text` is what is stored and shown; `order` is what is compared."""
 
@@ -68,7 +71,7 @@ class Parts(Immutable):
         return frozenset(part.id for part in self.committed)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class TransactionInfo(Immutable):
     """Which transaction of a source it is, without its rows."""
 
@@ -82,6 +85,25 @@ class TransactionInfo(Immutable):
 
 
 @dataclass(frozen=True)
+class Departed(Immutable):
+    """Rows that left a relation all at once, by a statement, as a partition's do when it is dropped."""
+
+    what: str
+    """What happened, as a clause."""
+    bound: Bound | None = None
+    """Which rows they are; None where that cannot be said."""
+    unknown: str = ""
+    """Why it cannot be said."""
+    partition: int | None = None
+    """The partition that they were in, as the source numbers it."""
+    seen: bool = True
+    """Whether rows have come through it since the log is read."""
+    late: bool = False
+    """Whether they left after the transaction's changes of the relation, and not before: rows in the bound that it
+    brought left with them."""
+
+
+@dataclass(frozen=True, slots=True)
 class Transaction(TransactionInfo):
     """A whole source transaction (or what the source reports as one: see the source), in commit order.
 
@@ -93,13 +115,15 @@ class Transaction(TransactionInfo):
     gone: Mapping[str, Relation] = field(default_factory=dict)
     """For relations without old row images: the keys of rows that go, over the key's columns. A modification is a key
     that goes and a row, in `changes`, that comes."""
+    departed: Mapping[str, tuple[Departed, ...]] = field(default_factory=dict)
+    """By relation, rows that went all at once, of which `changes` and `gone` say nothing."""
 
     @property
     def info(self) -> TransactionInfo:
         return TransactionInfo(self.source, self.position, self.committed_at, self.part_of, self.xid)
 
     def touched(self, relation: str) -> bool:
-        return relation in self.changes or relation in self.gone
+        return relation in self.changes or relation in self.gone or relation in self.departed
 
 
 @dataclass(frozen=True)
@@ -133,7 +157,7 @@ class SeenByXid(Seen):
         return transaction.xid < self.xmax and transaction.xid not in self.running
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Update(Immutable):
     """A transaction with the integrator's number."""
 
@@ -154,7 +178,7 @@ class Cut(Immutable):
     views: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Rel(Immutable):
     """The relevant set of an update: which views will send an action list that covers it."""
 
@@ -163,6 +187,8 @@ class Rel(Immutable):
     views: frozenset[str]
     empty: bool = False
     """Whether it only moves the position: then it is no transaction of the source's."""
+    rows: int = 0
+    """How many changed rows it has in memory."""
 
 
 @dataclass(frozen=True)
@@ -229,6 +255,29 @@ class KeyDelete(Immutable):
     occurrence: int
     keys: Relation
 
+    @property
+    def empty(self) -> bool:
+        return self.keys.known_empty
+
+    def rest(self, rows: Relation) -> Relation:
+        """What it leaves of rows of the view."""
+        return rows.key_delete(self.keys, [(a, a) for a in self.keys.attributes])
+
+
+@dataclass(frozen=True)
+class BoundDelete(Immutable):
+    """Every row of the view goes whose part from one occurrence is in a bound, over the attributes of the view."""
+
+    occurrence: int
+    bound: Bound
+    empty = False
+
+    def rest(self, rows: Relation) -> Relation:
+        return rows.outside(self.bound)
+
+
+Delete = KeyDelete | BoundDelete
+
 
 @dataclass(frozen=True)
 class ActionList(Immutable):
@@ -241,7 +290,7 @@ class ActionList(Immutable):
     view: str
     covers: tuple[int, ...]
     delta: Relation
-    deletes: tuple[KeyDelete, ...] = ()
+    deletes: tuple[Delete, ...] = ()
     replaces: bool = False
 
     @property
@@ -273,7 +322,7 @@ class WarehouseTransaction(Immutable):
 class Removal(Immutable):
     """What a commit takes out of a view, before it adds anything."""
 
-    deletes: tuple[KeyDelete, ...] = ()
+    deletes: tuple[Delete, ...] = ()
     everything: bool = False
 
     @property
@@ -285,7 +334,7 @@ class Removal(Immutable):
         if self.everything:
             return Bag(rows.attributes)
         for delete in self.deletes:
-            rows = rows.key_delete(delete.keys, [(a, a) for a in delete.keys.attributes])
+            rows = delete.rest(rows)
         return rows
 
     def then(self, other: Removal) -> Removal:

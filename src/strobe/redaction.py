@@ -25,8 +25,11 @@ SHORTEST = 4
 """A shorter value hides nothing, and hiding it would spoil every message that happens to contain it."""
 
 _PLAIN = 8
-"""A secret shorter than this is hidden in prose, and between other characters only where it stands alone: it may be
-a part of a position or of a number by chance, and other processes rely on those."""
+"""A secret shorter than this is hidden where it stands alone, and not inside a word or a number: other processes rely
+on positions, which may hold it by chance, and `pass***` would give `word` away."""
+
+_BEGINS = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=%[0-9A-Fa-f]{2})|(?<=\\x[0-9a-f]{2})|(?<=\\u[0-9a-f]{4}))"
+"""Not inside a word, or after a character that is written as an escape."""
 
 _NOTHING = re.compile(r"(?!)")
 
@@ -38,9 +41,7 @@ class _Secrets:
         self.values = values
         self.names = names
         found = sorted({form for value in values for form in _forms(value)}, key=len, reverse=True)
-        self.anywhere = re.compile("|".join(map(_pattern, found))) if found else _NOTHING
-        apart = [_pattern(f) if len(f) >= _PLAIN else rf"(?<![A-Za-z0-9]){_pattern(f)}(?![A-Za-z0-9])" for f in found]
-        self.apart = re.compile("|".join(apart)) if apart else _NOTHING
+        self.pattern = re.compile("|".join(map(_pattern, found))) if found else _NOTHING
 
 
 _secrets = _Secrets()
@@ -62,18 +63,12 @@ def forget() -> None:
 
 def redact(text: str) -> str:
     """The text without any secret."""
-    return _secrets.anywhere.sub(HIDDEN, text)
+    return _secrets.pattern.sub(HIDDEN, text)
 
 
 def redacted(value: Any) -> Any:
-    """A document without any secret in its values. Its keys, names and positions stay."""
-    return _each(value, _redacted_text)
-
-
-def _redacted_text(text: str) -> str:
-    if text in _secrets.names:
-        return text
-    return redact(text) if re.search(r"\s", text) else _secrets.apart.sub(HIDDEN, text)
+    """A document without any secret in its values. Its keys and names stay."""
+    return _each(value, lambda text: text if text in _secrets.names else redact(text))
 
 
 def _lines(value: str) -> Iterator[str]:
@@ -84,7 +79,8 @@ def _lines(value: str) -> Iterator[str]:
 
 def _pattern(form: str) -> str:
     """A form, with percent codes in capitals or not."""
-    return re.sub("%([0-9A-F]{2})", lambda code: f"%(?i:{code[1]})", re.escape(form))
+    pattern = re.sub("%([0-9A-F]{2})", lambda code: f"%(?i:{code[1]})", re.escape(form))
+    return pattern if len(form) >= _PLAIN else f"{_BEGINS}{pattern}(?![A-Za-z0-9])"
 
 
 def _forms(value: str) -> Iterator[str]:

@@ -35,6 +35,7 @@ class Config:
     relation: str = "products"
     key: list[str] = field(default_factory=lambda: ["sku"])
     columns: dict[str, str] | None = None
+    optional: bool = False
 
 
 class Drops:

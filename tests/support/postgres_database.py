@@ -72,7 +72,7 @@ def read(source: PostgresSource, after: Position, through: Position | None = Non
     for transaction in source.transactions(after, [], lambda: time.monotonic() > deadline):
         found.append(transaction)
         if end <= transaction.position:
-            return [t for t in found if t.changes or t.gone]
+            return [t for t in found if t.changes or t.gone or t.departed]
     raise AssertionError(f"the stream did not come to {end} in time")
 
 

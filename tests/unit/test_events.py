@@ -30,6 +30,7 @@ LINES: dict[Event, str] = {
     events.Committed(7): "commit 7",
     events.StopRequested(): "stopping: the commit at hand is finished first (once more to end at once)",
     events.Stopping(7): "stopping at commit 7",
+    events.BacklogMeasured("shop", "43 %"): "source shop: backlog 43 %",
     events.SourceRetried("shop", "gone"): "source shop: trying again: gone",
     events.SourceAnswers("shop"): "source shop: answers again",
     events.SourceWarned("shop", "not a name"): "source shop: warning: not a name",

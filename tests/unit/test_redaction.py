@@ -86,6 +86,14 @@ def test_what_is_too_short_hides_nothing() -> None:
     assert redact("2 of abc") == "2 of abc"
 
 
+def test_a_short_secret_is_hidden_where_it_stands_alone() -> None:
+    """Inside a word it would be given away by what is left of the word; an escape before it is no word."""
+    learn(["word"])
+    assert redact("password=word; 'word' %40word@h \\nword \\x1bword \\u202eword swordfish") == (
+        "password=***; '***' %40***@h \\n*** \\x1b*** \\u202e*** swordfish"
+    )
+
+
 def test_documents_keep_names_and_positions() -> None:
     """Other processes rely on them: a short secret that is a part of one by chance changes nothing."""
     learn(["1234", "shop"], names=["shop"])

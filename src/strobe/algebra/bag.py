@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
+from operator import itemgetter
 from typing import Any
 
+from strobe.algebra.bounds import Bound
 from strobe.algebra.relation import Relation
 from strobe.algebra.room import Room
 
@@ -31,6 +33,13 @@ def canonical(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return tuple(canonical(v) for v in value)
     return value
+
+
+def picker(places: Sequence[int]) -> Callable[[Row], Row]:
+    """Picks the values at these places out of a row."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    return (lambda row: (row[places[0]],)) if places else (lambda _row: ())
 
 
 class Bag:
@@ -71,6 +80,10 @@ class Bag:
         return self._attributes
 
     @property
+    def room(self) -> Room | None:
+        return self._room
+
+    @property
     def known_empty(self) -> bool:
         return not self._rows
 
@@ -109,6 +122,8 @@ class Bag:
         """`plus` where both are known to be in memory."""
         if len(self) < len(other) and self._attributes == other._attributes:
             self, other = other, self
+        if not other._rows and (self._room is not None or other._room is None):
+            return self
         counts = dict(self._rows)
         for row, n in other.project(self._attributes).items():
             total = counts.get(row, 0) + n
@@ -124,18 +139,18 @@ class Bag:
     def join(self, other: Relation, on: Sequence[tuple[str, str]]) -> Relation:
         if not isinstance(other, Bag):
             return other.lift(self).join(other, on)
-        mine = [self._attributes.index(a) for a, _ in on]
-        theirs = [other._attributes.index(b) for _, b in on]
+        mine = picker([self._attributes.index(a) for a, _ in on])
+        theirs = picker([other._attributes.index(b) for _, b in on])
         matches: dict[Row, list[tuple[Row, int]]] = defaultdict(list)
         for row, n in other.items():
-            key = tuple(row[i] for i in theirs)
+            key = theirs(row)
             if None not in key:
                 matches[key].append((row, n))
         room = self._room or other._room
         left = math.inf if room is None else room.left
         counts: dict[Row, int] = defaultdict(int)
         for row, n in self._rows.items():
-            found = matches.get(tuple(row[i] for i in mine), ())
+            found = matches.get(mine(row), ())
             left -= len(found)
             if room is not None and left < 0:
                 return room.lift(self).join(other, on)
@@ -148,28 +163,34 @@ class Bag:
     def project(self, attributes: Sequence[str]) -> Bag:
         if tuple(attributes) == self._attributes:
             return self
-        places = [self._attributes.index(a) for a in attributes]
+        pick = picker([self._attributes.index(a) for a in attributes])
         counts: dict[Row, int] = defaultdict(int)
         for row, n in self._rows.items():
-            counts[tuple(row[i] for i in places)] += n
+            counts[pick(row)] += n
         return Bag(attributes, counts, self._room)
 
     def rename(self, names: Mapping[str, str]) -> Bag:
         return self._sharing_rows([names.get(a, a) for a in self._attributes], self._room)
 
     def keys(self, attributes: Sequence[str]) -> Bag:
-        places = [self._attributes.index(a) for a in attributes]
-        found = {tuple(row[i] for i in places) for row in self._rows}
+        pick = picker([self._attributes.index(a) for a in attributes])
+        found = {pick(row) for row in self._rows}
         return Bag(attributes, {key: 1 for key in found if None not in key}, self._room)
 
     def key_delete(self, keys: Relation, on: Sequence[tuple[str, str]]) -> Relation:
         if not isinstance(keys, Bag):
             return keys.lift(self).key_delete(keys, on)
-        mine = [self._attributes.index(a) for a, _ in on]
-        theirs = [keys._attributes.index(b) for _, b in on]
-        gone = {tuple(row[i] for i in theirs) for row in keys._rows}
-        rest = {r: n for r, n in self._rows.items() if tuple(r[i] for i in mine) not in gone}
+        mine = picker([self._attributes.index(a) for a, _ in on])
+        gone: Collection[Row] = keys._rows
+        if [b for _, b in on] != list(keys._attributes):
+            theirs = picker([keys._attributes.index(b) for _, b in on])
+            gone = {theirs(row) for row in keys._rows}
+        rest = {r: n for r, n in self._rows.items() if mine(r) not in gone}
         return Bag(self._attributes, rest, self._room)
+
+    def outside(self, bound: Bound) -> Bag:
+        inside = bound.test(self._attributes)
+        return Bag(self._attributes, {row: n for row, n in self._rows.items() if not inside(row)}, self._room)
 
     def part(self, sign: int) -> Bag:
         return Bag(self._attributes, {row: abs(n) for row, n in self._rows.items() if n * sign > 0}, self._room)
@@ -179,3 +200,21 @@ class Bag:
 
     def collect(self) -> Bag:
         return self
+
+
+def total(attributes: Sequence[str], relations: Iterable[Relation]) -> Relation:
+    """The sum of them all. What is in memory is added up in one pass, so that many small ones cost what they hold."""
+    counts: dict[Row, int] = defaultdict(int)
+    room: Room | None = None
+    elsewhere: list[Relation] = []
+    for relation in relations:
+        if isinstance(relation, Bag):
+            room = room or relation.room
+            for row, n in relation.project(attributes).items():
+                counts[row] += n
+        else:
+            elsewhere.append(relation)
+    found: Relation = Bag(attributes, counts, room)
+    for relation in elsewhere:
+        found = found.plus(relation)
+    return found

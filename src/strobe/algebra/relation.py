@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from strobe.algebra.bag import Bag
+    from strobe.algebra.bounds import Bound
 
 
 @runtime_checkable
@@ -51,6 +52,10 @@ class Relation(Protocol):
     def key_delete(self, keys: Relation, on: Sequence[tuple[str, str]]) -> Relation:
         """Without the rows whose own attributes equal some row of `keys` in all pairs (own, key's). NULL equals NULL
         here: a whole row can serve as a key."""
+        ...
+
+    def outside(self, bound: Bound) -> Relation:
+        """Without the rows that are in a bound, whose columns are attributes."""
         ...
 
     def part(self, sign: int) -> Relation:

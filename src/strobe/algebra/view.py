@@ -114,13 +114,14 @@ class View:
         """
         found: dict[str, str] = {}
         for column in occurrence.relation.key:
-            names = self._shown_as(occurrence.attribute(column)) if column in occurrence.columns else []
+            names = self.shown_as(occurrence.attribute(column)) if column in occurrence.columns else []
             if not names:
                 return {}
             found[occurrence.attribute(column)] = names[0]
         return found
 
-    def _shown_as(self, attribute: str) -> list[str]:
+    def shown_as(self, attribute: str) -> list[str]:
+        """The output columns that show an attribute, or its equal, plainly."""
         same, todo = {attribute}, [attribute]
         while todo:
             current = todo.pop()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich import box
+from rich.columns import Columns
 from rich.console import RenderableType
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
@@ -84,6 +86,7 @@ def status(document: Document) -> Iterable[RenderableType]:
     for name, source in document["sources"].items():
         if source.get("warning"):
             yield Text(f"source {name}: {source['warning']}", style=_STYLES["warning"])
+    yield from backlogs({name: source.get("backlog") for name, source in document["sources"].items()})
     yield views(document)
     if document.get("waiting"):
         yield Text(_waiting(document["waiting"]))
@@ -173,6 +176,30 @@ def sources(document: Document) -> Table:
         ],
         right=["lag"],
     )
+
+
+def backlogs(found: Mapping[str, Document | None]) -> Iterable[RenderableType]:
+    """By source, how far it has been committed: a bar, what is left and when that is done."""
+    for name, backlog in found.items():
+        if backlog is None:
+            continue
+        bar = ProgressBar(total=100, completed=backlog["percent"], width=30)
+        yield Columns([Text(f"{name} catches up"), bar, Text(backlog_text(backlog))])
+
+
+def backlog_text(backlog: Document) -> str:
+    """`43 %, 12.3 MB of log left, about 2 min at the present rate`."""
+    done = backlog["seconds"]
+    when = "falling behind" if done is None else f"about {_about(done)} at the present rate"
+    in_bytes = backlog["unit"] == "bytes of log"
+    left = f"{_megabytes(backlog['left'])} of log" if in_bytes else f"{backlog['left']:,} {backlog['unit']}"
+    return f"{backlog['percent']:.0f} %, {left} left, {when}"
+
+
+def _about(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def place(position: str | None) -> str:

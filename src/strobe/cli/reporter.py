@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -17,7 +18,16 @@ from rich.text import Text
 from strobe.cli import render
 from strobe.cli.terminal import Terminal
 from strobe.coordinator.status import MaintainedView, Reporter, SourceStatus, Status, ViewStatus, WatchedSource
-from strobe.events import Committed, Event, RowsRead, SourceAnswers, SourceRetried, ViewsWritten, ViewWaits
+from strobe.events import (
+    BacklogMeasured,
+    Committed,
+    Event,
+    RowsRead,
+    SourceAnswers,
+    SourceRetried,
+    ViewsWritten,
+    ViewWaits,
+)
 from strobe.redaction import said
 
 _LOADING_EVERY = 2.0
@@ -32,6 +42,7 @@ class LogReporter:
         self._console = console
         self._next_loading = 0.0
         self._next_status = 0.0
+        self._next_backlog = 0.0
         self._commit: int | None = None
         self._problems: dict[str, str] = {}
         self._waits: dict[str, str] = {}
@@ -55,6 +66,11 @@ class LogReporter:
             self.tell(SourceAnswers(name))
         self._problems = problems
         self._tell_who_waits(status)
+        if time.monotonic() >= self._next_backlog and (backlogs := _backlogs(status)):
+            self._next_backlog = time.monotonic() + _STATUS_EVERY
+            for name, backlog in backlogs.items():
+                if backlog is not None:
+                    self.tell(BacklogMeasured(name, render.backlog_text(backlog)))
         if status.commit != self._commit and time.monotonic() >= self._next_status:
             self._next_status = time.monotonic() + _STATUS_EVERY
             self._commit = status.commit
@@ -110,7 +126,13 @@ def _running(status: Status) -> Group:
         right=["commit", "freshness", "queue"],
     )
     head = f"commit {status.commit} of {render.moment(status.committed_at)}"
-    return Group(Text(head), sources, views)
+    return Group(Text(head), sources, *render.backlogs(_backlogs(status)), views)
+
+
+def _backlogs(status: Status) -> dict[str, dict[str, Any] | None]:
+    """By source, as in the public document."""
+    found = {name: source.backlog for name, source in status.sources.items() if isinstance(source, WatchedSource)}
+    return {name: asdict(backlog) if backlog else None for name, backlog in found.items()}
 
 
 def _source(source: SourceStatus) -> list[str]:

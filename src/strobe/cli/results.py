@@ -41,7 +41,7 @@ def write(result: Result, format_: Format, out: IO[str], binary: Callable[[], IO
 
 
 def _table(result: Result, out: IO[str]) -> int:
-    names = [column.name for column in result.columns]
+    names = [_cell(column.name) for column in result.columns]
     right = [column.type.startswith(_NUMBERS) for column in result.columns]
     found = ([_cell(value) for value in row] for row in rows(result))
     first = list(islice(found, MEASURED))

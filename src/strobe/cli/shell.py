@@ -18,6 +18,7 @@ from strobe.api import parse_at
 from strobe.cli.results import Format, write
 from strobe.client.query import Queries
 from strobe.errors import StrobeError, UserError
+from strobe.redaction import printable
 
 HELP = """\
 \\d             the views
@@ -94,9 +95,9 @@ class Shell:
     def _describe(self, view: str) -> None:
         views = self._queries.views()
         if not view:
-            print("\n".join(sorted(views)), file=self._out)
+            print("\n".join(map(printable, sorted(views))), file=self._out)
         elif view in views:
-            print("\n".join(f"{column.name}  {column.type}" for column in views[view]), file=self._out)
+            print("\n".join(printable(f"{column.name}  {column.type}") for column in views[view]), file=self._out)
         else:
             raise UserError(f"there is no view {view!r}", fix=f"The views are {', '.join(sorted(views))}.")
 

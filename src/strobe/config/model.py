@@ -99,6 +99,9 @@ class FilesSource(_Model):
         default=None,
         description="Spark types of columns. Others are text in CSV and JSON Lines, and as stored in Parquet.",
     )
+    optional: bool = Field(
+        default=False, description="Whether the first drop may come later; until then the relation is empty."
+    )
 
 
 class Limits(_Model):
@@ -177,7 +180,7 @@ class ViewConfig(_Model):
     algorithm: Text = "auto"
     freshness: Duration = Field(
         default=timedelta(seconds=1),
-        description="How long changes may wait to share a commit.",
+        description="How long changes may wait to share a commit, at the most.",
         json_schema_extra={"default": "1s"},
     )
 

@@ -13,6 +13,7 @@ Nothing is written before preflight has passed. A second coordinator is refused 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -23,6 +24,7 @@ from strobe.apply.cutover import Cutover
 from strobe.apply.first import load_first
 from strobe.config.model import Project
 from strobe.coordinator.availability import Availability
+from strobe.coordinator.draining import Backlogs
 from strobe.coordinator.maintenance import Maintenance
 from strobe.coordinator.query_server import QueryServer
 from strobe.coordinator.requests import RequestHandler
@@ -103,6 +105,7 @@ class Coordinator:
         self._stop, self._asked = threading.Event(), threading.Event()
         self.pipeline: Pipeline | None = None
         self._watchman: Watchman | None = None
+        self._backlogs: Backlogs | None = None
         self._cutover = Cutover(project, self.spark, reporter.tell, timing.parts)
         self._ended = threading.Event()
         self._epoch = 0
@@ -342,6 +345,7 @@ class Coordinator:
             status=partial(self._note_status, pipeline),
             release=answers.release,
         )
+        self._backlogs = Backlogs(pipeline, time.monotonic)
         self._note_status(pipeline)
         self._heartbeat()
         try:
@@ -400,7 +404,8 @@ class Coordinator:
     def _note_status(self, pipeline: Pipeline) -> None:
         apart = self._availability
         known = self._watchman.known if self._watchman is not None else {}
-        self._status = observe(pipeline, apart.outages, apart.problems, apart.refused, known)
+        backlogs = self._backlogs.look() if self._backlogs is not None else {}
+        self._status = observe(pipeline, apart.outages, apart.problems, apart.refused, known, backlogs)
 
     def _beat(self) -> None:
         """Twice a second, in a thread of its own: say what the loop last said of itself, and see who else is there."""

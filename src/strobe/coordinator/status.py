@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from typing import Any, Protocol
 
+from strobe.coordinator.draining import Draining
 from strobe.errors import AccessRefused, StrobeError
 from strobe.events import Event
 from strobe.pipeline.answerer import QueryCounts
@@ -27,6 +28,8 @@ class WatchedSource:
     """watched, paused or retrying"""
     problem: str | None
     asked: QueryCounts
+    backlog: Draining | None = None
+    """How far what it committed meanwhile has been worked off, if that takes a while."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +157,7 @@ def observe(
     still: Mapping[str, StrobeError] | None = None,
     refused: Mapping[str, Refused] | None = None,
     verified: Mapping[str, Verified] | None = None,
+    backlogs: Mapping[str, Draining] | None = None,
 ) -> Status:
     """`down` are sources without whose views the others go on, and what is wrong with them; views in `still` have to
     be rebuilt, and those in `refused` wait for a table to answer. `verified` is what the audit has found."""
@@ -165,7 +169,7 @@ def observe(
         committed_at=last.committed_at,
         sources={
             **{name: DetachedSource(str(why)) for name, why in down.items()},
-            **{name: _source(pipeline, name) for name in pipeline.vector},
+            **{name: _source(pipeline, name, (backlogs or {}).get(name)) for name in pipeline.vector},
         },
         views={
             **{name: _stale({s: down[s] for s in vector if s in down}) for name, vector in last.positions.items()},
@@ -183,7 +187,7 @@ def observe(
     )
 
 
-def _source(pipeline: Pipeline, name: str) -> WatchedSource:
+def _source(pipeline: Pipeline, name: str, backlog: Draining | None) -> WatchedSource:
     monitor = pipeline.monitors[name]
     problem = pipeline.problem(name)
     return WatchedSource(
@@ -192,6 +196,7 @@ def _source(pipeline: Pipeline, name: str) -> WatchedSource:
         state="retrying" if problem else "paused" if monitor.paused else "watched",
         problem=str(problem) if problem else None,
         asked=QueryCounts(**{what: round(n) for what, n in asdict(pipeline.answerer.asked[name]).items()}),
+        backlog=backlog,
     )
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from strobe.errors import UserError
 
 WRITE = stat.S_IWGRP | stat.S_IWOTH
+"""By others. Where each user has a group, as most systems have it, the group of this user's own folders is no other."""
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 SAFELY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """No link is followed, no pipe is waited for, no child inherits it."""
@@ -26,7 +27,8 @@ SAFELY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 def own_folder(path: Path, fix: str = "Move it away.") -> Path:
     """This folder, made if it is not there, and closed to all other users. `UserError` if it is any other folder."""
     parent = path.parent.stat()
-    if parent.st_mode & WRITE and not parent.st_mode & stat.S_ISVTX:
+    own_group = stat.S_IWGRP if (parent.st_uid, parent.st_gid) == (os.geteuid(), os.getegid()) else 0
+    if parent.st_mode & WRITE & ~own_group and not parent.st_mode & stat.S_ISVTX:
         raise UserError("other users may replace what is in this folder", where=str(path.parent), fix=fix)
     with suppress(FileExistsError):
         path.mkdir(mode=0o700)

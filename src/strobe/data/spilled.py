@@ -21,6 +21,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from strobe.algebra.bag import Bag, Row
+from strobe.algebra.bounds import Bound
 from strobe.algebra.relation import Relation
 from strobe.data.arrow import from_arrow
 from strobe.data.scratch import Lease
@@ -106,6 +107,9 @@ class Spilled:
         raise self._unread()
 
     def key_delete(self, keys: Relation, on: Sequence[tuple[str, str]]) -> Relation:
+        raise self._unread()
+
+    def outside(self, bound: Bound) -> Relation:
         raise self._unread()
 
     def part(self, sign: int) -> Relation:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from strobe.algebra.view import View
 from strobe.engine.halves import Half
-from strobe.integrator.blocks import Blocks, Component
+from strobe.integrator.blocks import GATHER, Blocks, Component, Sizes
 from strobe.integrator.integrator import Integrator
 from strobe.merge.groups import partition
 from strobe.merge.painting import Painting
@@ -27,11 +27,13 @@ from strobe.messages import ActionList, Cut, Immutable, Position, Rel, Transacti
 
 @dataclass(frozen=True)
 class Promise:
-    """What is promised of a view: its level, how many seconds its commits may take, and N where it is complete-N."""
+    """What is promised of a view: its level, how many seconds its changes may wait to share a commit, N where it is
+    complete-N, and whether its manager takes up updates before their block has ended."""
 
     level: str = "strong"
     freshness: float = 0.0
     pace: int = 0
+    eager: bool = False
 
 
 @dataclass(frozen=True)
@@ -91,11 +93,13 @@ class Engine:
         together: Iterable[Collection[str]] = (),
         settled: Callable[[str], Collection[str]] = lambda _source: (),
         halves: Iterable[Half] = (),
+        sizes: Sizes = Sizes(),  # noqa: B008  # frozen
     ) -> None:
         """`positions` says for every view which position of every source it reflects already, as the last header does;
         `together` are sources that are tied by global transactions, `settled` is the integrator's; `halves` are parts
         that the views were loaded without."""
         self._views = dict(views)
+        self._sizes = sizes
         self._promises = {name: (promises or {}).get(name, Promise()) for name in views}
         self.vector = _first({s: positions[name][s] for s in view.sources} for name, view in views.items())
         """From where each source is to be read: what all of its views reflect."""
@@ -122,7 +126,9 @@ class Engine:
             blocks=pace > 0,
         )
         freshness = {name: promise.freshness for name, promise in promises.items()}
-        return Group(views, merge, Blocks(views, merge, pace=pace, apart=order == "views", freshness=freshness))
+        sizes = None if any(promise.eager for promise in promises.values()) else self._sizes
+        blocks = Blocks(views, merge, pace=pace, apart=order == "views", freshness=freshness, sizes=sizes)
+        return Group(views, merge, blocks)
 
     # A message in, effects out.
 
@@ -150,7 +156,7 @@ class Engine:
         group = self._by_source.get(transaction.source)
         if group is None:
             return []
-        effects = self._arrive(group, routed.rel)
+        effects = self._arrive(group, routed.rel, now)
         if routed.rel.views:
             effects.append(ToViews(tuple(sorted(routed.rel.views)), routed.update))
         users = tuple(name for name, view in self._views.items() if transaction.source in view.sources)
@@ -159,19 +165,19 @@ class Engine:
             effects += self._cut(group, group.blocks.components, now)
         return effects
 
-    def _arrive(self, group: Group, rel: Rel) -> list[Effect]:
-        group.blocks.arrive(rel)
+    def _arrive(self, group: Group, rel: Rel, now: float) -> list[Effect]:
+        group.blocks.arrive(rel, now)
         return self._submitted(group.merge.receive(rel))
 
     def _submitted(self, transactions: Iterable[WarehouseTransaction]) -> list[Effect]:
         return [self._submit(transaction) for transaction in transactions]
 
     def _submit(self, transaction: WarehouseTransaction) -> Submit:
-        """Commits of complete views may wait for others to share an append with, as long as the views' freshness
-        allows: a block has waited already."""
+        """Commits of complete views gather for a moment, so that those of a burst share an append; a block
+        has done so already."""
         promises = [self._promises[action.view] for action in transaction.actions]
         complete = [promise for promise in promises if promise.level == "complete"]
-        wait = min((p.freshness for p in complete), default=0.0) if len(complete) == len(promises) else 0.0
+        wait = min([GATHER, *(p.freshness for p in complete)]) if len(complete) == len(promises) else 0.0
         return Submit(transaction, wait, any(p.level == "complete" or p.pace for p in promises))
 
     # Blocks.
@@ -199,7 +205,7 @@ class Engine:
             effect
             for group in self.groups
             for tied in group.blocks.due(now, at_work, waiting)
-            for effect in self._cut(group, tied, now)
+            for effect in self._cut(group, tied, now, whole=False)
         ]
 
     def next_cut(self, now: float) -> float:
@@ -215,8 +221,8 @@ class Engine:
         """End these blocks too: nothing more is coming for the moment."""
         return [effect for group in self.begun for effect in self._cut(group, group.blocks.components, now)]
 
-    def _cut(self, group: Group, ended: Sequence[Component], now: float) -> list[Effect]:
-        cut = group.blocks.end(ended, now)
+    def _cut(self, group: Group, ended: Sequence[Component], now: float, *, whole: bool = True) -> list[Effect]:
+        cut = group.blocks.end(ended, now, whole=whole)
         return [*self._submitted(group.merge.end_block()), ToViews(tuple(sorted(cut.views)), cut)]
 
     # Standing at an exact vector.

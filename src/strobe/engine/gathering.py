@@ -7,6 +7,7 @@ overtakes it.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -71,11 +72,48 @@ class Taken:
         return ([moved], None) if moved is not None and not batch else (batch, moved)
 
 
+class _Queue:
+    """What waits, in order, with the earliest time at which any of it is due."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Waiting] = deque()
+        self._dues: deque[float] = deque()
+        """The earliest of all, the earliest of those behind that one, and so on."""
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def due(self) -> float:
+        return self._dues[0] if self._dues else math.inf
+
+    def append(self, waiting: Waiting) -> None:
+        while self._dues and self._dues[-1] > waiting.due:
+            self._dues.pop()
+        self._dues.append(waiting.due)
+        self._waiting.append(waiting)
+
+    def appendleft(self, waiting: Waiting) -> None:
+        if waiting.due <= self.due:
+            self._dues.appendleft(waiting.due)
+        self._waiting.appendleft(waiting)
+
+    def popleft(self) -> Waiting:
+        waiting = self._waiting.popleft()
+        if self._dues[0] == waiting.due:
+            self._dues.popleft()
+        return waiting
+
+    def clear(self) -> None:
+        self._waiting.clear()
+        self._dues.clear()
+
+
 class Gathering:
     def __init__(self, quiet: float) -> None:
         """`quiet` is after how many seconds positions that moved without rows are due."""
         self._quiet = quiet
-        self._queue: deque[Waiting] = deque()
+        self._queue = _Queue()
         self._moved: WarehouseTransaction | None = None
         self._moved_at = 0.0
         self._held = Taken()
@@ -109,14 +147,14 @@ class Gathering:
         """Whether something is to be appended now: so many commits are enough, and with `flush` anything is."""
         if (flush and (self._queue or self._moved is not None)) or (self._held and self._again <= now):
             return True
-        if self._queue and (len(self._queue) >= enough or min(w.due for w in self._queue) <= now):
+        if self._queue and (len(self._queue) >= enough or self._queue.due <= now):
             return True
         return self._moved is not None and self._moved_at + self._quiet <= now
 
     def next_due(self, now: float) -> float:
         """When something will be due, if nothing comes before; at the latest in a second."""
         held = [self._again] if self._held else []
-        return min([now + 1.0, *held, *(w.due for w in self._queue)])
+        return min([now + 1.0, *held, self._queue.due])
 
     def take(self, most: int, now: float) -> list[WarehouseTransaction]:
         """The next transactions that become commits, at the most so many."""

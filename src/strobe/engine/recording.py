@@ -14,6 +14,7 @@ from decimal import Decimal
 from typing import Any, TextIO
 
 from strobe import messages
+from strobe.algebra import bounds
 from strobe.algebra.bag import Bag, canonical
 from strobe.algebra.relation import Relation
 from strobe.messages import Message
@@ -34,6 +35,12 @@ _CLASSES = {
         messages.Query,
         messages.Answer,
         messages.KeyDelete,
+        messages.BoundDelete,
+        messages.Departed,
+        bounds.End,
+        bounds.Range,
+        bounds.Listed,
+        bounds.Bound,
         messages.ActionList,
         messages.WarehouseTransaction,
     )

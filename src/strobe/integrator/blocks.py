@@ -8,14 +8,20 @@ only the rows that share a view are: views that share a relation are one compone
 transaction that concerns several components, and a global one whose parts do, ties these until it has been applied;
 then each goes its own way again.
 
-*When.* As soon as the views' freshness allows another commit, the block before has been merged, and no commit is left
-waiting: so under load blocks grow by themselves. Blocks of complete-N views end after every N transactions, whenever
-they come.
+*When.* As soon as the block before has been merged and no commit is left waiting for an append: so under load blocks
+grow by themselves, and commits come as fast as appends do. A block that could end at once *gathers* first: what comes
+in a burst becomes one commit. It does so until nothing has come for a moment, and never for long. Blocks of complete-N
+views end after every N transactions, whenever they come.
+
+*How large.* A backlog is worked off in steps that each commit: a block that has grown beyond a number of rows ends
+before the last one that has come, and the rest is the next block. That number follows from the time that such blocks
+took so far.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -23,6 +29,25 @@ from typing import Protocol
 from strobe.algebra.connected import connected
 from strobe.algebra.view import View
 from strobe.messages import Cut, Rel
+
+GATHER = 0.15
+"""Seconds for which a block gathers, at the most; less if the freshness of its views is less."""
+
+QUIET = 0.025
+"""Seconds after which it gathers no longer if nothing has come."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How many changed rows a block may have. The first large one has `first`; as long as they are worked off in half
+    of `seconds`, the next one may have twice as many, and if it takes longer than `seconds`, half."""
+
+    step: int = 100
+    """Rows are counted in steps of so many."""
+    first: int = 5_000
+    least: int = 500
+    most: int = 20_000
+    seconds: float = 4.0
 
 
 class Table(Protocol):
@@ -45,6 +70,28 @@ class Component:
         self.arrived = 0
         self.cut = 0
         self.cut_at = float("-inf")
+        self.began = self.latest = 0.0
+        """When the first and the last row came that have not been cut."""
+        self.large_at: float | None = None
+        """When its last block ended, if that was as large as a block may be."""
+        self.steps: deque[int] = deque()
+        """The numbers of rows of these at which a further step of changed rows was full."""
+        self._changed = 0
+
+    def arrive(self, rel: Rel, step: float, now: float) -> None:
+        if not self.uncut:
+            self.began = now
+        self.latest = now
+        self.arrived = rel.number
+        self._changed += rel.rows
+        if self._changed >= step:
+            self.steps.append(rel.number)
+            self._changed = 0
+
+    def end(self, number: int, now: float) -> None:
+        self.cut, self.cut_at = number, now
+        while self.steps and self.steps[0] <= number:
+            self.steps.popleft()
 
     @property
     def uncut(self) -> bool:
@@ -72,13 +119,13 @@ class Ties:
         self._components = tuple(of)
         self._ties: list[_Tie] = []
 
-    def arrive(self, rel: Rel) -> None:
+    def arrive(self, rel: Rel, step: float, now: float) -> None:
         if len(self._components) == 1:
-            self._components[0].arrived = rel.number
+            self._components[0].arrive(rel, step, now)
             return
         concerned = {component for component in self._components if not component.views.isdisjoint(rel.views)}
         for component in concerned:
-            component.arrived = rel.number
+            component.arrive(rel, step, now)
         ids = {part.id for part in rel.info.part_of}
         tie = next((tie for tie in self._ties if tie.global_ids & ids), None)
         if tie is not None:
@@ -106,10 +153,11 @@ class Blocks:
         pace: int = 0,
         apart: bool = False,
         freshness: Mapping[str, float] | None = None,
+        sizes: Sizes | None = Sizes(),  # noqa: B008  # frozen
     ) -> None:
         """A block ends after `pace` transactions (complete-N), or, with 0, whenever it suits. With `apart`, blocks end
-        together only where they must; with a pace, all of them do. `freshness` is, in seconds, how often each view
-        wants a commit."""
+        together only where they must; with a pace, all of them do. `freshness` is how many seconds changes of each view
+        may wait to share a commit. Without `sizes`, every block has all that has come."""
         self.components = components(views) if apart and not pace else (Component(views),)
         self.pace = pace
         self.arrived = 0
@@ -118,11 +166,14 @@ class Blocks:
         self._freshness = freshness or {}
         self._ties = Ties(self.components)
         self._rows = 0
+        self._sizes = sizes
+        self._steps = sizes.first // sizes.step if sizes else 0
+        """How many steps of rows a block may have now."""
 
-    def arrive(self, rel: Rel) -> None:
+    def arrive(self, rel: Rel, now: float) -> None:
         self.arrived = rel.number
         self._rows += not rel.empty
-        self._ties.arrive(rel)
+        self._ties.arrive(rel, self._sizes.step if self._sizes else math.inf, now)
 
     @property
     def uncut(self) -> bool:
@@ -153,28 +204,51 @@ class Blocks:
             for tied in self.together()
             if any(component.uncut for component in tied)
             and not any(self._goes_on(component, at_work) for component in tied)
-            and now >= self._pause_ends(tied)
+            and now >= self._gathers_until(tied)
         ]
 
     def next_due(self, now: float) -> float:
         """When blocks that wait for nothing but time end; infinity if there are none."""
         if self.pace or not self.uncut:
             return math.inf
-        ends = [self._pause_ends(tied) for tied in self.together() if any(component.uncut for component in tied)]
+        ends = [self._gathers_until(tied) for tied in self.together() if any(component.uncut for component in tied)]
         return min((end for end in ends if end > now), default=math.inf)
 
     def _goes_on(self, component: Component, at_work: Callable[[str], bool]) -> bool:
         """Whether the block goes on by itself. Where its rows are tied to later ones, it needs another cut."""
         return self.open(component) and any(map(at_work, component.views))
 
-    def _pause_ends(self, tied: Sequence[Component]) -> float:
-        """When they may end again: not more often than the freshness of the views demands."""
+    def _gathers_until(self, tied: Sequence[Component]) -> float:
+        """When what has come is cut, at the latest, if it could be cut at once."""
+        if self._full(tied):
+            return -math.inf
+        uncut = [component for component in tied if component.uncut]
         freshness = min(self._freshness.get(view, 0.0) for component in tied for view in component.views)
-        return max(component.cut_at for component in tied) + freshness
+        began = min(component.began for component in uncut) + min(GATHER, freshness)
+        return min(began, max(component.latest for component in uncut) + QUIET)
 
-    def end(self, ended: Sequence[Component], now: float) -> Cut:
-        """Their blocks end here."""
+    def _full(self, tied: Sequence[Component]) -> bool:
+        return self._sizes is not None and any(len(component.steps) >= self._steps for component in tied)
+
+    def end(self, ended: Sequence[Component], now: float, *, whole: bool = True) -> Cut:
+        """Their blocks end here; those that have become too large, unless they must be `whole`, before."""
         self._rows = 0
+        number, large = self.arrived, not whole and self._full(ended)
+        if large:
+            self._adapt(ended, now)
+            number = min(c.steps[min(self._steps, len(c.steps)) - 1] for c in ended if c.steps)
         for component in ended:
-            component.cut, component.cut_at = self.arrived, now
-        return Cut(self.arrived, frozenset(view for component in ended for view in component.views))
+            component.end(number, now)
+            component.large_at = now if large else None
+        return Cut(number, frozenset(view for component in ended for view in component.views))
+
+    def _adapt(self, ended: Sequence[Component], now: float) -> None:
+        """Larger or smaller blocks from now on, by what the last one took."""
+        since = [component.large_at for component in ended if component.large_at is not None]
+        if self._sizes is None or not since:
+            return
+        took, step = now - min(since), self._sizes.step
+        if took > self._sizes.seconds:
+            self._steps = max(self._sizes.least // step, self._steps // 2)
+        elif took <= self._sizes.seconds / 2:
+            self._steps = min(self._sizes.most // step, self._steps * 2)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from strobe.algebra.bag import Bag
+from strobe.algebra.relation import Relation
 from strobe.algebra.selection import Selection
 from strobe.algebra.substitution import substitute
 from strobe.algebra.view import Occurrence, View
@@ -46,19 +47,24 @@ class Integrator:
         self._selections = {name: Selection.of(view) for name, view in views.items()}
         self._settled = settled
         self._number = 0
+        self._relevant_sets: dict[frozenset[str], frozenset[str]] = {}
+        """Each once: under a backlog many rows wait that have the same."""
         self.dropped = dict.fromkeys(views, 0)
         """By view, the transactions that change a relation of it and were irrelevant all the same."""
 
     def receive(self, transaction: Transaction) -> Routed:
         self._number += 1
-        transaction = replace(transaction, part_of=self._unsettled(transaction.part_of))
+        if transaction.part_of:
+            transaction = replace(transaction, part_of=self._unsettled(transaction.part_of))
         views = frozenset(name for name in self._views if self._relevant(name, transaction))
+        views = self._relevant_sets.setdefault(views, views)
         update = Update(self._number, transaction)
         rel = Rel(
             self._number,
             transaction.info,
             views,
-            empty=not (transaction.changes or transaction.gone or transaction.part_of),
+            empty=not (transaction.changes or transaction.gone or transaction.departed or transaction.part_of),
+            rows=sum(len(rows) for rows in _all_rows(transaction) if isinstance(rows, Bag)),
         )
         return Routed(update, rel)
 
@@ -80,6 +86,8 @@ class Integrator:
             return True
         changes = (*transaction.changes.items(), *transaction.gone.items())
         changed = {relation for relation, change in changes if not change.known_empty}
+        if any(o.source == transaction.source and o.relation.name in transaction.departed for o in view.occurrences):
+            return True
         touched = [o for o in view.occurrences if o.source == transaction.source and o.relation.name in changed]
         if any(self._matters(name, occurrence, transaction) for occurrence in touched):
             return True
@@ -92,3 +100,7 @@ class Integrator:
             return True  # a change that is not here, or of which only the key is known
         used = substitute(occurrence, change)
         return not isinstance(used, Bag) or self._selections[name].admits(occurrence, used)
+
+
+def _all_rows(transaction: Transaction) -> tuple[Relation, ...]:
+    return (*transaction.changes.values(), *transaction.gone.values())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from strobe.algebra.bag import Bag
+from strobe.algebra.bag import total
 from strobe.algebra.relation import Relation
 from strobe.algebra.substitution import substitute
 from strobe.algebra.view import Occurrence, View
@@ -17,12 +17,9 @@ def touches(update: Update, occurrence: Occurrence) -> bool:
 
 def change(occurrence: Occurrence, updates: Iterable[Update]) -> Relation:
     """ΔR over these updates, under the occurrence's attributes."""
-    total: Relation = Bag(occurrence.attributes)
-    for update in updates:
-        rows = update.transaction.changes.get(occurrence.relation.name)
-        if rows is not None and update.source == occurrence.source:
-            total = total.plus(substitute(occurrence, rows))
-    return total
+    name, source = occurrence.relation.name, occurrence.source
+    changed = (u.transaction.changes.get(name) for u in updates if u.transaction.source == source)
+    return total(occurrence.attributes, (substitute(occurrence, rows) for rows in changed if rows is not None))
 
 
 def deletions(occurrence: Occurrence, update: Update) -> list[KeyDelete]:

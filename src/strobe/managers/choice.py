@@ -67,10 +67,12 @@ def _auto(view: View, level: str, where: str) -> Choice:
         if refusal is None and LEVELS.index(algorithm.level) >= LEVELS.index(level):
             return Choice(algorithm, _reason(name, level, refused), _higher(view, algorithm.level))
         refused.append(f"{name}: {refusal or f'it reaches {algorithm.level}'}")
+    possible = next((ALGORITHMS[name].level for name in AUTO if ALGORITHMS[name].refusal(view) is None), None)
+    fix = "Change what one of the reasons in brackets names."
     raise UserError(
         f"no algorithm keeps this view at {level} ({'; '.join(refused)})",
         where=where,
-        fix="Ask for consistency: strong, or mend what is missing.",
+        fix=fix if possible is None else f"{fix} Or ask for consistency: {possible}.",
     )
 
 

@@ -3,8 +3,8 @@
 Several terms go around the sources together: those of different updates to one occurrence ask for the same relations,
 so one question with the keys of all of them serves all. Each term grows by every answer, and by what the caller says
 is missing from (or too much in) that answer for this term: `compensate` is given the term's number, an occurrence and
-what the answer's snapshot had seen, and returns the rows to add. Conventional maintenance adds nothing; sweeping adds
-the difference between the state it wants and the state that was seen.
+what the answer's snapshot had seen, and returns what the term is to be joined with besides. Conventional maintenance
+adds nothing; sweeping adds the difference between the state it wants and the state that was seen.
 
 Where rows are found by their key, the view itself may know them already, since it shows the whole row next to some
 other one (Strobe paper, 7, point 3). Then it is asked first, and the source only for the keys that it did not know.
@@ -14,19 +14,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
 
-from strobe.algebra.bag import Bag
+from strobe.algebra.bag import Bag, total
+from strobe.algebra.index import Index
 from strobe.algebra.relation import Relation
 from strobe.algebra.substitution import Step, join_pairs, next_fragment, substitute
 from strobe.algebra.view import View
 from strobe.managers.base import QueryTerm
+from strobe.managers.held import Correction
 from strobe.messages import Lookup, Query, Seen
 
-Compensate = Callable[[int, int, Seen], Relation | None]
+Compensate = Callable[[int, int, Seen], Correction | None]
 
 
-def believe(_term: int, _occurrence: int, _seen: Seen) -> Relation | None:
+def believe(_term: int, _occurrence: int, _seen: Seen) -> Correction | None:
     """Take every answer as it is."""
     return None
 
@@ -100,13 +101,12 @@ class Evaluation:
     def _keys(self, attributes: list[str]) -> Relation:
         """The keys of all terms, each once. Terms are not summed: rows that come in one and go in another would
         cancel."""
-        found = [term.keys(attributes) for term in self.terms.values()]
-        return reduce(lambda a, b: a.plus(b), found).keys(attributes)
+        return total(attributes, (term.keys(attributes) for term in self.terms.values())).keys(attributes)
 
     def absorb(
         self, lookups: Sequence[Lookup], relations: Sequence[Relation], seen: Seen, compensate: Compensate = believe
-    ) -> None:
-        """Join with what was found, one occurrence after another.
+    ) -> int:
+        """Join with what was found, one occurrence after another; returns how many terms had to be compensated.
 
         As soon as a term had to be compensated, the rest of the answer is left: its keys were looked up from rows
         that are not quite the terms' any more. It is asked for again, from the terms as they are now.
@@ -116,28 +116,40 @@ class Evaluation:
             self._known_rows = relations[0].part(1)
             unknown = _unknown(lookups[0], self._known_rows)
             if unknown is not None and not unknown.known_empty:
-                return  # the rest is for the source to answer
+                return 0  # the rest is for the source to answer
             relations = (Bag(lookups[0].columns),)
         if self._known_rows is not None:
             relations = (relations[0].plus(self._known_rows),)
             self._known_rows = None
+        corrected = 0
         for lookup, found in zip(lookups, relations, strict=False):
-            if self.done or self._extend(lookup.occurrence, found, seen, compensate):
-                return
+            if self.done or (corrected := self._extend(lookup.occurrence, found, seen, compensate)):
+                break
+        return corrected
 
-    def _extend(self, index: int, found: Relation, seen: Seen, compensate: Compensate) -> bool:
+    def _extend(self, index: int, found: Relation, seen: Seen, compensate: Compensate) -> int:
         pairs = join_pairs(self.view, self.known, index)
-        rows = substitute(self.view.occurrences[index], found)
-        corrected = False
+        join = _joiner(substitute(self.view.occurrences[index], found), pairs)
+        corrected = 0
         for number, term in self.terms.items():
-            grown = term.join(rows, pairs)
+            grown = join(term)
             correction = compensate(number, index, seen)
-            if correction is not None:
-                grown = grown.plus(term.join(correction, pairs))
-                corrected = True
+            missing = None if correction is None else correction.join(term)
+            if missing is not None and not missing.known_empty:
+                grown = grown.plus(missing)
+                corrected += 1
             self.terms[number] = grown
         self.known.append(index)
         return corrected
+
+
+def _joiner(rows: Relation, pairs: Sequence[tuple[str, str]]) -> Callable[[Relation], Relation]:
+    """Joins terms with these rows. If they are in memory, a term costs the rows that match it."""
+    if not isinstance(rows, Bag):
+        return lambda term: term.join(rows, pairs)
+    index = Index(rows.attributes, [b for _, b in pairs], [rows])
+    own = [a for a, _ in pairs]
+    return lambda term: index.join(term, own) if isinstance(term, Bag) else term.join(rows, pairs)
 
 
 def _unknown(lookup: Lookup, known: Relation) -> Relation | None:

@@ -21,10 +21,12 @@ adding the updates that the manager has been given since: so it is as good as on
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import takewhile
 
+from strobe.algebra.bag import total
 from strobe.managers.base import Inbound, Outbound, ViewManager
 from strobe.messages import Answer, Cut, Position, Query, Seen, Transaction, TransactionInfo, Update
 
@@ -33,28 +35,75 @@ REMEMBERED = 10_000
 would do."""
 
 
+class _Given:
+    """The transactions of a source that a manager has been given, as far as answers have to be held against them, by
+    their place in that order."""
+
+    def __init__(self) -> None:
+        self._given: list[TransactionInfo] = []
+        self._start = 0
+        """The place of the first one that is remembered."""
+        self._checked: tuple[Seen, int, int] | None = None
+        """What was checked last: a snapshot has seen those between two places. Several answers share a snapshot."""
+        self.shown = 0
+        """Some answer has shown all before this place: a snapshot that is taken from then on shows them too."""
+
+    @property
+    def end(self) -> int:
+        return self._start + len(self._given)
+
+    def __len__(self) -> int:
+        return len(self._given)
+
+    def add(self, transaction: TransactionInfo) -> None:
+        self._given.append(transaction)
+
+    def seen_since(self, place: int, seen: Seen) -> bool:
+        """Whether a snapshot has seen all from this place on."""
+        if self._checked is not None and self._checked[0] == seen and self._checked[1] <= place:
+            place = max(place, self._checked[2])
+        first = max(0, place - self._start)
+        if not all(seen.saw(self._given[i]) for i in range(first, len(self._given))):
+            return False
+        self._checked = (seen, place, self.end)
+        return True
+
+    def show(self, seen: Seen) -> None:
+        """What an answer has seen is shown, up to the first that it has not."""
+        while self.shown < self.end and seen.saw(self._given[max(0, self.shown - self._start)]):
+            self.shown += 1
+
+    def forget(self, needed: int) -> None:
+        """What was shown before this place needs to be remembered no longer; of others, only so many."""
+        gone = max(min(needed, self.shown), self.end - REMEMBERED) - self._start
+        if 2 * gone > len(self._given):
+            del self._given[:gone]
+            self._start += gone
+            self.shown = max(self.shown, self._start)
+
+
 class Inbox:
     def __init__(self, manager: ViewManager, reached: Mapping[str, Position]) -> None:
         """`reached` is how far each source's stream had been read when this manager's view was last right."""
         self.manager = manager
         self._reached = dict(reached)
         self._held: dict[str, list[Update]] = defaultdict(list)
-        self._unshown: dict[str, list[TransactionInfo]] = defaultdict(list)
-        """Transactions given to the manager, until some answer has shown them: a snapshot that is taken from then on
-        shows them too."""
-        self._must_see: dict[int, list[TransactionInfo]] = {}
-        """What the answer to an open question must have seen: unshown when it was asked, or given to the manager
-        since."""
-        self._uncopied: dict[str, list[Transaction]] = defaultdict(list)
+        self._given: dict[str, _Given] = defaultdict(_Given)
+        self._must_see: dict[int, int] = {}
+        """From which place on the answer to an open question must have seen what the manager was given: what no answer
+        had shown when it was asked, and what has been given since."""
+        self._uncopied: dict[str, deque[Transaction]] = defaultdict(deque)
         """Transactions given to the manager, with their rows, until a copy has shown them."""
         self._copied = {o.source for o in manager.view.occurrences if o.copied or o.shown}
         self._open: dict[int, Query] = {}
+        self._asked: dict[str, int] = {}
+        """How many questions to each source are open, where any is."""
         self._early: list[Answer] = []
 
     @property
     def waits_for(self) -> tuple[str, ...]:
         """The sources with an open question."""
-        return tuple(dict.fromkeys(query.source for query in self._open.values() if not query.at_home))
+        return tuple(self._asked)
 
     @property
     def asking(self) -> bool:
@@ -72,7 +121,7 @@ class Inbox:
 
     def update(self, update: Update) -> list[Outbound]:
         """A relevant update, in the integrator's order. `progress` follows."""
-        if update.source in self.waits_for:
+        if update.source in self._asked:
             self._held[update.source].append(update)
             return []
         return self._hand_over([update])
@@ -92,30 +141,40 @@ class Inbox:
 
     def answer(self, answer: Answer) -> list[Outbound]:
         if self._open[answer.id].at_home:
-            del self._must_see[answer.id]
-            return self._hand_over([self._brought_up(self._open.pop(answer.id), answer)])
+            return self._hand_over([self._brought_up(self._close(answer.id), answer)])
         if not answer.seen.through <= self._reached[answer.source]:
             self._early.append(answer)
             return []
         return self._deliver(answer)
 
+    def _close(self, number: int) -> Query:
+        query = self._open.pop(number)
+        del self._must_see[number]
+        if not query.at_home:
+            self._asked[query.source] -= 1
+            if not self._asked[query.source]:
+                del self._asked[query.source]
+        return query
+
     def _deliver(self, answer: Answer) -> list[Outbound]:
         query = self._open[answer.id]
         source = answer.source
-        if not all(answer.seen.saw(transaction) for transaction in self._must_see[answer.id]):
+        if not self._given[source].seen_since(self._must_see[answer.id], answer.seen):
             return [query]
-        seen = [u for u in self._held[source] if u.transaction.position <= answer.seen.through]
+        held = self._held[source]
+        seen = list(takewhile(lambda u: u.transaction.position <= answer.seen.through, held))
         if not self.manager.compensates and not all(answer.seen.saw(u.transaction) for u in seen):
             return [query]
-        del self._open[answer.id], self._must_see[answer.id]
-        rest = self._held[source][len(seen) :]
+        self._close(answer.id)
+        rest = held[len(seen) :] if seen else held
         messages: list[Inbound] = [*seen, answer]
-        if source not in self.waits_for:
-            self._held[source] = []
+        if source not in self._asked:
             messages += rest
-        else:
-            self._held[source] = rest
-        self._unshown[source] = [t for t in self._unshown[source] if not answer.seen.saw(t)]
+            rest = []
+        self._held[source] = rest
+        self._given[source].show(answer.seen)
+        needed = (self._must_see[number] for number, query in self._open.items() if query.source == source)
+        self._given[source].forget(next(needed, self._given[source].end))
         return self._hand_over(messages)
 
     def committed(self, positions: Mapping[str, Position]) -> None:
@@ -123,18 +182,26 @@ class Inbox:
         if any(query.at_home for query in self._open.values()):
             return  # one that is being asked may be older
         for source, since in self._uncopied.items():
-            if source in positions:
-                self._uncopied[source] = [t for t in since if not t.position <= positions[source]]
+            while source in positions and since and since[0].position <= positions[source]:
+                since.popleft()
 
     def _brought_up(self, query: Query, answer: Answer) -> Answer:
         source = answer.source
-        self._uncopied[source] = since = [t for t in self._uncopied[source] if not answer.seen.saw(t)]
-        relations = list(answer.relations)
-        for place, lookup in enumerate(query.lookups):
-            for transaction in since:
-                if lookup.relation in transaction.changes:
-                    change = transaction.changes[lookup.relation].project(lookup.columns)
-                    relations[place] = relations[place].plus(change)
+        self._uncopied[source] = since = deque(t for t in self._uncopied[source] if not answer.seen.saw(t))
+        relations = [
+            total(
+                lookup.columns,
+                [
+                    found,
+                    *(
+                        t.changes[lookup.relation].project(lookup.columns)
+                        for t in since
+                        if lookup.relation in t.changes
+                    ),
+                ],
+            )
+            for lookup, found in zip(query.lookups, answer.relations, strict=True)
+        ]
         through = max([answer.seen.through, *(t.position for t in since)], key=lambda p: p.order)
         return replace(answer, relations=tuple(relations), seen=Seen(through))
 
@@ -146,17 +213,15 @@ class Inbox:
         for sent in out:
             if isinstance(sent, Query):
                 self._open[sent.id] = sent
-                self._must_see[sent.id] = list(self._unshown[sent.source])
+                self._must_see[sent.id] = self._given[sent.source].shown
+                if not sent.at_home:
+                    self._asked[sent.source] = self._asked.get(sent.source, 0) + 1
         return out
 
     def _remember(self, update: Update) -> None:
         if update.source in self._copied:
             self._uncopied[update.source].append(update.transaction)
-        info = update.transaction.info
-        unshown = self._unshown[update.source]
-        unshown.append(info)
-        if len(unshown) > REMEMBERED:
-            del unshown[0]
-        for number, query in self._open.items():
-            if query.source == update.source:
-                self._must_see[number].append(info)
+        given = self._given[update.source]
+        given.add(update.transaction.info)
+        if len(given) > 2 * REMEMBERED:
+            given.forget(0)

@@ -27,6 +27,7 @@ from strobe.errors import BrokenInvariant
 from strobe.managers.base import Inbound, Outbound, QueryTerm
 from strobe.managers.changes import change, touches
 from strobe.managers.evaluation import Evaluation
+from strobe.managers.held import Correction, Held
 from strobe.managers.units import Received
 from strobe.messages import ActionList, Answer, Query, Seen, Update
 
@@ -43,6 +44,8 @@ class NestedSweep:
         self.view = view
         self._depth = depth
         self._waiting = Received(view.sources)
+        self._held = Held(view)
+        """What waits, and the batch."""
         self._batch: list[Update] = []
         self._absorbed = 0
         self._span: list[int] = []
@@ -62,6 +65,8 @@ class NestedSweep:
                 self._answer(message)
             else:
                 self._waiting.add(message)
+                if isinstance(message, Update):
+                    self._held.add(message)
         out: list[Outbound] = []
         while self._query is None and self._go_on(out):
             pass
@@ -94,6 +99,7 @@ class NestedSweep:
         elif self._batch:
             covers = tuple(sorted(update.number for update in self._batch))
             out.append(ActionList(self.view.name, covers, self._delta.project(self.view.attributes)))
+            self._held.drop(self._batch)
             self._batch = []
         else:
             return self._start()
@@ -124,7 +130,8 @@ class NestedSweep:
         elif self._delta.known_empty:
             rest = [o.index for o in self.view.occurrences if o.index not in self._span]
             touched = [i for i in rest if any(touches(u, self.view.occurrences[i]) for u in self._batch)]
-            self._add((touched or rest)[0], None)
+            index = (touched or rest)[0]
+            self._add(index, Bag((*self._delta.attributes, *self.view.occurrences[index].attributes)))
         else:
             query = Evaluation(self.view, self._span, {0: self._delta}).ask(self._asked)
             self._ask(Query(query.view, query.id, query.source, query.lookups[:1], copy=query.copy), out)
@@ -138,14 +145,15 @@ class NestedSweep:
             raise BrokenInvariant(f"answer {answer.id} was not asked for", where=f"view {self.view.name}")
         query, self._query = self._query, None
         if self._sweep is not None:
-            self._sweep.absorb(query.lookups, answer.relations, answer.seen, self._compensate)
+            self.compensations += self._sweep.absorb(query.lookups, answer.relations, answer.seen, self._compensate)
             return
         if self._absorb(answer):
             return  # what was asked with is not what D is any more: it will be asked again
         occurrence = self.view.occurrences[query.lookups[0].occurrence]
-        seen = [u for u in (*self._batch, *self._waiting) if answer.seen.saw(u.transaction)]
-        before = substitute(occurrence, answer.relations[0]).plus(change(occurrence, seen).negate())
-        self._add(occurrence.index, before)
+        pairs = join_pairs(self.view, self._span, occurrence.index)
+        correction = self._held.correction(occurrence, answer.seen, pairs)
+        found = self._delta.join(substitute(occurrence, answer.relations[0]), pairs)
+        self._add(occurrence.index, found.plus(correction.join(self._delta)))
 
     def _absorb(self, answer: Answer) -> bool:
         """Take what the answer had seen into the batch; whether D over the span changes by it."""
@@ -160,15 +168,10 @@ class NestedSweep:
         self._inner.extend((i, new, before) for i in touched)
         return bool(touched)
 
-    def _add(self, index: int, rows: Relation | None) -> None:
+    def _add(self, index: int, grown: Relation) -> None:
         """D ⋈ Rj@before; what ΔRj adds is swept over the span."""
-        occurrence = self.view.occurrences[index]
-        if rows is None:
-            grown: Relation = Bag((*self._delta.attributes, *occurrence.attributes))
-        else:
-            grown = self._delta.join(rows, join_pairs(self.view, self._span, index))
         self._grown = (index, grown)
-        if not change(occurrence, self._batch).known_empty:
+        if not change(self.view.occurrences[index], self._batch).known_empty:
             self._inner.append((index, self._batch, []))
 
     # Sweeps over the span.
@@ -178,17 +181,15 @@ class NestedSweep:
         rows = change(self.view.occurrences[index], updates)
         self._sweep = Evaluation(self.view, [index], {0: rows}, self._span)
 
-    def _compensate(self, _term: int, index: int, seen: Seen) -> Relation | None:
+    def _compensate(self, _term: int, index: int, seen: Seen) -> Correction:
         """To the state after the batch; for a change of the span itself, to the state before it on the right."""
         swept, _, before = self._inner[0]
         target = before if self._grown is None and index > swept else self._batch
         occurrence = self.view.occurrences[index]
-        missing = [u for u in target if not seen.saw(u.transaction)]
-        rest = [u for u in (*self._batch, *self._waiting) if u not in target]
-        early = [u for u in rest if seen.saw(u.transaction)]
-        difference = change(occurrence, missing).plus(change(occurrence, early).negate())
-        self.compensations += not difference.known_empty
-        return None if difference.known_empty else difference
+        pairs = join_pairs(self.view, self._sweep.known if self._sweep else (), index)
+        correction = self._held.correction(occurrence, seen, pairs)
+        correction.want(change(occurrence, target))
+        return correction
 
     def _end_inner(self, sweep: Evaluation) -> None:
         self._inner.popleft()

@@ -64,6 +64,12 @@ class Algorithm:
     copies: bool = False
     """Whether it works on copies of all its relations at the warehouse."""
 
+    waits: bool = False
+    """Whether it takes up nothing, at strong, before a cut has come: then a block may end before the last update."""
+
+    burdened: bool = False
+    """Whether a backlog costs more than in proportion: what comes while a question is open compensates its answer."""
+
     @property
     def reaches(self) -> Mapping[str, str]:
         return dict(zip(SCENARIOS, self.table, strict=True))
@@ -136,6 +142,7 @@ ALGORITHMS = {
             origin="beyond the papers; the telescoping sum over occurrences",
             make=lambda view, setting: Sweep(view, complete=setting.complete),
             lacks=(old_images,),
+            waits=True,
         ),
         Algorithm(
             "nested-sweep",
@@ -147,6 +154,7 @@ ALGORITHMS = {
             origin="beyond the papers; SWEEP that recurses, to a depth limit",
             make=lambda view, setting: NestedSweep(view, depth=DEPTH if setting.alone else 0),
             lacks=(old_images,),
+            waits=True,
         ),
         Algorithm(
             "conventional",
@@ -177,6 +185,7 @@ ALGORITHMS = {
             origin="ECA paper, 1.2",
             make=lambda view, setting: Sweep(view, complete=setting.complete),
             lacks=(old_images,),
+            waits=True,
             copies=True,
         ),
         Algorithm(
@@ -188,6 +197,7 @@ ALGORITHMS = {
             origin="ECA paper, 5.2",
             make=lambda view, _: Eca(view),
             lacks=(one_source, old_images),
+            burdened=True,
         ),
         Algorithm(
             "lca",
@@ -198,6 +208,7 @@ ALGORITHMS = {
             origin="ECA paper, 5.2 (sketched there); in an eager form",
             make=lambda view, _: Eca(view, complete=True),
             lacks=(one_source, old_images),
+            burdened=True,
         ),
         Algorithm(
             "eca-local",
@@ -208,6 +219,7 @@ ALGORITHMS = {
             origin="ECA paper, 5.5 (left open there)",
             make=lambda view, _: Eca(view, complete=True, local=True),
             lacks=(one_source, old_images),
+            burdened=True,
         ),
         Algorithm(
             "eca-key",
@@ -218,6 +230,7 @@ ALGORITHMS = {
             origin="ECA paper, 5.4, corrected as in the Strobe paper, 5.2",
             make=lambda view, _: Strobe(view),
             lacks=(one_source, keys),
+            burdened=True,
         ),
         Algorithm(
             "strobe",
@@ -229,6 +242,7 @@ ALGORITHMS = {
             origin="Strobe paper, 5.2",
             make=lambda view, setting: Strobe(view, bound=setting.every),
             lacks=(keys,),
+            burdened=True,
             single=True,
         ),
         Algorithm(
@@ -240,6 +254,7 @@ ALGORITHMS = {
             origin="Strobe paper, 5.3",
             make=lambda view, setting: Strobe(view, bound=setting.every),
             lacks=(keys,),
+            burdened=True,
         ),
         Algorithm(
             "g-strobe",
@@ -250,6 +265,7 @@ ALGORITHMS = {
             origin="Strobe paper, 5.4; parts are processed as they come, the install waits",
             make=lambda view, setting: Strobe(view, bound=setting.every, whole=True),
             lacks=(keys,),
+            burdened=True,
         ),
         Algorithm(
             "c-strobe",
@@ -261,6 +277,7 @@ ALGORITHMS = {
             origin="Strobe paper, 6, with queries grouped by relation",
             make=lambda view, setting: Strobe(view, bound=setting.every or 1),
             lacks=(keys, old_images),
+            burdened=True,
             single=True,
         ),
         Algorithm(
@@ -272,6 +289,7 @@ ALGORITHMS = {
             origin="Strobe paper, 6 (sketched there)",
             make=lambda view, setting: Strobe(view, bound=setting.every or 1),
             lacks=(keys, old_images),
+            burdened=True,
         ),
         Algorithm(
             "c-gstrobe",
@@ -282,6 +300,7 @@ ALGORITHMS = {
             origin="Strobe paper, 5.4 and 6 together",
             make=lambda view, setting: Strobe(view, bound=setting.every or 1, whole=True),
             lacks=(keys, old_images),
+            burdened=True,
         ),
     )
 }

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 from strobe.algebra.bag import Bag
@@ -94,8 +95,9 @@ class Rv:
 
     def _nth(self) -> int | None:
         """The number of the s-th update that waits."""
-        numbers = [update.number for update in self._waiting]
-        return numbers[self._every - 1] if len(numbers) >= self._every else None
+        if len(self._waiting) < self._every:
+            return None
+        return next(islice(self._waiting, self._every - 1, None)).number
 
     def _sites(self) -> list[tuple[Occurrence, ...]]:
         """What is asked for together: everything at a source, in one snapshot; each copy at the warehouse alone."""

@@ -34,7 +34,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from strobe.algebra.bag import Bag
+from strobe.algebra.bag import Bag, Row
+from strobe.algebra.index import Index
 from strobe.algebra.relation import Relation
 from strobe.algebra.substitution import join_pairs
 from strobe.algebra.view import Occurrence, View
@@ -75,6 +76,9 @@ class Strobe:
         self._inserts: Relation = nothing(view)
         self._open: list[OpenQuery] = []
         self._numbers = 0
+        self._events: dict[tuple[int, int], Relation] = {}
+        """What `_unprocessed` found, until something is received or processed; and the same, to be joined with."""
+        self._joinable: dict[tuple[int, tuple[str, ...]], Index] = {}
 
     def receive(self, messages: Sequence[Inbound]) -> list[Outbound]:
         out: list[Outbound] = []
@@ -83,6 +87,7 @@ class Strobe:
                 out += self._answered(message)
             else:
                 self._received.add(message)
+                self._changed()
             if self._bound is None or self._must_go_on:
                 out += self._take()
         while True:
@@ -131,7 +136,8 @@ class Strobe:
         cut = None if self._must_go_on else self._received.cut
         if self._whole and self._bound is not None and not self._by_key:
             return self._received.unit(cut if self._taken else None)
-        return [u for u in self._received if cut is None or u.number <= cut][:1]
+        first = self._received.first
+        return [first] if first is not None and (cut is None or first.number <= cut) else []
 
     def _parts_missing(self) -> bool:
         """Whether a global transaction has been processed in part."""
@@ -152,6 +158,7 @@ class Strobe:
     def _process(self, unit: list[Update]) -> list[Outbound]:
         """Each update is an event of its own, also where several make a unit: a snapshot may lie between them."""
         self._received.take(unit)
+        self._changed()
         self._taken += unit
         return [message for update in unit for message in self._process_one(update)]
 
@@ -204,12 +211,13 @@ class Strobe:
                 continue
             deleted = self._unprocessed(occurrence, -1)
             if not deleted.known_empty:
-                rows = query.rows.join(deleted, join_pairs(self.view, query.known, occurrence.index))
+                rows = self._joined(query, occurrence, deleted)
                 if not rows.known_empty:
                     self.compensations += 1
                     out += self._ask((*query.known, occurrence.index), rows, query.pending)
         for result in query.evaluation.results.values():
-            self._insert(result, query.pending)
+            if not result.known_empty:
+                self._insert(result, query.pending)
         return out
 
     def _insert(self, result: Relation, pending: Iterable[KeyDelete]) -> None:
@@ -222,17 +230,31 @@ class Strobe:
         new = result.key_delete(self._inserts, [(a, a) for a in self.view.attributes])
         self._inserts = self._inserts.plus(new)
 
+    def _joined(self, query: OpenQuery, occurrence: Occurrence, deleted: Relation) -> Relation:
+        """A query with its unprocessed deletions: of many, those that match."""
+        pairs = join_pairs(self.view, query.known, occurrence.index)
+        if not isinstance(deleted, Bag) or not isinstance(query.rows, Bag):
+            return query.rows.join(deleted, pairs)
+        on = tuple(b for _, b in pairs)
+        if (occurrence.index, on) not in self._joinable:
+            self._joinable[occurrence.index, on] = Index(deleted.attributes, on, [deleted])
+        return self._joinable[occurrence.index, on].join(query.rows, [a for a, _ in pairs])
+
+    def _changed(self) -> None:
+        """Something was received or processed."""
+        self._events, self._joinable = {}, {}
+
     def _unprocessed(self, occurrence: Occurrence, sign: int) -> Relation:
         """Rows with a received but unprocessed deletion (-1); or whose first such event is an insertion (+1)."""
-        found: Relation = Bag(occurrence.attributes)
-        met: Relation = Bag(occurrence.attributes)
-        same = [(a, a) for a in occurrence.attributes]
-        for update in self._received:
-            if touches(update, occurrence):
-                rows = change(occurrence, [update])
-                found = found.plus(rows.part(sign).key_delete(met if sign > 0 else found, same))
-                met = met.plus(rows.part(1)).plus(rows.part(-1)) if sign > 0 else met
-        return found
+        known = self._events.get((occurrence.index, sign))
+        if known is None:
+            rows = [change(occurrence, [update]) for update in self._received if touches(update, occurrence)]
+            small = [each for each in rows if isinstance(each, Bag)]
+            whole = _first_events(occurrence, small, sign) if len(small) == len(rows) else None
+            known = self._events[occurrence.index, sign] = (
+                _first_of_large(occurrence, rows, sign) if whole is None else whole
+            )
+        return known
 
     def _actions(self) -> ActionList:
         covers = tuple(sorted(u.number for u in self._taken))
@@ -243,3 +265,26 @@ class Strobe:
         self._taken, self._units = [], 0
         self._deletes, self._inserts = {}, nothing(self.view)
         return actions
+
+
+def _first_events(occurrence: Occurrence, changes: Iterable[Bag], sign: int) -> Bag:
+    met: set[Row] = set()
+    found: dict[Row, int] = {}
+    for rows in changes:
+        for row, n in rows.items():
+            if n * sign > 0 and row not in met and row not in found:
+                found[row] = abs(n)
+            if sign > 0:
+                met.add(row)
+    return Bag(occurrence.attributes, found)
+
+
+def _first_of_large(occurrence: Occurrence, changes: Iterable[Relation], sign: int) -> Relation:
+    """The same, of changes that are not all in memory."""
+    found: Relation = Bag(occurrence.attributes)
+    met: Relation = Bag(occurrence.attributes)
+    same = [(a, a) for a in occurrence.attributes]
+    for rows in changes:
+        found = found.plus(rows.part(sign).key_delete(met if sign > 0 else found, same))
+        met = met.plus(rows.part(1)).plus(rows.part(-1)) if sign > 0 else met
+    return found

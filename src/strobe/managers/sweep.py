@@ -14,8 +14,8 @@ others write.
                             - ΔRj of updates not in the target that it had seen
 
 where only updates not yet part of the view can matter: all others are in every snapshot (the inbox asks again where one
-is not). One rule covers self-joins (an R for each occurrence), several relations at one source, transactions over
-several relations, snapshots that saw a later update without an earlier one, and batches.
+is not). `held` keeps their sum. One rule covers self-joins (an R for each occurrence), several relations at one source,
+transactions over several relations, snapshots that saw a later update without an earlier one, and batches.
 
 A batch consists of *groups*, and every group becomes an action list: at strong the updates of one block, between two
 cuts, are one group; at complete every update (or global transaction) is a group of its own. The sweeps of all groups
@@ -32,11 +32,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from strobe.algebra.relation import Relation
+from strobe.algebra.substitution import join_pairs
 from strobe.algebra.view import Occurrence, View
 from strobe.errors import BrokenInvariant
 from strobe.managers.base import Inbound, Outbound
 from strobe.managers.changes import change, touches
 from strobe.managers.evaluation import Evaluation, nothing
+from strobe.managers.held import Correction, Held
 from strobe.managers.units import Received
 from strobe.messages import ActionList, Answer, Query, Seen, Update
 
@@ -56,7 +58,13 @@ class Sweep:
         self._complete = complete
         self._waiting = Received(view.sources)
         """Updates not yet taken up."""
+        self._held = Held(view)
+        """These and the batch."""
         self._groups: list[list[Update]] = []
+        self._changes: dict[int, list[Relation]] = {}
+        """By occurrence, ΔR of each group."""
+        self._corrections: dict[int, tuple[Correction, int]] = {}
+        """By occurrence of the answer that is there: to the state before which group."""
         self._deltas: list[Relation] = []
         self._to_sweep: deque[Occurrence] = deque()
         self._swept = 0
@@ -68,7 +76,10 @@ class Sweep:
         for message in messages:
             if isinstance(message, Answer):
                 self._absorb(message)
-            else:
+            elif isinstance(message, Update):
+                self._waiting.add(message)
+                self._held.add(message)
+            elif not self._complete:
                 self._waiting.add(message)
         return self._advance()
 
@@ -82,7 +93,8 @@ class Sweep:
     def _absorb(self, answer: Answer) -> None:
         if self._query is None or self._sweep is None or answer.id != self._query.id:
             raise BrokenInvariant(f"answer {answer.id} was not asked for", where=f"view {self.view.name}")
-        self._sweep.absorb(self._query.lookups, answer.relations, answer.seen, self._compensate)
+        self._corrections = {}
+        self.compensations += self._sweep.absorb(self._query.lookups, answer.relations, answer.seen, self._compensate)
         self._query = None
 
     def _advance(self) -> list[Outbound]:
@@ -102,7 +114,8 @@ class Sweep:
             elif self._groups:
                 for group, delta in zip(self._groups, self._deltas, strict=True):
                     out.append(ActionList(self.view.name, tuple(u.number for u in group), delta))
-                self._groups = []
+                    self._held.drop(group)
+                self._groups, self._changes = [], {}
             elif not self._start_batch():
                 return out
         return out
@@ -131,18 +144,25 @@ class Sweep:
         return sorted(found, key=lambda update: update.number)
 
     def _start_sweep(self, swept: Occurrence) -> None:
-        changes = {number: change(swept, group) for number, group in enumerate(self._groups)}
+        changes = enumerate(self._changes_of(swept))
         self._swept = swept.index
-        self._sweep = Evaluation(self.view, [swept.index], {n: c for n, c in changes.items() if not c.known_empty})
+        self._sweep = Evaluation(self.view, [swept.index], {n: c for n, c in changes if not c.known_empty})
 
-    def _compensate(self, group: int, index: int, seen: Seen) -> Relation | None:
+    def _changes_of(self, occurrence: Occurrence) -> list[Relation]:
+        if occurrence.index not in self._changes:
+            self._changes[occurrence.index] = [change(occurrence, group) for group in self._groups]
+        return self._changes[occurrence.index]
+
+    def _compensate(self, group: int, index: int, seen: Seen) -> Correction:
         """From the state that was seen to the one before this group, or after it for occurrences before the swept
-        one."""
+        one. From group to group that state moves on."""
         occurrence = self.view.occurrences[index]
-        wanted = group + 1 if index < self._swept else group
-        missing = [u for g in self._groups[:wanted] for u in g if not seen.saw(u.transaction)]
-        unwanted = [*self._waiting, *(u for g in self._groups[wanted:] for u in g)]
-        early = [u for u in unwanted if seen.saw(u.transaction)]
-        difference = change(occurrence, missing).plus(change(occurrence, early).negate())
-        self.compensations += not difference.known_empty
-        return None if difference.known_empty else difference
+        target = group + 1 if index < self._swept else group
+        if index not in self._corrections:
+            pairs = join_pairs(self.view, self._sweep.known if self._sweep else (), index)
+            self._corrections[index] = self._held.correction(occurrence, seen, pairs), 0
+        correction, reached = self._corrections[index]
+        for rows in self._changes_of(occurrence)[reached:target]:
+            correction.want(rows)
+        self._corrections[index] = correction, target
+        return correction

@@ -1,39 +1,89 @@
 """What a manager has received and not yet taken up, and in which portions it may: by number, by block, by transaction.
 
-Updates are kept by their number; the inbox may have held some back while later ones came. A *cut* of the integrator
-ends a block. A *unit* is what has to be taken up together: an update, or all parts of a global transaction.
+Updates are kept by their source, in its order; the inbox may have held some back while later ones of other sources
+came. A *cut* of the integrator ends a block. A *unit* is what has to be taken up together: an update, or all parts of a
+global transaction, with everything before it at its sources. So what is taken is the first of every queue, and costs
+the same however many wait behind it.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterator
+from heapq import merge
+from itertools import chain
 
 from strobe.messages import Cut, GlobalTransaction, Seen, Update
+
+
+class _Queue:
+    """The updates of one source, in order."""
+
+    def __init__(self) -> None:
+        self._updates: list[Update] = []
+        self._start = 0
+        """Where the first one is that has not been taken."""
+
+    def __len__(self) -> int:
+        return len(self._updates) - self._start
+
+    def __iter__(self) -> Iterator[Update]:
+        for place in range(self._start, len(self._updates)):
+            yield self._updates[place]
+
+    @property
+    def first(self) -> Update:
+        return self._updates[self._start]
+
+    def add(self, update: Update) -> None:
+        self._updates.append(update)
+
+    def take(self, update: Update) -> None:
+        """The first one costs nothing: the room of those that were taken is made free when they are half."""
+        if update.number != self.first.number:
+            del self._updates[bisect_left(self._updates, update.number, lo=self._start, key=_number)]
+            return
+        self._start += 1
+        if 2 * self._start > len(self._updates):
+            del self._updates[: self._start]
+            self._start = 0
+
+    def through(self, update: Update) -> Iterator[Update]:
+        """From this one backwards, to the first."""
+        place = bisect_left(self._updates, update.number, lo=self._start, key=_number)
+        for earlier in range(place, self._start - 1, -1):
+            yield self._updates[earlier]
 
 
 class Received:
     def __init__(self, sources: Collection[str]) -> None:
         """`sources` are those of the view: parts of a global transaction elsewhere never come here."""
         self._sources = frozenset(sources)
-        self._updates: list[Update] = []
-        self._by_source: dict[str, list[Update]] = defaultdict(list)
+        self._queues: dict[str, _Queue] = defaultdict(_Queue)
         self._parts: dict[GlobalTransaction, dict[str, Update]] = defaultdict(dict)
         self._cuts: deque[int] = deque()
 
     def __iter__(self) -> Iterator[Update]:
-        return iter(self._updates)
+        """In the order of their numbers."""
+        return merge(*self._queues.values(), key=_number)
 
     def __len__(self) -> int:
-        return len(self._updates)
+        return sum(map(len, self._queues.values()))
+
+    @property
+    def first(self) -> Update | None:
+        """The one with the lowest number."""
+        return min(self._firsts(), key=_number, default=None)
+
+    def _firsts(self) -> list[Update]:
+        return [queue.first for queue in self._queues.values() if queue]
 
     def add(self, message: Update | Cut) -> None:
         if isinstance(message, Cut):
             self._cuts.append(message.number)
             return
-        insort(self._updates, message, key=_number)
-        insort(self._by_source[message.source], message, key=_number)
+        self._queues[message.source].add(message)
         for part in message.transaction.part_of:
             self._parts[part][message.source] = message
 
@@ -44,21 +94,23 @@ class Received:
 
     def next_block(self) -> None:
         """Forget cuts before which nothing is left."""
-        while self._cuts and not any(u.number <= self._cuts[0] for u in self._updates[:1]):
+        first = self.first
+        while self._cuts and (first is None or first.number > self._cuts[0]):
             self._cuts.popleft()
 
     def forget_cut(self) -> None:
         self._cuts.popleft()
 
     def take(self, unit: Collection[Update]) -> None:
-        taken = {update.number for update in unit}
-        self._updates = [u for u in self._updates if u.number not in taken]
-        for source in {update.source for update in unit}:
-            self._by_source[source] = [u for u in self._by_source[source] if u.number not in taken]
-        for part in {part for update in unit for part in update.transaction.part_of}:
-            self._parts[part] = {s: u for s, u in self._parts[part].items() if u.number not in taken}
-            if not self._parts[part]:
-                del self._parts[part]
+        """Take these up."""
+        for update in unit:
+            self._queues[update.source].take(update)
+            for part in update.transaction.part_of:
+                here = self._parts[part]
+                if here.get(update.source) is update:
+                    del here[update.source]
+                if not here:
+                    del self._parts[part]
 
     def unit(self, limit: int | None = None) -> list[Update]:
         """The next unit: the smallest that is whole and holds everything before it at its sources.
@@ -66,10 +118,11 @@ class Received:
         With a limit, one that begins at or before it. What a source's first update is tied to, its later ones are tied
         to as well: only the first ones need to be tried.
         """
-        if not self._parts:
-            return [u for u in self._updates[:1] if limit is None or u.number <= limit]
-        firsts = [queue[0] for queue in self._by_source.values() if queue]
-        found = [unit for u in firsts if limit is None or u.number <= limit if (unit := self.closure(u))]
+        firsts = sorted((u for u in self._firsts() if limit is None or u.number <= limit), key=_number)
+        alone = next((u for u in firsts if not u.transaction.part_of), None)
+        if alone is not None:
+            return [alone]
+        found = [unit for u in firsts if (unit := self.closure(u))]
         return min(found, key=lambda unit: (len(unit), unit[0].number), default=[])
 
     def seen(self, source: str, seen: Seen) -> list[Update]:
@@ -78,14 +131,20 @@ class Received:
         Also of other sources: what is taken up together has no gaps, or it could not be merged with other views'.
         """
         limit = self._cuts[1] if len(self._cuts) > 1 else None
-        last = max((u.number for u in self._by_source[source] if seen.saw(u.transaction)), default=0)
+        last = 0
+        queue = iter(self._queues[source])
+        for update in queue:
+            if limit is not None and update.number > limit:
+                last = limit if any(seen.saw(u.transaction) for u in chain([update], queue)) else last
+                break
+            last = update.number if seen.saw(update.transaction) else last
         found: dict[int, Update] = {}
         torn: set[str] = set()
-        for update in self._updates:
-            if update.number > (last if limit is None else min(last, limit)):
+        for update in self:
+            if update.number > last:
                 break
             if update.number not in found and update.source not in torn:
-                unit = self.closure(update)
+                unit = self.closure(update) if update.transaction.part_of else [update]
                 found.update((u.number, u) for u in unit)
                 torn |= set() if unit else {update.source}
         return sorted(found.values(), key=_number)
@@ -95,18 +154,15 @@ class Received:
         unit: dict[int, Update] = {}
         todo = [first]
         while todo:
-            update = todo.pop()
-            if update.number in unit:
-                continue
-            unit[update.number] = update
-            queue = self._by_source[update.source]
-            place = bisect_left(queue, update.number, key=_number)
-            todo += queue[place - 1 : place] if place else []
-            for part in update.transaction.part_of:
-                here = self._parts.get(part, {})
-                if not part.participants & self._sources <= set(here):
-                    return []
-                todo += here.values()
+            for update in self._queues[todo[-1].source].through(todo.pop()):
+                if update.number in unit:
+                    break
+                unit[update.number] = update
+                for part in update.transaction.part_of:
+                    here = self._parts.get(part, {})
+                    if not part.participants & self._sources <= set(here):
+                        return []
+                    todo += here.values()
         return sorted(unit.values(), key=_number)
 
 

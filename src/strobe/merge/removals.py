@@ -14,10 +14,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from strobe.algebra.bag import Bag, Row
+from strobe.algebra.bounds import Bound
 from strobe.algebra.relation import Relation
 from strobe.algebra.view import View
 from strobe.errors import BrokenInvariant
-from strobe.messages import ActionList, KeyDelete, Removal
+from strobe.messages import ActionList, BoundDelete, KeyDelete, Removal
 
 
 def combined(actions: Iterable[ActionList]) -> tuple[dict[str, Removal], dict[str, Relation]]:
@@ -25,7 +26,7 @@ def combined(actions: Iterable[ActionList]) -> tuple[dict[str, Removal], dict[st
     removals: dict[str, Removal] = {}
     changes: dict[str, Relation] = {}
     for action in actions:
-        removal = Removal(tuple(d for d in action.deletes if not d.keys.known_empty), action.replaces)
+        removal = Removal(tuple(d for d in action.deletes if not d.empty), action.replaces)
         before = changes.get(action.view)
         changes[action.view] = action.delta if before is None else removal.rest(before).plus(action.delta)
         removals[action.view] = removals.get(action.view, Removal()).then(removal)
@@ -46,10 +47,12 @@ class First:
     """By occurrence, for each key (as `key_attributes` orders it) the first commit that removes it."""
     large: list[tuple[int, KeyDelete]] = field(default_factory=list)
     """Keys that are not in memory, each with the commit that removes them."""
+    bounds: list[tuple[int, Bound]] = field(default_factory=list)
+    """Bounds over attributes of the view, each with the commit that removes what is in it."""
 
     @property
     def never(self) -> bool:
-        return self.everything is None and not self.keys and not self.large
+        return self.everything is None and not self.keys and not self.large and not self.bounds
 
     @property
     def occurrences(self) -> tuple[int, ...]:
@@ -62,9 +65,16 @@ class First:
     def precede(self, number: int, removal: Removal) -> None:
         """Put the removal of a commit before all that are here."""
         if removal.everything:
-            self.everything, self.keys, self.large = number, {}, []
+            self.everything, self.keys, self.large, self.bounds = number, {}, [], []
             return
         for delete in removal.deletes:
+            if isinstance(delete, BoundDelete):
+                if not all(map(self.view.shown_as, delete.bound.columns)):
+                    raise BrokenInvariant(
+                        "rows go by a bound that the view does not show", where=f"view {self.view.name}"
+                    )
+                self.bounds.append((number, delete.bound))
+                continue
             names = self.key_attributes(delete.occurrence)
             if not names or set(names) != set(delete.keys.attributes):
                 raise BrokenInvariant(
@@ -83,15 +93,17 @@ class First:
         places = {
             occurrence: [rows.attributes.index(a) for a in self.key_attributes(occurrence)] for occurrence in self.keys
         }
+        tests = [(number, bound.test(rows.attributes)) for number, bound in self.bounds]
         for row, count in rows.items():
-            at = [found.get(tuple(row[i] for i in places[occurrence])) for occurrence, found in self.keys.items()]
+            at: list[int | None] = [number for number, inside in tests if inside(row)]
+            at += [found.get(tuple(row[i] for i in places[occurrence])) for occurrence, found in self.keys.items()]
             first = min((number for number in (*at, self.everything) if number is not None), default=None)
             if first is not None:
                 yield first, row, count
 
     def copy(self) -> First:
         keys = {occurrence: dict(found) for occurrence, found in self.keys.items()}
-        return First(self.view, self.everything, keys, list(self.large))
+        return First(self.view, self.everything, keys, list(self.large), list(self.bounds))
 
 
 @dataclass(frozen=True)

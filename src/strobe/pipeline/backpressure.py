@@ -11,12 +11,16 @@ than has been read, the other part of a global transaction, and the rest of a bl
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from strobe.algebra.bag import Bag
 from strobe.algebra.relation import Relation
 from strobe.messages import Answer, Position, Transaction, WarehouseTransaction
+
+TOGETHER = 100
+"""Fewer rows than this are counted with those after them, and until these are needed no longer."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +43,9 @@ class Backpressure:
         self._backlog, self._queued, self._appends = backlog, queued, appends
         self._come: dict[str, Position] = {}
         """How far each source has come in."""
-        self._held: list[tuple[Mapping[str, Position], int]] = []
-        """Rows, each with the vector at which they are needed no longer."""
+        self._held: dict[frozenset[str], deque[tuple[Mapping[str, Position], int]]] = defaultdict(deque)
+        """Rows, each with the vector at which they are needed no longer, by its sources: in the order of the vectors.
+        """
         self._wanted: Mapping[str, Position] = {}
         self._missing: Collection[str] = ()
         self._crowded = False
@@ -62,13 +67,16 @@ class Backpressure:
     def _hold(self, until: Mapping[str, Position], relations: Iterable[Relation]) -> None:
         rows = sum(len(relation) for relation in relations if isinstance(relation, Bag))
         if rows:
-            self._held.append((until, rows))
+            held = self._held[frozenset(until)]
+            few = held.pop()[1] if held and held[-1][1] < TOGETHER else 0
+            held.append((until, few + rows))
             self.rows += rows
 
     def committed(self, visible: Callable[[str], Position]) -> None:
         """Everything up to `visible` of each source has been committed."""
-        self._held = [held for held in self._held if not all(p <= visible(s) for s, p in held[0].items())]
-        self.rows = sum(rows for _, rows in self._held)
+        for held in self._held.values():
+            while held and all(position <= visible(source) for source, position in held[0][0].items()):
+                self.rows -= held.popleft()[1]
 
     def look(self, wanted: Mapping[str, Position], missing: Collection[str]) -> None:
         """`wanted` is how far sources must be read for answers that are here already, `missing` the sources whose parts

@@ -117,7 +117,7 @@ class PartReader:
             if not sign or not transaction.touched(relation):
                 continue
             change = transaction.changes.get(relation, Bag(rows.attributes))
-            if relation in transaction.gone or not isinstance(change, Bag):
+            if relation in transaction.gone or relation in transaction.departed or not isinstance(change, Bag):
                 message = f"rows of {relation} are changing whose old contents are not known, or too many"
                 raise Contested(message, where=f"source {source}")
             change = change.project(rows.attributes)

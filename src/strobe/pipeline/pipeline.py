@@ -18,7 +18,7 @@ import queue
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Protocol
@@ -33,6 +33,7 @@ from strobe.engine.halves import Half
 from strobe.errors import BrokenInvariant, StrobeError
 from strobe.failpoints import reach
 from strobe.managers.base import Outbound
+from strobe.managers.departures import Departures
 from strobe.managers.inbox import Inbox
 from strobe.messages import (
     ActionList,
@@ -150,7 +151,7 @@ class Pipeline:
         self.engine = Engine(
             views,
             positions,
-            {name: Promise(p.level, p.freshness, p.pace) for name, p in self.topology.views.items()},
+            {name: Promise(p.level, p.freshness, p.pace, p.eager) for name, p in self.topology.views.items()},
             order=self.topology.project.order,
             together=self._together,
             settled=self._parts,
@@ -161,7 +162,7 @@ class Pipeline:
         self.in_flight = InFlight(self._read_rows, keep_files=bool(unguaranteed))
         self.workers = {
             name: ViewWorker(
-                Inbox(planned.manager(self.topology.views.values()), self.vector),
+                Inbox(Departures(partial(planned.manager, self.topology.views.values())), self.vector),
                 self._room(planned.view),
                 send=self._send,
                 fail=self.fail,
@@ -402,11 +403,18 @@ class Pipeline:
         for name in given.views:
             worker = self.workers[name]
             if isinstance(message, Update):
-                worker.update(self.in_flight.readable(message, self.topology.views[name].view))
+                worker.update(self._for_view(name, message))
             elif isinstance(message, Cut):
                 worker.cut(message)
             else:
                 worker.progress(message.source, message.position)
+
+    def _for_view(self, name: str, update: Update) -> Update:
+        """An update as the manager of a view can take it."""
+        planned = self.topology.views[name]
+        if update.transaction.departed:
+            update = replace(update, transaction=self.prover.followed(name, update.transaction, planned.pace))
+        return self.in_flight.readable(update, planned.view)
 
     def _send(self, message: Outbound) -> None:
         """What a manager sends, in its own thread."""

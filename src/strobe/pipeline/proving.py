@@ -13,11 +13,14 @@ import threading
 import time
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future, wait
+from dataclasses import replace
 from functools import partial
 
 from strobe.algebra.connected import connected
 from strobe.algebra.view import View
 from strobe.errors import DefinitionChanged, LostGuarantee, SourceUnavailable, StrobeError
+from strobe.managers.departures import obstacle
+from strobe.messages import Transaction
 from strobe.pipeline.background import begin
 from strobe.pipeline.health import Failing, Health
 from strobe.sources.base import Source, contained
@@ -43,6 +46,10 @@ class Prover:
         self._known = {name: dict(known.get(name, {})) for name in views}
         groups = connected({name: view.sources for name, view in views.items()}, together)
         self._groups = [frozenset(s for name in group for s in views[name].sources) for group in groups]
+        self._loaded_with = {name: frozenset(found) for name, found in self._known.items()}
+        """By view, the relations whose fingerprints it was loaded with."""
+        self._found: dict[tuple[str, str], str] = {}
+        """By view and relation, the fingerprint with which it was proven last."""
         self._unproven: dict[str, frozenset[str]] = {}
         """By source that cannot tell of all its relations now, those of which it cannot."""
         self._asked: dict[str, Future[Mapping[str, str]]] = {}
@@ -68,6 +75,26 @@ class Prover:
             self._health.unproven({name: why for name in self._views if (why := self._why_held(name))})
             held = self._unproven.keys() & set(sources)
         return frozenset(s for group in self._groups if group & held for s in group)
+
+    def followed(self, view: str, transaction: Transaction, pace: int) -> Transaction:
+        """A transaction with which rows left at once, as a view can follow it: without what left a partition that never
+        was, or that came after the last look and got no rows. `DefinitionChanged` if it cannot."""
+        source = self._sources[transaction.source]
+        departed = {}
+        with self._alone:
+            for relation, departures in transaction.departed.items():
+                name = f"{transaction.source}.{relation}"
+                known = self._known[view][name] if name in self._loaded_with[view] else ""
+                departed[relation] = tuple(
+                    left
+                    for left in departures
+                    if left.partition is None or left.seen or not known or source.was_known(left.partition, known)
+                )
+        found = replace(transaction, departed={relation: left for relation, left in departed.items() if left})
+        relation, why = obstacle(self._views[view], found, pace)
+        if why:
+            raise _lost(transaction.source, relation, why, [view])
+        return found
 
     def _why_held(self, view: str) -> str:
         """Why the commits of a view wait, if they do."""
@@ -125,14 +152,21 @@ class Prover:
                     missing.add(relation.name)
                     continue
                 now, before = found[relation.name], self._known[name].get(relation.id)
-                if before is not None and now != before:
+                if before is not None and now != before and now != self._found.get((name, relation.id)):
                     columns = {*view.columns_of(relation), *relation.key}
-                    with contained(source):
-                        happened = self._sources[source].changed(relation.name, columns, before, now)
+                    try:
+                        with contained(source):
+                            happened = self._sources[source].changed(relation.name, columns, before, now)
+                    except SourceUnavailable:
+                        missing.add(relation.name)
+                        continue
                     if happened:
                         lost.setdefault((relation.name, happened), []).append(name)
                         continue
-                self._known[name][relation.id] = now
+                    self._known[name][relation.id] = self._sources[source].proven(before, now)
+                elif before is None:
+                    self._known[name][relation.id] = now
+                self._found[name, relation.id] = now
         for (name, happened), views in lost.items():
             raise _changed(source, name, happened, views)
         return frozenset(missing) or None
@@ -140,9 +174,13 @@ class Prover:
 
 def _changed(source: str, relation: str, happened: str, views: Collection[str]) -> DefinitionChanged:
     """What happened to a relation, for whoever uses the views."""
+    return _lost(source, relation, f"{happened}, and the log does not say what became of the rows", views)
+
+
+def _lost(source: str, relation: str, what: str, views: Collection[str]) -> DefinitionChanged:
     rebuild = ", ".join(f"`strobe rebuild {name}`" for name in sorted(views))
     return DefinitionChanged(
-        f"{happened}, and the log does not say what became of the rows",
+        what,
         source=source,
         relations=[relation],
         views=views,

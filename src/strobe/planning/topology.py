@@ -38,6 +38,11 @@ class ViewPlan:
         """After exactly how many transactions it has a state (complete-N); 0 where freshness decides."""
         return self.every or 0 if self.algorithm.name == "sweep" and self.level == "strong" else 0
 
+    @property
+    def eager(self) -> bool:
+        """Whether it may take up updates before their block has ended, and gives one action list for them."""
+        return self.level == "strong" and not self.algorithm.waits
+
     def manager(self, others: Iterable[ViewPlan]) -> ViewManager:
         """`others` are the views that share the warehouse with it."""
         shared = {s for other in others if other.view.name != self.view.name for s in other.view.sources}

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 
 from strobe.algebra.schema import RelationSchema
-from strobe.config.model import Project
+from strobe.config.model import Project, ViewConfig
 from strobe.data.scratch import user_folder
 from strobe.errors import StrobeError
+from strobe.managers.departures import cannot
 from strobe.pipeline.part_reader import COVERED, anchor
 from strobe.planning.source_set import SourceSet
-from strobe.planning.topology import ViewPlan, plan_view, source_names
+from strobe.planning.topology import ViewPlan, plan_view, raise_levels, source_names
 from strobe.report.document import Document
 from strobe.report.explain import LookupStep, asked
 from strobe.sources.base import Finding, Source
+from strobe.spark import isolation
 from strobe.warehouse import inspect, storage, tables
 from strobe.warehouse.layout import Layout
 
@@ -51,9 +54,15 @@ def _preflight(project: Project, sources: Mapping[str, Source]) -> tuple[list[Fi
             planned[name] = plan_view(name, config.sql, config, known, where)
         except StrobeError as error:
             findings.append(_error(error, where))
-    findings += _of_sources(sources, set(relations), planned)
+    try:
+        planned = raise_levels(planned)
+    except StrobeError as error:
+        findings.append(_error(error, error.where))
+    named = frozenset().union(*map(_sources_named, project.views.values()))
+    findings += _of_sources(sources, set(relations), planned, named)
     findings += [f for plan in planned.values() for f in _costs(project, plan)]
-    findings += _of_folders(project)
+    findings += [f for plan in planned.values() for f in _under_load(project, plan)]
+    findings += _of_other_users(project)
     findings += _of_warehouse(project)
     return findings, planned
 
@@ -69,18 +78,45 @@ def _relations(sources: Mapping[str, Source], findings: list[Finding]) -> dict[s
     return found
 
 
-def _of_sources(sources: Mapping[str, Source], readable: set[str], planned: dict[str, ViewPlan]) -> Iterator[Finding]:
+def _sources_named(config: ViewConfig) -> frozenset[str]:
+    """The sources that a view's SQL names, whether it can be kept or not."""
+    try:
+        return frozenset(source_names(config.sql))
+    except StrobeError:
+        return frozenset()
+
+
+def _of_sources(
+    sources: Mapping[str, Source], readable: set[str], planned: dict[str, ViewPlan], named: Collection[str]
+) -> Iterator[Finding]:
+    """`named` are the sources that some view names, refused ones among them."""
     for name, source in sources.items():
         used = {r.name for plan in planned.values() for r in plan.view.relations if r.source == name}
-        if name not in readable:
-            continue
-        if not used:
+        if name not in named:
             yield Finding("warning", f"source {name}", "no view uses it")
+        if name not in readable or not used:
             continue
         try:
             yield from source.check(sorted(used))
+            yield from _of_partitions(name, source.partition_keys(sorted(used)), planned.values())
         except StrobeError as error:
             yield _error(error, f"source {name}")
+
+
+def _of_partitions(
+    source: str, keys: Mapping[str, Sequence[str] | None], planned: Iterable[ViewPlan]
+) -> Iterator[Finding]:
+    """Views that stop when a partition leaves, though the source says where that happens."""
+    fix = "Show the column in the view, or `strobe rebuild` the view whenever a partition is dropped or detached."
+    for plan in planned:
+        for occurrence in (o for o in plan.view.occurrences if o.source == source and o.relation.name in keys):
+            key = keys[occurrence.relation.name]
+            why = cannot(occurrence, plan.view, key or ()) or ("its commits have a fixed number" if plan.pace else "")
+            if key is None:
+                why = "the values of no column tell its partitions apart"
+            if why:
+                what = f"it cannot follow partitions of {occurrence.relation.id} that leave: {why}"
+                yield Finding("warning", f"view {plan.view.name}", what, fix)
 
 
 def _costs(project: Project, planned: ViewPlan) -> Iterator[Finding]:
@@ -93,6 +129,17 @@ def _costs(project: Project, planned: ViewPlan) -> Iterator[Finding]:
             told.add(this)
             kind = project.sources[relation.source].type
             yield Finding("warning", f"view {planned.view.name}", _slow(each), _remedy(each, kind))
+
+
+def _under_load(project: Project, planned: ViewPlan) -> Iterator[Finding]:
+    """An algorithm that somebody chose, and that does not keep up with many updates."""
+    name = planned.view.name
+    if planned.algorithm.burdened and project.views[name].algorithm != "auto":
+        message = (
+            f"{planned.algorithm.name} asks for every update by itself, and compensates it for what comes meanwhile: "
+            "a backlog costs more than in proportion, and is waited for"
+        )
+        yield Finding("warning", f"view {name}", message, "`algorithm: sweep` works off any backlog at one rate.")
 
 
 def _slow(each: LookupStep) -> str:
@@ -114,12 +161,13 @@ def _remedy(each: LookupStep, kind: str) -> str:
     return f"Make an index on {each.occurrence.relation.name} ({columns})."
 
 
-def _of_folders(project: Project) -> Iterator[Finding]:
-    """Whether others on this machine could read or replace what is written."""
-    try:
-        user_folder()
-    except StrobeError as error:
-        yield _error(error, "folder for temporary files")
+def _of_other_users(project: Project) -> Iterator[Finding]:
+    """Whether others on this machine, or in Spark's network, could read or replace what is written."""
+    for look in (user_folder, partial(isolation.authenticated, project.spark)):
+        try:
+            look()
+        except StrobeError as error:
+            yield _error(error, "strobe.yml")
     for folder, mode, wanted in Layout(project.warehouse).unlike(project.umask):
         wide = f"other users may do more there (mode {mode:o}) than `warehouse_mode: {project.warehouse_mode}` says"
         narrow = f"those who may read the warehouse cannot enter this folder (mode {mode:o})"

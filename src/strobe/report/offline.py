@@ -24,6 +24,8 @@ def check(project: Project) -> Document:
         "ok": not any(finding.severity == "error" for finding in findings),
         "findings": [asdict(finding) for finding in findings],
         "views": {},
+        "unlogged": {},
+        "audit_seconds": None,
     }
 
 

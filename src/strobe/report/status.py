@@ -68,6 +68,7 @@ def _source(source: Source, heard: Heard, header: CommitHeader | None) -> Docume
         "state": said.get("state", "not watched"),
         "problem": said.get("problem"),
         "asked": said.get("asked"),
+        "backlog": said.get("backlog"),
         "retained_bytes": None,
         "warning": None,
     }
@@ -100,6 +101,7 @@ def _unasked(name: str, project: Project, heard: Heard) -> Document:
         "state": said.get("state", "not watched"),
         "problem": said.get("problem"),
         "asked": said.get("asked"),
+        "backlog": said.get("backlog"),
         "retained_bytes": None,
         "warning": f"not asked: {why}",
     }

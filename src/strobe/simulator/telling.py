@@ -17,7 +17,7 @@ from strobe.algebra.substitution import join_pairs, substitute
 from strobe.algebra.view import View
 from strobe.errors import BrokenInvariant
 from strobe.managers.base import QueryTerm
-from strobe.messages import ActionList, Answer, KeyDelete, Query, Update
+from strobe.messages import ActionList, Answer, Delete, KeyDelete, Query, Update
 from strobe.simulator.judging import Shown
 from strobe.simulator.lab import Event, Lab
 from strobe.simulator.notation import (
@@ -259,8 +259,9 @@ class Teller:
     def names(self, numbers: Iterable[int]) -> list[str]:
         return [self.received[number - 1][1].name for number in numbers]
 
-    def deleted(self, actions: Iterable[KeyDelete]) -> set[Deleted]:
-        return {(action.occurrence, key) for action in actions for key, _ in _bag(action.keys).items()}
+    def deleted(self, actions: Iterable[Delete]) -> set[Deleted]:
+        by_key = [action for action in actions if isinstance(action, KeyDelete)]
+        return {(action.occurrence, key) for action in by_key for key, _ in _bag(action.keys).items()}
 
     def deletions(self, name: str) -> set[Deleted] | None:
         """What an update or a transaction deletes, by key, at every occurrence; None if there is no such update."""
@@ -319,7 +320,7 @@ class Teller:
             return ", ".join([*deletes, rows] if rows != EMPTY or not deletes else deletes)
         return f"<{', '.join([*deletes, *([f'insert(MV, {rows})'] if rows != EMPTY else [])])}>"
 
-    def _deleted_text(self, actions: Iterable[KeyDelete]) -> list[str]:
+    def _deleted_text(self, actions: Iterable[Delete]) -> list[str]:
         """Deletions by the names of the last updates that made them."""
         found: dict[str, None] = {}
         for deleted in sorted(self.deleted(actions), key=repr):

@@ -130,7 +130,7 @@ def installed(rows: Bag, actions: ActionList) -> Bag:
     """A view (all its attributes) after an action list."""
     after: Relation = Bag(rows.attributes) if actions.replaces else rows
     for delete in actions.deletes:
-        after = after.key_delete(delete.keys, [(a, a) for a in delete.keys.attributes])
+        after = delete.rest(after)
     return added(Bag(rows.attributes), after.plus(actions.delta))
 
 

@@ -155,6 +155,8 @@ class Source(ABC):
     """One database. All methods may raise `SourceUnavailable` (try again) or `UserError` (mend something first)."""
 
     name: str
+    follows_ddl = False
+    """Whether it has `follow_ddl`."""
     unlogged: ClassVar[str] = ""
     """How rows can be changed here so that neither the log nor a fingerprint shows it, as a clause; empty if they
     cannot."""
@@ -188,6 +190,19 @@ class Source(ABC):
     def prepare(self, relations: Sequence[str]) -> None:
         """Put into the source what watching these relations needs; what is there already stays."""
 
+    def partition_keys(self, relations: Sequence[str]) -> Mapping[str, Sequence[str] | None]:
+        """Where views follow partitions that leave, the columns whose values tell the partitions of a relation apart;
+        None if none do."""
+        return {}
+
+    def ddl_script(self) -> list[str]:
+        """What `follow_ddl` would execute; empty if nothing is needed."""
+        return []
+
+    def follow_ddl(self) -> None:
+        """Put into the source what brings statements that take rows out of tables into its log."""
+        raise NotImplementedError
+
     @abstractmethod
     def undo(self) -> list[str]:
         """Take every trace out of the source again; returns what was taken out."""
@@ -203,6 +218,13 @@ class Source(ABC):
     @abstractmethod
     def now(self) -> Position:
         """Where the log ends now: everything committed so far is at or before it."""
+
+    log_unit = "transactions"
+    """In which `distance` counts."""
+
+    def distance(self, start: Position, end: Position) -> int:
+        """How much log lies between two positions; 0 if the second is not behind the first."""
+        return max(0, end.order[0] - start.order[0])
 
     @abstractmethod
     def verify(self, position: Position) -> None:
@@ -223,6 +245,14 @@ class Source(ABC):
         """What happened to a relation between two fingerprints, as a clause ("its column price was rewritten"); empty
         if that cannot have altered anything that views see which use these columns, in the rows or in their way into
         the log. What is not known to be harmless is not."""
+
+    def proven(self, before: str, after: str) -> str:
+        """What a view rests on from now on that rested on one fingerprint, and has been proven with another."""
+        return after
+
+    def was_known(self, partition: int, fingerprint: str) -> bool:
+        """Whether a view that rests on this fingerprint has had rows of a partition that left (`Departed`)."""
+        return True
 
     @abstractmethod
     def transactions(

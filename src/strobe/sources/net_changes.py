@@ -136,6 +136,10 @@ class NetChanges:
             found = self._nets[relation] = KeyedNetChange(columns, key, folder) if key else NetChange(columns, folder)
         return found
 
+    def touched(self, relation: str) -> bool:
+        """Whether anything has been done to a relation."""
+        return relation in self._nets
+
     def grew(self, size: int) -> None:
         """Another change has been made to one of them, which had so many bytes in the log."""
         self._changes += 1

@@ -36,7 +36,7 @@ def authenticated(settings: Mapping[str, str]) -> dict[str, str]:
     """The settings with which Spark lets nobody in who does not know its secret. `UserError` for a cluster that would
     let anybody in, or send what it reads over the network in the clear."""
     found = {name: value for name, value in settings.items() if name != INSECURE}
-    master = found["spark.master"]
+    master = found.get("spark.master", "local[*]")
     if master.startswith("local"):
         found[_AUTHENTICATE] = "true"
         if master.startswith("local-cluster"):

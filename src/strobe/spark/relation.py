@@ -23,6 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812  # the name by which Spark'
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from strobe.algebra.bag import Bag
+from strobe.algebra.bounds import Bound
 from strobe.algebra.relation import Relation
 from strobe.data.arrow import from_arrow, to_arrow
 from strobe.errors import BrokenInvariant
@@ -147,6 +148,11 @@ class SparkRelation:
         condition = self._equal(gone, on, nulls=True)
         rest = self._frame.join(gone._beside(), condition, "left_anti")
         return self._with(rest, net=self._net, leaves=self._leaves + gone._leaves)
+
+    def outside(self, bound: Bound) -> SparkRelation:
+        names = dict(zip(self._attributes, _names(len(self._attributes)), strict=True))
+        types = {a: self._frame.schema[name].dataType.simpleString() for a, name in names.items()}
+        return self._with(self._frame.where(f"NOT {bound.sql(names, types)}"), net=self._net)
 
     def part(self, sign: int) -> SparkRelation:
         found = self.net()

@@ -24,7 +24,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from importlib.metadata import version
 from pathlib import Path
 
 from pyspark import SparkConf, SparkContext
@@ -37,7 +36,7 @@ from pyspark.sql import SparkSession as SparkSession
 from strobe.data.private import append_to, own_folder
 from strobe.data.scratch import user_folder
 from strobe.errors import SparkLost, UserError
-from strobe.spark import isolation
+from strobe.spark import isolation, jars
 from strobe.spark.java import find_java_home
 
 _DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
@@ -90,7 +89,6 @@ def configuration(settings: Mapping[str, str], app: str = "strobe") -> dict[str,
     merged["spark.sql.session.timeZone"] = "UTC"
     merged["spark.sql.extensions"] = _with(settings.get("spark.sql.extensions"), _DELTA_EXTENSION)
     merged["spark.sql.catalog.spark_catalog"] = _DELTA_CATALOG
-    merged["spark.jars.packages"] = _with(settings.get("spark.jars.packages"), delta_package())
     merged = isolation.authenticated(merged)
     merged[_JAVA_OPTIONS] = f"{merged.get(_JAVA_OPTIONS, '')} -XX:+ExitOnOutOfMemoryError".strip()
     merged[_JAVA_OPTIONS] += f" -Djava.io.tmpdir={shlex.quote(str(own_folder(user_folder() / 'java')))}"
@@ -183,12 +181,6 @@ def own_session(spark: SparkSession) -> SparkSession:
     return session
 
 
-def delta_package() -> str:
-    """The Maven coordinates of the Delta that fits the installed `pyspark` and `delta-spark`."""
-    spark = ".".join(version("pyspark").split(".")[:2])
-    return f"io.delta:delta-spark_{spark}_2.13:{version('delta-spark')}"
-
-
 def default_log() -> Path:
     """Where the JVM's output goes unless the caller says otherwise."""
     return user_folder() / f"spark-{os.getpid()}.log"
@@ -232,14 +224,17 @@ def _use_this_python() -> None:
 def _launch(settings: Mapping[str, str], log: Path) -> None:
     """Start the JVM with its output in a file and hand it to pyspark."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    home = str(find_java_home())
+    home = find_java_home()
+    with starting_alone():
+        delta = ",".join(map(str, jars.fetched(settings, home)))
+    settings = {**settings, "spark.jars": _with(settings.get("spark.jars"), delta)}
     with os.fdopen(append_to(log), "ab") as output, _properties(settings) as file:
         begin = output.tell()
         submit = f"--properties-file {shlex.quote(file)} --load-spark-defaults "
         submit += os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")
         quietly = {"stdout": output, "stderr": output, "start_new_session": True}
         quietly["umask"] = int(settings[isolation.UMASK], 8)
-        inherited = {"JAVA_HOME": home, "PYSPARK_SUBMIT_ARGS": submit, **isolation.environment(settings)}
+        inherited = {"JAVA_HOME": str(home), "PYSPARK_SUBMIT_ARGS": submit, **isolation.environment(settings)}
         with _environment(**inherited), starting_alone():
             try:
                 gateway = launch_gateway(popen_kwargs=quietly)  # type: ignore[no-untyped-call]
@@ -290,9 +285,9 @@ def _failed_start(log: Path, begin: int) -> UserError:
     lines = log.read_bytes()[begin:].decode(errors="replace").splitlines()
     if any("unresolved dependency" in line for line in lines):
         return UserError(
-            f"Spark could not fetch {delta_package()} or another package",
+            "Spark could not fetch a package of spark.jars.packages",
             where="strobe.yml: spark",
-            fix=f"The first start needs Maven Central, or a mirror (spark.jars.ivySettings). Details are in {log}.",
+            fix=f"It needs Maven Central, or a mirror (spark.jars.ivySettings). Details are in {log}.",
         )
     telling = [line.strip() for line in lines if any(sign in line for sign in ("Exception", "Invalid", "Error: "))]
     return UserError(

@@ -18,7 +18,7 @@ from strobe.algebra.bag import Bag, Row
 from strobe.algebra.schema import quoted
 from strobe.data.arrow import from_arrow
 from strobe.errors import ViewWrong
-from strobe.redaction import content
+from strobe.redaction import content, said
 from strobe.spark.relation import COUNT
 from strobe.warehouse import view_table
 from strobe.warehouse.layout import COPY, Layout
@@ -94,7 +94,7 @@ def _twice(commits: str, key: Sequence[str], values: Sequence[Any]) -> str:
 
 def _shown(columns: Sequence[str], row: Sequence[Any]) -> str:
     parts = (f"{name}={_cut(repr(value), _VALUE)}" for name, value in zip(columns, row, strict=True))
-    return f"({_cut(', '.join(parts), _ROW)})"
+    return said(f"({_cut(', '.join(parts), _ROW)})")
 
 
 def _cut(text: str, most: int) -> str:

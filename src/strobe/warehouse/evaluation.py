@@ -79,13 +79,15 @@ def _with_removals(
     raw, small = _raw(spark, view, resolved.changes)
     for relation, first in resolved.leaving:
         itself = {i: {a: a for a in first.key_attributes(i)} for i in first.occurrences}
-        raw = raw.unionByName(leaving(_lifted(spark, view, relation), first, itself, together=False))
+        names = {a: a for _, bound in first.bounds for a in bound.columns}
+        raw = raw.unionByName(leaving(_lifted(spark, view, relation), first, itself, names, together=False))
         small = False
     first = resolved.stored
-    few = first.everything is None and not first.large
+    few = first.everything is None and not first.large and not first.bounds
     together = size <= most and not first.large
     shown = {i: view.key_of(view.occurrences[i]) for i in first.occurrences}
-    gone = leaving(rows.coalesce(1) if together else rows, first, shown, together=together)
+    columns = {a: view.shown_as(a)[0] for _, bound in first.bounds for a in bound.columns}
+    gone = leaving(rows.coalesce(1) if together else rows, first, shown, columns, together=together)
     if few and not together:
         gone = gone.repartition(1)
     small = small and (few or together)

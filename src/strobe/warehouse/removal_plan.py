@@ -12,6 +12,7 @@ from functools import reduce
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name by which Spark's users know it
 
+from strobe.algebra.bounds import Bound
 from strobe.algebra.schema import quoted
 from strobe.data.arrow import canonical_ddl, to_arrow
 from strobe.errors import BrokenInvariant
@@ -31,16 +32,19 @@ Shown = Mapping[int, Mapping[str, str]]
 """For each occurrence, in which column each attribute of its key is."""
 
 
-def leaving(rows: DataFrame, first: First, shown: Shown, *, together: bool) -> DataFrame:
+def leaving(rows: DataFrame, first: First, shown: Shown, bounded: Mapping[str, str], *, together: bool) -> DataFrame:
     """The rows that go, with negative counts, and with the number of the first commit at which each does.
 
-    `rows` has `_count`, and the result `_commit` before all others. `together` says that all rows are in one partition.
+    `rows` has `_count`, and the result `_commit` before all others. `together` says that all rows are in one partition;
+    `bounded` is in which column each attribute is that a bound has.
     """
     types = {f.name: f.dataType.simpleString() for f in rows.schema.fields}
-    among = _among(types, first, shown)
+    bounds = [(number, _inside(bound, first, bounded)) for number, bound in first.bounds]
+    among = _among(types, first, shown, [inside for _, inside in bounds])
     found = rows.where(among) if among else rows
-    how = "inner" if first.everything is None and len(first.occurrences) == 1 else "left"
+    how = "inner" if first.everything is None and len(first.occurrences) == 1 and not bounds else "left"
     numbers = [] if first.everything is None else [f"{first.everything}L"]
+    numbers += [f"CASE WHEN {inside} THEN {number}L END" for number, inside in bounds]
     for occurrence in first.occurrences:
         number = f"{COMMIT}_{occurrence}"
         names = [f"{number}_{i}" for i in range(len(shown[occurrence]))]
@@ -91,12 +95,17 @@ def _fitting(keys: DataFrame, name: str, there: str, here: str) -> DataFrame:
     return keys.where(fits).withColumn(name, F.expr(f"try_cast({name} AS {here})"))
 
 
-def _among(types: Mapping[str, str], first: First, shown: Shown) -> str:
+def _inside(bound: Bound, first: First, columns: Mapping[str, str]) -> str:
+    raw = first.view.attribute_types()
+    return bound.sql({a: quoted(columns[a]) for a in bound.columns}, {a: canonical_ddl(raw[a]) for a in bound.columns})
+
+
+def _among(types: Mapping[str, str], first: First, shown: Shown, bounds: Sequence[str]) -> str:
     """A condition that all rows meet which go, and hopefully few others; empty if there is no simple one."""
     if first.everything is not None or first.large or sum(map(len, first.keys.values())) > _LITERALS:
         return ""
     raw = first.view.attribute_types()
-    some = []
+    some = list(bounds)
     for occurrence, keys in first.keys.items():
         parts = []
         for i, attribute in enumerate(first.key_attributes(occurrence)):

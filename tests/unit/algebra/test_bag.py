@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 
 import pytest
@@ -13,7 +13,8 @@ from bags import expanded
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strobe.algebra.bag import NAN, Bag, Row, canonical
+from strobe.algebra.bag import NAN, Bag, Row, canonical, total
+from strobe.algebra.index import Index
 from strobe.algebra.relation import Relation
 from strobe.algebra.room import Room
 
@@ -135,6 +136,13 @@ def test_canonical_leaves_other_values_alone() -> None:
     assert canonical("é") != canonical("e\u0301")
 
 
+class Boundless(Bag):
+    """Has no limit, whatever it is joined with."""
+
+    def join(self, other: Relation, on: Sequence[tuple[str, str]]) -> Relation:
+        return super().join(Bag(other.attributes, dict(other.collect().items())), on)
+
+
 class Elsewhere:
     """Stands for the place where there is room: remembers what was brought there, and goes on without a limit."""
 
@@ -144,7 +152,7 @@ class Elsewhere:
 
     def lift(self, bag: Bag) -> Relation:
         self.lifted.append(bag)
-        return Bag(bag.attributes, dict(bag.items()))
+        return Boundless(bag.attributes, dict(bag.items()))
 
 
 @given(AB, CD, st.integers(0, 6))
@@ -158,10 +166,23 @@ def test_a_join_that_does_not_fit_is_carried_out_elsewhere(x: Bag, z: Bag, rows:
     assert place.room.left == rows - (0 if place.lifted else len(expected))
 
 
+@given(AB, CD, st.integers(0, 6))
+def test_a_join_by_an_index_that_does_not_fit_is_carried_out_elsewhere(x: Bag, z: Bag, rows: int) -> None:
+    """Whichever of the two has a room."""
+    expected = x.join(z, [("a", "c")])
+    assert isinstance(expected, Bag)
+    for of_index in (True, False):
+        place = Elsewhere(rows)
+        index = Index(z.attributes, ["c"], [z.within(place.room) if of_index else z])
+        assert index.join(x if of_index else x.within(place.room), ["a"]) == expected
+        assert place.lifted == ([x] if len(expected) > rows else [])
+
+
 DERIVED: list[Callable[[Bag, Bag], Relation]] = [
     lambda x, y: x.plus(y),
     lambda x, y: y.plus(x),
     lambda x, y: Bag(["a", "b"]).plus(x).plus(y),
+    lambda x, y: total(["a", "b"], [y, x]),
     lambda x, _: x.negate(),
     lambda x, _: x.project(["b"]).rename({"b": "a"}),
     lambda x, _: x.rename({"b": "other"}),

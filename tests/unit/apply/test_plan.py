@@ -108,6 +108,7 @@ def test_the_document(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "drop": [],
         "keep": [],
         "reads": {"sales": {"orders": 2}, "billing": {"payments": 1}},
+        "code": [],
     }
     assert main(["plan", "--project", str(folder)]) == 0
     shown = capsys.readouterr().out

@@ -117,6 +117,37 @@ def test_a_new_project_is_ready_after_prepare(shop: Path, capsys: pytest.Capture
         assert not connection.execute("SELECT * FROM sqlite_master WHERE name LIKE '%strobe%'").fetchall()
 
 
+@pytest.mark.parametrize(("algorithm", "warned"), [("t-strobe", True), ("nested-sweep", False)])
+def test_an_algorithm_that_a_backlog_burdens_is_reported(
+    shop: Path, capsys: pytest.CaptureFixture[str], algorithm: str, warned: bool
+) -> None:
+    only_sqlite(shop)
+    text = (shop / "strobe.yml").read_text()
+    changed = re.sub(r"(  paid_orders:\n)(    .*\n)*", rf"\1    {{algorithm: {algorithm}}}\n", text)
+    (shop / "strobe.yml").write_text(changed)
+    found = [f for f in document(capsys, "check", code=2)["findings"] if f["where"] == "view paid_orders"]
+    assert [("backlog" in f["message"]) for f in found] == [True] * warned
+
+
+def test_check_says_what_others_could_reach(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A warehouse that an older Strobe made open is a warning, with what closes it; a cluster that lets anybody in is
+    an error, before Spark is started."""
+    only_sqlite(shop)
+    assert run(capsys, "prepare")[0] == 0
+    text = (shop / "strobe.yml").read_text()
+    (shop / "warehouse").mkdir()
+    (shop / "warehouse").chmod(0o755)
+    assert "private" in next(f["message"] for f in document(capsys, "check")["findings"] if "warehouse" in f["where"])
+    for mode, fix in (("private", "g=,o="), ("group", "g=rX,o="), ("all", None)):
+        (shop / "strobe.yml").write_text(text + f"warehouse_mode: {mode}\n")
+        found = [f for f in document(capsys, "check")["findings"] if f["where"].endswith("warehouse")]
+        assert [f["severity"] for f in found] == (["warning"] if fix else [])
+        assert not fix or f"chmod -R {fix} {shop}/warehouse" in found[0]["fix"]
+    (shop / "strobe.yml").write_text(text + 'spark: {spark.master: "spark://head:7077"}\n')
+    (error,) = [f for f in document(capsys, "check", code=2)["findings"] if f["severity"] == "error"]
+    assert "without authentication and encryption" in error["message"]
+
+
 def test_check_reports_everything_at_once(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two broken views, a missing database and a missing index are all told in one go."""
     only_sqlite(shop)
@@ -135,6 +166,31 @@ def test_check_reports_everything_at_once(shop: Path, capsys: pytest.CaptureFixt
     assert any(
         "no index on the joined column name" in f["message"] and "index on customers (name)" in f["fix"] for f in found
     )
+
+
+def test_a_source_whose_view_is_refused_is_used(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Only a source that no view's SQL names is reported as unused."""
+    only_sqlite(shop)
+    (shop / "views" / "lost.sql").write_text("SELECT x.nothing FROM spare.x x")
+    text = (shop / "strobe.yml").read_text()
+    spare = "  spare: {type: sqlite, path: shop.db}\n  unused: {type: sqlite, path: shop.db}\n  billing:"
+    (shop / "strobe.yml").write_text(text.replace("  billing:", spare))
+    found = document(capsys, "check", code=2)["findings"]
+    assert [f["where"] for f in found if f["message"] == "no view uses it"] == ["source unused"]
+
+
+def test_check_says_the_level_that_status_says(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A strong view beside a complete one that shares a source is kept at complete."""
+    only_sqlite(shop)
+    document(capsys, "prepare")
+    sql = '  every_order: {consistency: complete, sql: "SELECT o.id FROM shop.orders o"}\n'
+    text = (shop / "strobe.yml").read_text()
+    (shop / "strobe.yml").write_text(re.sub(r"^views:.*\n", f"views:\n{sql}", text, flags=re.M))
+    views = document(capsys, "check")["views"]
+    assert {name: view["level"] for name, view in views.items()} == {
+        "paid_orders": "complete",
+        "every_order": "complete",
+    }
 
 
 def test_explain_names_the_order_of_asking(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -491,3 +547,21 @@ def test_tables_show_where_a_position_is(position: str | None, shown: str) -> No
     assert render.place(position) == shown
     table = render.sources({"sources": {"shop": {"position": position}}})
     assert [str(cell) for cell in table.columns[1].cells] == [shown]
+
+
+@pytest.mark.parametrize(
+    ("left", "unit", "seconds", "shown"),
+    [
+        (12_900_000, "bytes of log", 120.0, "43 %, 12.3 MB of log left, about 2 min at the present rate"),
+        (1_234, "logged changes", 7.4, "43 %, 1,234 logged changes left, about 7 s at the present rate"),
+        (9, "versions", None, "43 %, 9 versions left, falling behind"),
+    ],
+)
+def test_how_far_a_backlog_is(left: int, unit: str, seconds: float | None, shown: str) -> None:
+    backlog = {"percent": 43.2, "left": left, "unit": unit, "per_second": 1.0, "seconds": seconds}
+    assert render.backlog_text(backlog) == shown
+    console = Console(file=io.StringIO(), width=200)
+    for part in render.backlogs({"shop": backlog, "depot": None}):
+        console.print(part)
+    written = console.file.getvalue()  # type: ignore[attr-defined]
+    assert written.startswith("shop catches up") and shown in written and "depot" not in written

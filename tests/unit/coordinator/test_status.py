@@ -6,6 +6,7 @@ from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any
 
+from strobe.coordinator.draining import Draining
 from strobe.coordinator.status import (
     Appends,
     Backlog,
@@ -32,7 +33,14 @@ def test_the_document_of_a_heartbeat() -> None:
         commit=7,
         committed_at=NOON,
         sources={
-            "shop": WatchedSource("5:1", "6:1", "watched", None, QueryCounts(1, 2, 3, 4, 5, 6, 7)),
+            "shop": WatchedSource(
+                "5:1",
+                "6:1",
+                "watched",
+                None,
+                QueryCounts(1, 2, 3, 4, 5, 6, 7),
+                Draining(25.0, 750, "bytes of log", 25.0, 30.0),
+            ),
             "billing": DetachedSource("it cannot be reached; tried again"),
         },
         views={
@@ -62,7 +70,14 @@ def test_the_document_of_a_heartbeat() -> None:
         "commit": 7,
         "committed_at": noon,
         "sources": {
-            "shop": {"position": "5:1", "read": "6:1", "state": "watched", "problem": None, "asked": counts},
+            "shop": {
+                "position": "5:1",
+                "read": "6:1",
+                "state": "watched",
+                "problem": None,
+                "asked": counts,
+                "backlog": {"percent": 25.0, "left": 750, "unit": "bytes of log", "per_second": 25.0, "seconds": 30.0},
+            },
             "billing": {"state": "down", "problem": "it cannot be reached; tried again"},
         },
         "views": {

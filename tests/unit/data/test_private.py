@@ -62,8 +62,9 @@ def test_a_folder_in_which_others_may_replace_things_is_refused(own_tmp: Path, m
     shared.chmod(0o777)
     with pytest.raises(UserError, match=f"{shared}: other users may replace"):
         user_folder()
-    shared.chmod(0o1777)
-    assert user_folder() == user_folder() == shared / f"strobe-{os.geteuid()}"
+    for mode in (0o1777, 0o775):  # by a umask of 002 a group is its user's own
+        shared.chmod(mode)
+        assert user_folder() == user_folder() == shared / f"strobe-{os.geteuid()}"
 
 
 def test_modes_do_not_depend_on_the_umask(own_tmp: Path) -> None:

@@ -10,7 +10,7 @@ from worlds import R, S, T, U, view
 from strobe.algebra.bag import Bag
 from strobe.engine.engine import Effect, Engine, Progress, Promise, Submit, Tied, ToViews
 from strobe.engine.halves import Half
-from strobe.integrator.blocks import Ties
+from strobe.integrator.blocks import GATHER, QUIET, Ties
 from strobe.messages import ActionList, Cut, GlobalTransaction, Transaction, Update
 from strobe.simulator.world import position
 
@@ -83,12 +83,13 @@ def test_views_of_a_group_move_together() -> None:
     ("promise", "wait", "keep"),
     [
         (Promise("strong", 5.0), 0.0, False),
-        (Promise("complete", 5.0), 5.0, True),
+        (Promise("complete", 5.0), GATHER, True),
+        (Promise("complete", 0.05), 0.05, True),
         (Promise("strong", 5.0, 1), 0.0, True),
     ],
 )
 def test_how_long_a_commit_may_wait_for_others(promise: Promise, wait: float, keep: bool) -> None:
-    """Strong views have waited for the end of a block already; states of complete views are all kept."""
+    """Strong views have gathered in their block already; states of complete views are all kept."""
     found = engine(promise)
     found.receive(change("z", 1), 0.0)
     (submit,) = found.receive(done("t", 1), 0.0)
@@ -99,11 +100,12 @@ def test_blocks_end_when_they_are_due() -> None:
     found = engine(Promise(freshness=2.0))
     found.receive(change("x", 1), 10.0)
     found.receive(change("z", 1), 10.0)
-    assert given(found.cut_due(10.0, lambda _: False), Cut) == [("both", "r"), ("t",)]
+    assert found.cut_due(10.0, lambda _: False) == [], "they gather"
+    assert found.next_cut(10.0) == 10.0 + QUIET
+    assert given(found.cut_due(10.0 + QUIET, lambda _: False), Cut) == [("both", "r"), ("t",)]
     found.receive(change("x", 2), 11.0)
     assert found.cut_due(12.0, lambda view: view == "r") == [], "the block before is still being worked on"
     assert found.cut_due(12.0, lambda _: False, waiting=1) == [], "a commit waits"
-    assert found.cut_due(11.9, lambda _: False) == [], "too soon"
     (cut,) = found.cut_due(12.0, lambda _: False)
     assert cut == ToViews(("both", "r"), Cut(3, frozenset({"both", "r"})))
 

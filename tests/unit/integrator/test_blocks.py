@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 from worlds import R, S, view
 
 from strobe.algebra.bag import Bag
-from strobe.integrator.blocks import Blocks
+from strobe.integrator.blocks import GATHER, QUIET, Blocks, Sizes
 from strobe.merge.painting import Painting
 from strobe.messages import ActionList, GlobalTransaction, Position, Rel, TransactionInfo
 
@@ -17,15 +18,15 @@ VIEWS = {v.name: v for v in (view("r", [R], []), view("r_again", [R], []), view(
 class Grouped:
     """The blocks of a group with its view-update table."""
 
-    def __init__(self, order: str = "views", pace: int = 0, freshness: float = 0.0) -> None:
+    def __init__(self, order: str = "views", pace: int = 0, freshness: float = 0.0, sizes: Sizes | None = None) -> None:
         start = {source: Position("0", (0,)) for source in (R.source, S.source)}
         self.merge = Painting(start, order=order, blocks=pace > 0)
         each = dict.fromkeys(VIEWS, freshness)
-        self.blocks = Blocks(VIEWS, self.merge, pace=pace, apart=order == "views", freshness=each)
+        self.blocks = Blocks(VIEWS, self.merge, pace=pace, apart=order == "views", freshness=each, sizes=sizes)
 
-    def arrive(self, *rels: Rel) -> None:
+    def arrive(self, *rels: Rel, now: float = 0.0) -> None:
         for rel in rels:
-            self.blocks.arrive(rel)
+            self.blocks.arrive(rel, now)
             self.merge.receive(rel)
 
     def done(self, number: int, *views: str) -> None:
@@ -39,14 +40,14 @@ class Grouped:
         found = self.blocks.due(now, lambda view: view in busy.split(), waiting)
         return [sorted(v for component in tied for v in component.views) for tied in found]
 
-    def end(self, now: float = 0.0) -> None:
-        self.blocks.end(self.blocks.components, now)
+    def end(self, now: float = 0.0, *, whole: bool = True) -> int:
+        return self.blocks.end(self.blocks.components, now, whole=whole).number
 
 
-def rel(number: int, views: str, source: str = R.source, tied: str = "", empty: bool = False) -> Rel:
+def rel(number: int, views: str, source: str = R.source, tied: str = "", empty: bool = False, rows: int = 1) -> Rel:
     part_of = (GlobalTransaction(tied, frozenset({R.source, S.source})),) if tied else ()
     at = Position(str(number), (number,))
-    return Rel(number, TransactionInfo(source, at, part_of=part_of), frozenset(views.split()), empty=empty)
+    return Rel(number, TransactionInfo(source, at, part_of=part_of), frozenset(views.split()), empty=empty, rows=rows)
 
 
 APART, TIED = [["r", "r_again"], ["s"]], [["r", "r_again", "s"]]
@@ -128,15 +129,72 @@ def test_tied_components_end_their_blocks_together() -> None:
     assert found.due(busy="r") == [["s"]]
 
 
-def test_blocks_do_not_end_more_often_than_freshness_demands() -> None:
-    found = Grouped(order="source", freshness=5.0)
-    found.arrive(rel(1, "r"))
-    assert found.due(now=100.0) == TIED, "the first at once"
-    found.end(now=100.0)
+def test_a_burst_is_one_block() -> None:
+    """A hundred transactions within 100 ms: what has come waits for more, until nothing has come for a moment."""
+    found = Grouped(order="source", freshness=1.0)
+    for n in range(100):
+        now = 10.0 + n / 1000
+        assert found.due(now=now) == []
+        found.arrive(rel(n + 1, "r"), now=now)
+    assert found.due(now=10.099 + QUIET / 2) == []
+    assert found.due(now=10.099 + QUIET) == TIED
+    assert found.end(now=10.13) == 100
     found.done(1, "r")
-    found.arrive(rel(2, "s"))
-    assert found.due(now=104.9) == []
-    assert found.due(now=105.0) == TIED
+
+
+def test_a_block_that_could_end_does_not_gather_for_long() -> None:
+    """However fast transactions come, and no longer than the freshness of the views allows."""
+    for freshness, most in ((1.0, GATHER), (0.05, 0.05), (0.0, 0.0)):
+        found = Grouped(order="source", freshness=freshness)
+        for n in range(1000):
+            now = 10.0 + n / 1000
+            found.arrive(rel(n + 1, "r"), now=now)
+            if found.due(now=now):
+                break
+        assert abs(now - (10.0 + most)) < 0.002
+
+
+def test_under_load_blocks_are_paced_by_appends_alone() -> None:
+    """What has come while an append kept the block waiting has gathered long enough."""
+    found = Grouped(order="source", freshness=60.0)
+    found.arrive(rel(1, "r"), now=10.0)
+    found.arrive(rel(2, "r"), now=11.0)
+    assert found.due(now=11.0, waiting=1) == []
+    assert found.due(now=11.0) == TIED
+
+
+LARGE = Sizes(step=2, first=4, least=2, most=8, seconds=10.0)
+
+
+def test_a_backlog_is_cut_into_blocks_that_each_end() -> None:
+    """By changed rows; what is left is cut at once when the block before has been merged."""
+    found = Grouped(order="source", freshness=60.0, sizes=LARGE)
+    found.arrive(*(rel(n, "r") for n in range(1, 12)), now=5.0)
+    found.arrive(rel(12, "r", rows=100), now=5.0)
+    assert found.due(now=5.0) == TIED, "a full block gathers no longer"
+    assert [found.end(now=now, whole=False) for now in (5.0, 13.0)] == [4, 8]
+    assert found.due(now=13.0) == TIED
+    found.arrive(rel(13, "r"), now=14.0)
+    assert found.end(now=14.0) == 13, "what must be whole is"
+    assert not found.blocks.uncut
+
+
+def test_the_size_of_blocks_follows_from_what_they_took() -> None:
+    sizes = []
+    for seconds in (1.0, 7.0, 20.0):
+        found = Grouped(order="source", sizes=LARGE)
+        found.arrive(*(rel(n, "r") for n in range(1, 41)))
+        ends = [0, *(found.end(now=n * seconds, whole=False) for n in range(4))]
+        sizes.append([after - before for before, after in itertools.pairwise(ends)])
+    assert sizes == [[4, 8, 8, 8], [4, 4, 4, 4], [4, 2, 2, 2]]
+
+
+def test_tied_components_end_their_blocks_at_one_number() -> None:
+    found = Grouped(sizes=LARGE)
+    found.arrive(*(rel(n, "r") for n in range(1, 6)), *(rel(n, "r s") for n in range(6, 20)))
+    assert found.due() == TIED
+    assert found.end(whole=False) == 4
+    assert [component.cut for component in found.blocks.components] == [4, 4]
 
 
 def test_blocks_grow_while_commits_wait() -> None:
@@ -159,14 +217,15 @@ def test_blocks_of_n_end_after_n_transactions_only() -> None:
 
 
 def test_whoever_drives_blocks_may_sleep_until_the_next_one_is_due() -> None:
-    """Only a block that is open and waits for its views' freshness ends by time alone; everything else is an event."""
+    """Only a block that gathers ends by time alone; everything else is an event."""
     found = Grouped(freshness=5.0)
     found.end(100.0)
     assert found.blocks.next_due(101.0) == math.inf
-    found.arrive(rel(1, "s"))
-    assert found.blocks.next_due(101.0) == 105.0
-    assert found.due(104.9) == [] and found.due(105.0) == [["s"]]
-    assert found.blocks.next_due(105.0) == math.inf, "it waits for its managers, or for the append"
+    found.arrive(rel(1, "s"), now=101.0)
+    ends = 101.0 + QUIET
+    assert found.blocks.next_due(101.0) == ends
+    assert found.due(101.01) == [] and found.due(ends) == [["s"]]
+    assert found.blocks.next_due(ends) == math.inf, "it waits for its managers, or for the append"
     paced = Grouped(pace=2, freshness=5.0)
     paced.arrive(rel(1, "s"))
     assert paced.blocks.next_due(0.0) == math.inf

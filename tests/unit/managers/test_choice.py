@@ -53,8 +53,13 @@ def test_compensating_for_deletions_needs_whole_rows(name: str) -> None:
 
 
 def test_auto_refuses_a_level_that_nothing_reaches() -> None:
-    with pytest.raises(UserError, match="no algorithm keeps this view at complete"):
+    """It advises the level that can be reached, if there is one, and never the one that was refused."""
+    with pytest.raises(UserError, match="no algorithm keeps this view at complete") as refused:
         choose(without_images(joined(R, S)), "auto", "complete")
+    assert refused.value.fix.endswith("Or ask for consistency: strong.")
+    with pytest.raises(UserError, match="no algorithm keeps this view at strong") as refused:
+        choose(without_images(joined(R, T)), "auto", "strong")
+    assert "ask for consistency" not in refused.value.fix
 
 
 @pytest.mark.parametrize("name", ["eca", "lca", "eca-local", "eca-key"])

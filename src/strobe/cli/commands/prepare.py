@@ -27,6 +27,14 @@ def prepare(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be executed, and do nothing.")] = False,
     undo: Annotated[bool, typer.Option("--undo", help="Take every trace of Strobe out of the sources again.")] = False,
+    follow_ddl: Annotated[
+        bool,
+        typer.Option(
+            "--follow-ddl",
+            help="Put in an event trigger too (PostgreSQL, by a superuser), so that views follow partitions that are "
+            "dropped or detached.",
+        ),
+    ] = False,
     project: ProjectFolder = HERE,
     as_json: AsJson = False,
 ) -> None:
@@ -36,12 +44,14 @@ def prepare(
     chosen = known(sources or list(loaded.sources), loaded.sources, "source")
     if dry_run and undo:
         raise UserError("--dry-run and --undo do not go together", fix="Leave one of them away.")
+    if follow_ddl and undo:
+        raise UserError("--follow-ddl and --undo do not go together", fix="--undo takes the event trigger out too.")
     if undo:
         terminal.show({"sources": _undo(loaded, chosen)}, _render_undone)
     elif dry_run:
-        terminal.show({"sources": _scripts(terminal, loaded, chosen)}, _render_scripts)
+        terminal.show({"sources": _scripts(terminal, loaded, chosen, follow_ddl)}, _render_scripts)
     else:
-        terminal.show({"sources": _prepare(terminal, loaded, chosen)}, _render_prepared)
+        terminal.show({"sources": _prepare(terminal, loaded, chosen, follow_ddl)}, _render_prepared)
 
 
 def _undo(project: Project, chosen: Sequence[str]) -> Document:
@@ -55,22 +65,36 @@ def _undo(project: Project, chosen: Sequence[str]) -> Document:
         return {name: {"removed": sources[name].undo()} for name in chosen}
 
 
-def _scripts(terminal: Terminal, project: Project, chosen: Sequence[str]) -> Document:
-    with _assembled(terminal, project) as topology:
-        return {
-            name: {"statements": topology.sources[name].prepare_script([r.name for r in topology.relations(name)])}
-            for name in chosen
-            if topology.relations(name)
-        }
-
-
-def _prepare(terminal: Terminal, project: Project, chosen: Sequence[str]) -> Document:
+def _scripts(terminal: Terminal, project: Project, chosen: Sequence[str], follow_ddl: bool) -> Document:
     found: Document = {}
     with _assembled(terminal, project) as topology:
+        following = _following(topology, chosen) if follow_ddl else ()
+        for name in chosen:
+            if relations := [r.name for r in topology.relations(name)]:
+                source = topology.sources[name]
+                more = source.ddl_script() if name in following else []
+                found[name] = {"statements": [*source.prepare_script(relations), *more]}
+    return found
+
+
+def _following(topology: Topology, chosen: Sequence[str]) -> Sequence[str]:
+    found = [name for name in chosen if topology.relations(name) and topology.sources[name].follows_ddl]
+    if not found:
+        fix = "Leave --follow-ddl away, or name a source of type postgres that views use."
+        raise UserError(f"DDL of {', '.join(chosen)} cannot be followed", fix=fix)
+    return found
+
+
+def _prepare(terminal: Terminal, project: Project, chosen: Sequence[str], follow_ddl: bool) -> Document:
+    found: Document = {}
+    with _assembled(terminal, project) as topology:
+        following = _following(topology, chosen) if follow_ddl else ()
         for name in chosen:
             relations = [r.name for r in topology.relations(name)]
             if relations:
                 topology.sources[name].prepare(relations)
+            if name in following:
+                topology.sources[name].follow_ddl()
             found[name] = {"relations": relations}
     return found
 

@@ -37,6 +37,8 @@ class Config(Protocol):
 class DeltaSource(Source):
     """One table. `spark` is called only for changes of very many rows."""
 
+    log_unit = "versions"
+
     def __init__(
         self,
         name: str,

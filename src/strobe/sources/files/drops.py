@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import csv
+import difflib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -27,6 +28,17 @@ class Expected:
     relation: str
     key: tuple[str, ...]
     declared: Mapping[str, str]
+    optional: bool = False
+    """Whether the first drop may come later."""
+
+    def lacking(self) -> UserError:
+        """That there is no drop, and never was one."""
+        fix = "Put the first drop there, correct `path`, or write `optional: true` if the first drop comes later."
+        beside = Path(self.pattern).parent
+        names = sorted(p.name for p in beside.iterdir() if p.is_file()) if beside.is_dir() else []
+        if close := difflib.get_close_matches(Path(self.pattern).name, names, n=1):
+            fix = f"Did you mean {beside / close[0]}? {fix}"
+        return UserError(f"there is no file {self.pattern}, and there never was a drop", fix=fix)
 
 
 @dataclass(frozen=True)

@@ -45,10 +45,14 @@ class Config(Protocol):
     def key(self) -> list[str]: ...
     @property
     def columns(self) -> dict[str, str] | None: ...
+    @property
+    def optional(self) -> bool: ...
 
 
 class FilesSource(Source):
     """A relation whose content comes as files. `spark` is called only when a drop is staged or compared."""
+
+    log_unit = "versions"
 
     def __init__(
         self,
@@ -61,7 +65,8 @@ class FilesSource(Source):
     ) -> None:
         self.name = name
         declared = {column: canonical_ddl(ddl) for column, ddl in (config.columns or {}).items()}
-        self._expected = Expected(str(config.path), config.format, config.relation, tuple(config.key), declared)
+        key, optional = tuple(config.key), config.optional
+        self._expected = Expected(str(config.path), config.format, config.relation, key, declared, optional)
         self._table = StagedTable(name, warehouse.absolute() / STAGING / "files" / name)
         self._timing = timing or Timing()
         self._stream = Stream(name, self._table, self._expected, spark, self._timing, limits or Limits())

@@ -126,15 +126,22 @@ class Stream:
     def stage_all(self) -> None:
         """Stage every drop that is there, as soon as it has stopped changing."""
         if not self._table.exists:
-            if not waiting_drops(self._expected.pattern, None) and not self._expected.declared:
-                message = f"there is no file {self._expected.pattern}"
-                raise UserError(message, where=self._source, fix="put the first drop there")
+            if not waiting_drops(self._expected.pattern, None):
+                self._require_optional()
             self._table.create(self.columns())
         while drops := self.waiting():
             if not self._settled(drops[0]):
                 time.sleep(min(self._timing.settle, self._timing.poll))
             else:
                 self._stage(drops[0])
+
+    def _require_optional(self) -> None:
+        lacking = self._expected.lacking()
+        if not self._expected.optional:
+            raise UserError(lacking.message, where=f"source {self._source}", fix=lacking.fix)
+        if not self._expected.declared:
+            message = "an optional source has to declare its columns: there is no file to take them from"
+            raise UserError(message, where=f"source {self._source}", fix="Write `columns` with the type of each.")
 
     def _stage(self, drop: Drop) -> None:
         """Make a drop the next version of the table, or refuse it and leave everything as it was."""

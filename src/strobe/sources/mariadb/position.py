@@ -222,6 +222,13 @@ def reaches(connection: Any, wanted: Whereabouts) -> bool:
     return wanted.offset <= logs.get(wanted.file, -1)
 
 
+def between(connection: Any, start: tuple[int, ...], end: tuple[int, ...]) -> int:
+    """The bytes of log between two places, as far as files between them are still there."""
+    sizes = {file_number(name): int(size) for name, size, *_ in rows(connection, "SHOW BINARY LOGS")}
+    before_end = sum(size for number, size in sizes.items() if start[0] <= number < end[0])
+    return max(0, before_end + end[1] - start[1])
+
+
 def passes(settings: ConnectionSettings, wanted: Whereabouts) -> bool:
     """Whether a file is the one that it was, with the transaction in it that was the last one, if that can be asked
     for."""

@@ -33,7 +33,7 @@ from strobe.sources.mariadb.descent import Descents
 from strobe.sources.mariadb.fingerprint import changed
 from strobe.sources.mariadb.global_names import GlobalNames
 from strobe.sources.mariadb.limits import Limits, Timing
-from strobe.sources.mariadb.position import Whereabouts, file_number, verify
+from strobe.sources.mariadb.position import Whereabouts, between, file_number, verify
 from strobe.sources.mariadb.preflight import check
 from strobe.sources.mariadb.reader import MariadbReader
 from strobe.sources.mariadb.server import Server
@@ -66,6 +66,8 @@ class Config(Protocol):
 
 class MariadbSource(Source):
     """A database of a MariaDB or MySQL server."""
+
+    log_unit = "bytes of log"
 
     unlogged = "a session may switch the binlog off (SET sql_log_bin = 0)"
 
@@ -147,6 +149,10 @@ class MariadbSource(Source):
                 file, offset = snapshot.begin_on_mariadb(connection)
                 rows(connection, "COMMIT")
         return self.server.position(file, offset)
+
+    def distance(self, start: Position, end: Position) -> int:
+        with self.server.connections.session() as connection:
+            return between(connection, start.order, end.order)
 
     def verify(self, position: Position) -> None:
         with self.server.connections.session() as connection:

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from strobe.sources.postgres.catalog import IDENTITIES
+
+REMEMBERED = 1000
+"""How many partitions that left a view's fingerprint remembers."""
 
 
 class Table(NamedTuple):
@@ -107,6 +110,10 @@ class Definition:
     schemas: list[Any]
     gone: frozenset[int]
     """Partitions through which rows came, and that are there no more."""
+    back: frozenset[int]
+    """Partitions that are there, and have left, as the log says."""
+    left: frozenset[int]
+    """Partitions that were there at an earlier look, and whose leaving the log says."""
     mistaken: frozenset[str]
     """Columns that are read as what they were when the tables were first looked at, and are no more."""
 
@@ -136,6 +143,8 @@ class Definition:
             {entry.table: entry for entry in entries},
             facts.get("schema", []),
             frozenset(facts.get("gone", ())),
+            frozenset(facts.get("back", ())),
+            frozenset(facts.get("left", ())),
             frozenset(facts.get("mistaken", ())),
         )
 
@@ -154,6 +163,14 @@ class Definition:
         numbers |= {int(n) for _, columns, _ in self.identity for n in columns.split()}
         return {c.name for c in self.columns.values() if c.number in numbers}
 
+    def below(self, partitions: Collection[int]) -> frozenset[int]:
+        """These partitions with all that is below them."""
+        found, missing = set[int](), set(partitions)
+        while missing:
+            found |= missing
+            missing = {child for child, parent in self.links if parent in missing} - found
+        return frozenset(found)
+
     def types_of(self, columns: Collection[str]) -> set[int]:
         """The users' types that columns are made of: domains and what is beneath them, arrays and their elements."""
         found: set[int] = set()
@@ -165,10 +182,36 @@ class Definition:
         return found
 
 
-def changed(columns: Collection[str], before: str, after: str) -> str:
+def proven(before: str, after: str) -> str:
+    """What a view rests on that rested on a fingerprint before: the later one, and which partitions left since."""
+    old, new = Definition.of(before), Definition.of(after)
+    left = [*json.loads(before).get("left", ()), *sorted(set(old.tables) - set(new.tables))][-REMEMBERED:]
+    return json.dumps({**json.loads(after), "left": left}, separators=(",", ":")) if left else after
+
+
+def knows(fingerprint: str, partition: int) -> bool:
+    """Whether a view that rests on this fingerprint has had rows of a partition."""
+    try:
+        found = Definition.of(fingerprint)
+    except (KeyError, TypeError, ValueError):
+        return True  # the next look stops the view
+    return partition in found.tables or partition in found.left
+
+
+def missing(before: str, after: str) -> frozenset[int]:
+    """The partitions that are not there any more between two fingerprints."""
+    try:
+        old, new = Definition.of(before), Definition.of(after)
+    except (KeyError, TypeError, ValueError):
+        return frozenset()
+    return (frozenset(old.tables) | new.gone) - frozenset(new.tables) - old.left
+
+
+def changed(columns: Collection[str], before: str, after: str, left: Collection[int] = ()) -> str:
     """What happened between two fingerprints, as a clause; empty if it cannot have altered what views see that use
     these columns. Each kind of fact has its own comparison, which finds nothing only where the facts are the same or
-    differ in a way that is known to be harmless."""
+    differ in a way that is known to be harmless. Of partitions in `left` the log
+    says when they left."""
     if before == after:
         return ""
     if not before:
@@ -181,6 +224,7 @@ def changed(columns: Collection[str], before: str, after: str) -> str:
         return "its definition was recorded by another version of Strobe"
     if old.root != new.root:
         return "it was replaced by another table of the same name"
+    new = replace(new, left=old.below({*left, *old.left}))
     used = {*columns, *old.key_columns}
     return next((what for compare in _COMPARED if (what := compare(old, new, used))), "")
 
@@ -244,6 +288,8 @@ def _compare_tree(old: Definition, new: Definition, _columns: Collection[str]) -
     what = "partition" if new.partitioned else "child"
     for number, before in old.tables.items():
         after = new.tables.get(number)
+        if after is None and number in new.left:
+            continue
         if after is None:
             return f"{what} {before.name} was dropped or detached"
         if number != new.root and (before.kind, before.method, before.file) != (after.kind, after.method, after.file):
@@ -260,9 +306,12 @@ def _compare_tree(old: Definition, new: Definition, _columns: Collection[str]) -
             return f"{what} {name} was attached, and may have had rows already"
         if before_link is not None and (before_link.row, before_link.detaching) != (link.row, link.detaching):
             return f"{what} {name} was detached" + ("" if link.detaching else " and attached again")
-    if new.gone - old.gone - set(old.tables):
+    if new.gone - old.gone - set(old.tables) - new.left:
         return f"a {what} with rows came, and was dropped or detached again"
-    return "" if set(old.links) <= set(new.links) else f"a {what} was detached"
+    if new.back:
+        return f"{what} {new.tables[min(new.back)].name} is there, and the log says that it left"
+    stayed = {place for place in old.links if place[0] not in new.left}
+    return "" if stayed <= set(new.links) else f"a {what} was detached"
 
 
 def _unfit(tree: Definition, table: Table) -> str:

@@ -148,10 +148,11 @@ def read_fingerprints(
     relations: Collection[str],
     tables: Mapping[str, PgTable],
     partitions: Mapping[str, Collection[int]],
+    left: Collection[int] = (),
 ) -> dict[str, str]:
     """What these relations are now; empty where there is none of that name. One of which a change is under way is left
     out. It says too what is not so any more: of `tables` as they are read in this process, and of `partitions` through
-    which rows came."""
+    which rows came, and of those that have `left`, as the log says."""
     if not relations:
         return {}
     newer = connection.info.server_version >= NARROWED
@@ -168,14 +169,18 @@ def read_fingerprints(
         known = {str(relation): (moving, str(text)) for relation, moving, text in found.fetchall()}
     prints = {relation: known.get(relation, (False, "")) for relation in relations}
     settled = {r: text for r, (moving, text) in prints.items() if not moving and r not in unsettled}
-    return {r: _completed(text, tables.get(r), partitions.get(r, ())) if text else "" for r, text in settled.items()}
+    return {
+        r: _completed(text, tables.get(r), partitions.get(r, ()), left) if text else "" for r, text in settled.items()
+    }
 
 
-def _completed(text: str, table: PgTable | None, partitions: Collection[int]) -> str:
+def _completed(text: str, table: PgTable | None, partitions: Collection[int], left: Collection[int]) -> str:
     facts = json.loads(text)
     gone = set(partitions) - {row[0] for row in facts["table"]}
     if gone:
         facts["gone"] = sorted(gone)
+    if left and (back := sorted({row[0] for row in facts["table"]} & set(left))):
+        facts["back"] = back
     numbers = {row[1]: row[0] for row in facts.get("column", ()) if facts["root"][0][0] == (table and table.id)}
     if table and (mistaken := [c.name for c in table.columns if numbers.get(c.name) != c.number]):
         facts["mistaken"] = mistaken

@@ -16,10 +16,23 @@ class Partitions:
         self._found: list[tuple[float, str, int]] = []
         """With the place in the log where the transaction ends."""
         self._reported: dict[str, set[int]] = defaultdict(set)
+        self._left: dict[int, int] = {}
+        """Partitions that left, as the log says, each with the place in the log where that transaction ends."""
 
     def described(self, relation: str, partition: int) -> None:
         with self._lock:
             self._found.append((inf, relation, partition))
+
+    def left(self, partition: int, end: int) -> bool:
+        """A partition has left in the transaction that ends there; false if it had left in another one before."""
+        with self._lock:
+            return self._left.setdefault(partition, end) == end
+
+    @property
+    def left_by_log(self) -> frozenset[int]:
+        """Those that left, as the log says as far as it has been read."""
+        with self._lock:
+            return frozenset(self._left)
 
     def committed(self, end: int) -> None:
         """The transaction that has been read ends there."""

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from strobe.errors import UserError
 from strobe.sources.base import Finding
+from strobe.sources.postgres import ddl
 from strobe.sources.postgres.catalog import PgTable, identity_fix, read_tables, unsupported, usable_table
 from strobe.sources.postgres.connection import Connection, ConnectionSettings, identifier, rows
 from strobe.sources.postgres.preparation import Prepared, read_prepared
@@ -119,6 +120,10 @@ def check_relation(
         fix = f"Run `strobe prepare {settings.source}`."
         yield Finding("error", where, "it is not in the publication", fix)
     yield from _privileges(connection, settings, table, where)
+    if table.partitioned and not ddl.installed(connection, settings):
+        message = "the log does not say when partitions are dropped or detached: the views of the table stop then"
+        fix = f"Run `strobe prepare --follow-ddl {settings.source}`, as a superuser, if that happens."
+        yield Finding("warning", where, message, fix)
     yield from _columns(table, where)
     called = [name for (name,) in rows(connection, _CALLED.format(table.id, table.id))]
     if called:

@@ -48,10 +48,19 @@ SELECT pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text, pg_curren
 """
 
 _WHOLE = """
-SELECT relkind = 'p' OR relfilenode = pg_relation_filenode(oid) FROM pg_class WHERE oid = {}
+SELECT relfilenode = pg_relation_filenode(oid) FROM pg_class WHERE oid = {id}
 """
 """Whether a table that is locked now is the one that the snapshot sees: TRUNCATE and ALTER TABLE make a new file, which
-an older snapshot finds empty. What happens to partitions is seen in the table's fingerprint."""
+an older snapshot finds empty."""
+
+_ALL_PARTITIONS = """
+WITH RECURSIVE tree AS (
+    SELECT {id}::oid AS id UNION ALL SELECT i.inhrelid FROM tree t JOIN pg_inherits i ON i.inhparent = t.id
+)
+SELECT NOT EXISTS (SELECT id FROM tree EXCEPT SELECT relid FROM pg_partition_tree({id}::oid::regclass))
+"""
+"""Whether a partitioned table that is locked now has all partitions that the snapshot sees: one that has left is not
+read. What happens to the partitions' files is seen in the table's fingerprint."""
 
 
 class PostgresReader(Reader):
@@ -190,7 +199,7 @@ class PostgresReader(Reader):
         name = sql.Identifier(f"strobe_{self._cursors}")
         most = self._settings.limits.fetched
         fetch = sql.SQL("FETCH {} FROM {}").format(sql.SQL(str(most)), name)
-        whole = sql.SQL(_WHOLE).format(sql.Literal(table.id))
+        whole = sql.SQL(_ALL_PARTITIONS if table.partitioned else _WHOLE).format(id=sql.Literal(table.id))
         with self._settings.errors(table.name):
             cursor = connection.execute(
                 sql.SQL("DECLARE {} NO SCROLL CURSOR FOR {}; {}; {}").format(name, statement, whole, fetch)
@@ -207,7 +216,8 @@ class PostgresReader(Reader):
 
     def _expect_whole(self, table: PgTable, found: Sequence[tuple[object, ...]]) -> None:
         if found != [(True,)]:
-            message = "the table was rewritten after the snapshot was taken, and is asked again"
+            what = "a partition left" if table.partitioned else "the table was rewritten"
+            message = f"{what} after the snapshot was taken, and is asked again"
             raise SourceUnavailable(message, where=f"{self._settings.where}, table {table.name}")
 
     def _table(self, name: str) -> PgTable:

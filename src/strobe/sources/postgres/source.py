@@ -22,9 +22,10 @@ from strobe.data.spilled import release
 from strobe.errors import SourceUnavailable, StrobeError, UserError
 from strobe.messages import Parts, Position, Transaction
 from strobe.sources.base import Finding, Kept, Reader, Source, SourceContext
+from strobe.sources.postgres import ddl
 from strobe.sources.postgres.catalog import LiveCatalog, PgTable, read_tables, usable_table
 from strobe.sources.postgres.connection import STARTED, Connection, ConnectionSettings, Pool, object_name, rows
-from strobe.sources.postgres.definition import changed
+from strobe.sources.postgres.definition import changed, knows, missing, proven
 from strobe.sources.postgres.fingerprint import read_fingerprints
 from strobe.sources.postgres.limits import SlotLimits, Timing
 from strobe.sources.postgres.partitions import Partitions
@@ -41,6 +42,9 @@ from strobe.sources.postgres.transaction_builder import TransactionBuilder, Watc
 
 class PostgresSource(Source):
     """One database of a PostgreSQL server."""
+
+    log_unit = "bytes of log"
+    follows_ddl = True
 
     def __init__(self, settings: ConnectionSettings) -> None:
         self.name = settings.source
@@ -109,7 +113,27 @@ class PostgresSource(Source):
         self._preparation.renew()
 
     def undo(self) -> list[str]:
-        return self._preparation.undo()
+        with self._pool.session() as connection:
+            statements = ddl.removal(connection, self.settings)
+            ddl.execute(connection, self.settings, statements)
+        taken = [f"event trigger {self.settings.name}"] if statements else []
+        return [*taken, *self._preparation.undo()]
+
+    def partition_keys(self, relations: Sequence[str]) -> Mapping[str, Sequence[str] | None]:
+        with self._pool.session() as connection:
+            tables = read_tables(connection, self.settings)
+            partitioned = [t for name in relations if (t := tables.get(name)) is not None and t.partitioned]
+            if not partitioned or not ddl.installed(connection, self.settings):
+                return {}
+            return {table.name: ddl.partition_key(connection, table.id) for table in partitioned}
+
+    def ddl_script(self) -> list[str]:
+        with self._pool.session() as connection:
+            return ddl.statements(connection, self.settings)
+
+    def follow_ddl(self) -> None:
+        with self._pool.session() as connection:
+            ddl.execute(connection, self.settings, ddl.statements(connection, self.settings))
 
     def guard(self) -> None:
         self._guard.look()
@@ -184,10 +208,25 @@ class PostgresSource(Source):
 
     def fingerprints(self, relations: Collection[str]) -> Mapping[str, str]:
         with self._pool.session() as connection:
-            return read_fingerprints(connection, self.settings, relations, self._tables, self._partitions.of(relations))
+            left, through = self._partitions.left_by_log, self._partitions.of(relations)
+            return read_fingerprints(connection, self.settings, relations, self._tables, through, left)
 
     def changed(self, relation: str, columns: Collection[str], before: str, after: str) -> str:
-        return changed(columns, before, after)
+        left = self._partitions.left_by_log
+        if not missing(before, after) <= left:
+            left |= self._left_in_log()
+        return changed(columns, before, after, left)
+
+    def proven(self, before: str, after: str) -> str:
+        return proven(before, after) if before and after else after
+
+    def was_known(self, partition: int, fingerprint: str) -> bool:
+        return knows(fingerprint, partition)
+
+    def _left_in_log(self) -> frozenset[int]:
+        """Those whose leaving is in the log, also where it has not been read yet, or not by this process."""
+        with self.settings.errors(), self.settings.connect(timeout=0) as looking:
+            return ddl.left_in_log(looking, self.settings)
 
     # The stream.
 

@@ -296,7 +296,7 @@ class Stream(threading.Thread):
         end = transaction.position.order[0]
         self._stop_before(connection, end)
         self._fingerprint = fingerprint_of(transaction.position)
-        if transaction.changes or transaction.gone or transaction.part_of:
+        if transaction.changes or transaction.gone or transaction.departed or transaction.part_of:
             self._passed = None
             self._received = max(self._received, end)
             self._report(connection, transaction)

@@ -10,18 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Protocol
 
 from strobe.algebra.bag import Row
+from strobe.algebra.bounds import Bound
 from strobe.data.arrow import canonical_ddl
 from strobe.errors import UNREADABLE, Damaged, RelationLost, RowOf, RowUnfit, Unfit
-from strobe.messages import GlobalTransaction, Parts, Transaction
+from strobe.messages import Departed, GlobalTransaction, Parts, Transaction
 from strobe.sources.base import Spill
 from strobe.sources.global_transactions import NamedParts, gathered
 from strobe.sources.net_changes import NetChange, NetChanges
-from strobe.sources.postgres import pgoutput
+from strobe.sources.postgres import ddl, pgoutput
 from strobe.sources.postgres.connection import Connection, ConnectionSettings, identifier
 from strobe.sources.postgres.partitions import Partitions
 from strobe.sources.postgres.pgoutput import UNCHANGED, RelationInfo, Tuple
@@ -85,6 +86,10 @@ class TransactionBuilder:
         self._relations: dict[int, ChangeDecoder | None] = {}
         self._begin: pgoutput.Begin | None = None
         self._nets = NetChanges(spill)
+        self._came_through: set[int] = set()
+        """The partitions through which rows have come."""
+        self._departed: dict[str, list[Departed]] = {}
+        self._left: list[ddl.Left] = []
         self._named_parts = NamedParts(settings.source)
         self._texts: list[str] = []
         """What the open transaction says about the global ones that it is a part of."""
@@ -103,7 +108,7 @@ class TransactionBuilder:
         if isinstance(message, pgoutput.Begin):
             if self._begin is not None:
                 raise Damaged("a transaction begins in another one", 0)
-            self._begin, self._texts = message, []
+            self._begin, self._texts, self._departed, self._left = message, [], {}, []
             self._above = self._expected = None
             self._nets.forget()
         elif isinstance(message, pgoutput.Commit):
@@ -116,13 +121,46 @@ class TransactionBuilder:
                 raise Damaged("a row comes outside a transaction, or of a table that was not described", 0)
             rows = self._relations[message.relation]
             if rows is not None:
+                self._expect_one_side(rows.watched.name)
                 rows.apply(message, rows.net(self._nets))
                 self._nets.grew(size)
         elif isinstance(message, pgoutput.Truncate):
             self._truncate(message)
+        elif isinstance(message, pgoutput.Emitted) and message.prefix == self._settings.name:
+            self._statement(message)
         elif isinstance(message, pgoutput.Emitted):
             gathered(self._texts, texts_of(message, self._settings))
         return None
+
+    def _statement(self, message: pgoutput.Emitted) -> None:
+        """What the event trigger wrote about a statement."""
+        if not message.transactional:
+            return
+        try:
+            statement = ddl.parse(message.content)
+        except ValueError:
+            everything = [watched.name for watched in self._watched.values() if watched.partitioned]
+            what = "the log has a message in the name of Strobe's event trigger that it did not write"
+            raise self._settings.table_lost(what, *everything) from None
+        for table, _, name in statement.came:
+            if (watched := self._watched.get(table)) is not None:
+                what = f"partition {name} was attached to table {watched.name}, and may have had rows already"
+                raise self._settings.table_lost(what, watched.name)
+        for left in statement.left:
+            if (watched := self._watched.get(left.table)) is not None:
+                self._left.append(left)
+                self._depart(watched, replace(_departed(left, watched), seen=left.id in self._came_through))
+
+    def _depart(self, watched: Watched, departed: Departed) -> None:
+        """Rows leave after what the transaction has done to the table so far, and before what it still does."""
+        departed = replace(departed, late=self._nets.touched(watched.name))
+        self._departed.setdefault(watched.name, []).append(departed)
+
+    def _expect_one_side(self, relation: str) -> None:
+        if any(departed.late for departed in self._departed.get(relation, ())):
+            left = self._departed[relation][-1].what
+            what = f"{left}, and rows of the table were changed before and after that in one transaction"
+            raise self._settings.table_lost(what, relation)
 
     @property
     def warning(self) -> str:
@@ -135,6 +173,10 @@ class TransactionBuilder:
             raise Damaged("a commit comes without its beginning", 0)
         changes, gone = self._nets.take()
         self._partitions.committed(message.end_lsn)
+        for left in self._left:
+            if not self._partitions.left(left.id, message.end_lsn):
+                name = self._watched[left.table].name
+                raise self._settings.table_lost(f"partition {left.name} has left table {name} twice", name)
         return Transaction(
             self._settings.source,
             position_at(message.end_lsn, LogFingerprint.of(message)),
@@ -143,13 +185,17 @@ class TransactionBuilder:
             xid=self._widen(begin.xid),
             changes=changes,
             gone=gone,
+            departed={name: tuple(found) for name, found in self._departed.items()},
         )
 
     def _truncate(self, message: pgoutput.Truncate) -> None:
         self._above = self._expected = None
-        emptied = [rows.watched.name for n in message.relations if (rows := self._relations.get(n)) is not None]
+        found = [rows.watched for n in message.relations if (rows := self._relations.get(n)) is not None]
+        for watched in found:
+            self._depart(watched, Departed(f"table {watched.name} was emptied by TRUNCATE", Bound()))
+        emptied = [watched.name for watched in found if watched.partitioned]
         if emptied:
-            what = f"table {', '.join(emptied)} was emptied by TRUNCATE, which Strobe cannot follow"
+            what = f"partitioned table {', '.join(emptied)} was emptied by TRUNCATE, which Strobe cannot follow"
             fix = "Rebuild the views that use it: `strobe rebuild VIEW`."
             raise self._settings.table_lost(what, *emptied, fix=fix)
 
@@ -171,6 +217,7 @@ class TransactionBuilder:
             fix = f"Give it the one of the table: ALTER TABLE {identifier(info.schema, info.name)} REPLICA IDENTITY "
             fix += f"{'FULL' if table.images else 'DEFAULT'}; then `strobe rebuild` the views that use the table."
             raise self._settings.table_lost(what, table.name, fix=fix)
+        self._came_through.add(info.id)
         self._partitions.described(table.name, info.id)
 
     def _as_described(self, relation: int) -> None:
@@ -204,6 +251,14 @@ class TransactionBuilder:
 
     def _altered(self, watched: Watched, what: str) -> RelationLost:
         return self._settings.table_lost(f"table {watched.name} was altered: {what}", watched.name)
+
+
+def _departed(left: ddl.Left, watched: Watched) -> Departed:
+    what = f"partition {left.name} was dropped or detached"
+    try:
+        return Departed(what, ddl.bound_of(left, watched.types), partition=left.id)
+    except ddl.Unknown as reason:
+        return Departed(what, unknown=str(reason), partition=left.id)
 
 
 def misplaced(names: Sequence[str], known: Sequence[tuple[int, str]], column: str, number: int) -> bool:

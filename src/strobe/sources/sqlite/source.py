@@ -39,6 +39,8 @@ from strobe.sources.sqlite.triggers import LOG, note_name
 class SqliteSource(Source):
     """A SQLite database. See `stream` for what a reported transaction is."""
 
+    log_unit = "logged changes"
+
     unlogged = "a connection may switch triggers off (.dbconfig enable_trigger off) or write past them (blobopen)"
 
     def __init__(self, name: str, path: Path, timing: Timing | None = None, limits: Limits | None = None) -> None:

@@ -8,8 +8,9 @@ from datetime import timedelta
 import pytest
 
 from strobe.algebra.bag import Bag
+from strobe.algebra.bounds import Bound
 from strobe.errors import UNREADABLE, Damaged, RelationLost, RowUnfit
-from strobe.messages import GlobalTransaction, Transaction
+from strobe.messages import Departed, GlobalTransaction, Transaction
 from strobe.sources.postgres import pgoutput
 from strobe.sources.postgres.connection import ConnectionSettings
 from strobe.sources.postgres.pgoutput import EPOCH, UNCHANGED, ColumnInfo, Message, RelationInfo
@@ -119,10 +120,15 @@ def test_parts_of_global_transactions_are_named_once() -> None:
     assert built(*named, prefix=None).part_of == () == built(*named, prefix="orders").part_of
 
 
+def test_a_table_that_is_emptied_loses_its_rows_at_that_place() -> None:
+    """All that it had before; what the transaction did to it before that, too."""
+    found = built(pgoutput.Truncate((OTHER, WHOLE)))
+    assert found.departed == {"whole": (Departed("table whole was emptied by TRUNCATE", Bound()),)}
+
+
 @pytest.mark.parametrize(
     ("message", "why"),
     [
-        (pgoutput.Truncate((OTHER, WHOLE)), "emptied by TRUNCATE"),
         (described(WHOLE, "renamed", "f"), "it was renamed"),
         (described(WHOLE, "whole", "d"), "no longer FULL"),
         (RelationInfo(KEYED, "public", "keyed", "d", DESCRIBED[1].columns[1:]), "column id was dropped"),

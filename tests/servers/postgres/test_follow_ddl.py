@@ -1,0 +1,361 @@
+"""PostgreSQL: partitions that are dropped or detached are followed, at their exact place among the changes of rows.
+
+Views over a partitioned table are kept by the live pipeline, the warehouse in memory, while several writers change all
+tables and partitions come and go in random orders. Each commit is compared with what the server itself had: every
+transaction of the writers leaves a copy of the tables as they were when it committed.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+
+import psycopg
+import pytest
+from committing import no_spark
+from memory_live import MemoryWarehouse, contents, keep
+from patience import PATIENCE, Writing
+from postgres_database import Database, read
+from postgres_server import PostgresServer
+
+from strobe.algebra.bag import Bag
+from strobe.algebra.bounds import Bound, End, Range
+from strobe.config.load import load_project
+from strobe.messages import CommitHeader
+from strobe.pipeline.pipeline import Pipeline
+from strobe.planning.topology import Topology, assemble
+from strobe.simulator.world import Contents, evaluate
+from strobe.sources.postgres.source import PostgresSource
+
+LINES = """
+CREATE TABLE lines (id bigint, day int, note text, PRIMARY KEY (id, day)) PARTITION BY RANGE (day);
+ALTER TABLE lines REPLICA IDENTITY FULL;
+CREATE TABLE lines_1 PARTITION OF lines FOR VALUES FROM (0) TO (10);
+CREATE TABLE lines_2 PARTITION OF lines FOR VALUES FROM (10) TO (20);
+ALTER TABLE lines_1 REPLICA IDENTITY FULL;
+ALTER TABLE lines_2 REPLICA IDENTITY FULL;
+INSERT INTO lines VALUES (1, 1, 'a'), (2, 11, 'b');
+"""
+FIRST = Bound((Range(("day",), End((0,)), End((10,), False)),))
+
+
+def followed(db: Database, script: str = LINES) -> PostgresSource:
+    source = db.make(script, "lines")
+    for statement in source.ddl_script():
+        db.run(statement)
+    source.schemas()
+    source.focus({"lines": ["id", "day", "note"]})
+    return source
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ["DROP TABLE lines_1"],
+        ["ALTER TABLE lines DETACH PARTITION lines_1"],
+        ["ALTER TABLE lines DETACH PARTITION lines_1; DROP TABLE lines_1"],
+        ["DO $$ BEGIN BEGIN PERFORM 1; DROP TABLE lines_1; EXCEPTION WHEN OTHERS THEN NULL; END; END $$"],
+        ["SAVEPOINT a", "DROP TABLE lines_2", "ROLLBACK TO a", "DROP TABLE lines_1"],
+        ["SET DateStyle = german", "SET TimeZone = 'Asia/Tokyo'", "DROP TABLE lines_1"],
+        [
+            "CREATE TABLE lines_3 PARTITION OF lines FOR VALUES FROM (20) TO (30)",
+            "ALTER TABLE lines_3 REPLICA IDENTITY FULL",
+            "DROP TABLE lines_1",
+        ],
+    ],
+)
+def test_the_log_says_which_partition_left_and_where(db: Database, statements: Sequence[str]) -> None:
+    """Once, in the transaction that took it; the fingerprints then differ in nothing that harms."""
+    source = followed(db)
+    start, before = source.now(), source.fingerprints(["lines"])["lines"]
+    db.run("INSERT INTO lines VALUES (3, 3, 'c')")
+    db.run(*statements)
+    db.run("INSERT INTO lines VALUES (4, 14, 'd')")
+    _, left, _ = read(source, start)
+    ((departed,),) = left.departed.values()
+    assert departed.bound == FIRST and not departed.late and "lines_1" in departed.what
+    after = source.fingerprints(["lines"])["lines"]
+    assert source.changed("lines", ["id"], before, after) == ""
+    assert departed.partition and source.was_known(departed.partition, source.proven(before, after))
+    again = db.open()  # another process, which has not read the log yet
+    assert again.changed("lines", ["id"], before, after) == ""
+    again.close()
+
+
+TABLES = {
+    "sales": """
+        CREATE TABLE customers (id int PRIMARY KEY, name text);
+        INSERT INTO customers VALUES (1, 'Ada'), (2, 'Bob'), (3, NULL);
+        CREATE TABLE lines (id int, day int, customer int, note text, PRIMARY KEY (id, day)) PARTITION BY RANGE (day);
+        CREATE INDEX ON lines (customer);
+    """,
+    "billing": """
+        CREATE TABLE payments (id bigint PRIMARY KEY, line int, cents int);
+        CREATE INDEX ON payments (line);
+        INSERT INTO payments VALUES (1, 1, 500), (2, 2, 700);
+    """,
+}
+FULL = "ALTER TABLE {} REPLICA IDENTITY FULL"
+WRITES = {
+    "sales": [
+        "INSERT INTO lines VALUES ({line}, {day}, {customer}, 'v{n}') ON CONFLICT (id, day) DO UPDATE SET note = 'u'",
+        "INSERT INTO lines VALUES ({line}, {day}, {customer}, 'w{n}') ON CONFLICT DO NOTHING",
+        "UPDATE lines SET customer = {customer} WHERE id = {line}",
+        "UPDATE lines SET day = {day} WHERE id = {line} AND day = {other}"
+        " AND NOT EXISTS (SELECT FROM lines WHERE id = {line} AND day = {day})",
+        "DELETE FROM lines WHERE id = {line} AND day < {day}",
+        "UPDATE customers SET name = 'c{n}' WHERE id = {customer}",
+        "DELETE FROM customers WHERE id = {customer}",
+        "INSERT INTO customers VALUES ({customer}, 'again') ON CONFLICT DO NOTHING",
+    ],
+    "billing": [
+        "INSERT INTO payments VALUES ({n}, {line}, {n}) ON CONFLICT DO NOTHING",
+        "DELETE FROM payments WHERE id < {n} - 8",
+        "UPDATE payments SET line = {line} WHERE id = {n} - 3",
+    ],
+}
+WEEKS = 4
+"""Partitions, of ten days each."""
+
+TWO_SOURCES = """
+    sql: SELECT l.id AS l, l.day, l.note, c.id AS c, c.name, p.id AS p, p.cents FROM sales.lines l
+         JOIN sales.customers c ON c.id = l.customer JOIN billing.payments p ON p.line = l.id
+"""
+PAIRS = """
+    sql: SELECT a.id AS a, a.day, a.note, b.id AS b, b.day AS other, b.note AS noted, c.id AS c FROM sales.lines a
+         JOIN sales.customers c ON c.id = a.customer JOIN sales.lines b ON b.customer = c.id
+"""
+PROJECT = """
+version: 1
+project: live
+sources:
+  sales: {type: postgres, dsn: "${SALES_DSN}"}
+  billing: {type: postgres, dsn: "${BILLING_DSN}"}
+views:
+"""
+
+
+class Shop:
+    """Two databases, one with a table whose partitions come and go."""
+
+    def __init__(self, server: PostgresServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.server, self.folder, self.monkeypatch = server, folder, monkeypatch
+        self.databases: dict[str, str] = {}
+        self.made = 0
+        self.bounds: dict[str, tuple[int, int]] = {}
+        """Of every partition that there ever was."""
+        self.there: dict[int, str] = {}
+        self.done = 0
+        """How many partitions have left."""
+
+    def opened(self, views: str, full: bool) -> Topology:
+        for name, script in TABLES.items():
+            self.databases[name] = self.server.database(script)
+            self.monkeypatch.setenv(f"{name.upper()}_DSN", self.server.dsn(self.databases[name]))
+        self.full, self.pause = full, 0.005 if full else 0.02
+        if full:
+            for name, table in (("sales", "customers"), ("sales", "lines"), ("billing", "payments")):
+                self.server.execute(self.databases[name], FULL.format(table).encode())
+        for week in range(WEEKS):
+            for statement in self.create(week):
+                self.server.execute(self.databases["sales"], statement.encode())
+        self.server.execute(
+            self.databases["sales"], b"INSERT INTO lines SELECT i, i * 7, 1 + i % 3, 'x' FROM generate_series(1, 5) i"
+        )
+        (self.folder / "strobe.yml").write_text(PROJECT + views)
+        topology = assemble(load_project(self.folder))
+        for name, source in topology.sources.items():
+            if relations := [relation.name for relation in topology.relations(name)]:
+                self.server.publish(self.databases[name], source.prepare_script(relations))
+                source.prepare(relations)
+        for statement in topology.sources["sales"].ddl_script():
+            self.server.execute(self.databases["sales"], statement.encode())
+        return topology
+
+    def create(self, week: int) -> list[str]:
+        self.made += 1
+        name = f"lines_{self.made}"
+        self.bounds[name], self.there[week] = (10 * week, 10 * week + 10), name
+        made = f"CREATE TABLE {name} PARTITION OF lines FOR VALUES FROM ({10 * week}) TO ({10 * week + 10})"
+        return [made, FULL.format(name)] if self.full else [made]
+
+    def write(self, source: str, number: int, writing: Writing) -> None:
+        rng = random.Random(f"{source} {number}")
+        with psycopg.connect(self.server.admin_dsn(self.databases[source]), autocommit=True) as connection:
+            n = 100 * (number + 1)
+            while writing.goes_on:
+                try:
+                    with connection.transaction(force_rollback=rng.random() < 0.1):
+                        for statement in rng.choices(WRITES[source], k=rng.randint(1, 3)):
+                            n += 1
+                            connection.execute(_filled(statement, rng, n).encode())
+                        time.sleep(rng.choice([0, 0, 0, 0.02]))
+                except (psycopg.errors.DeadlockDetected, psycopg.errors.IntegrityError):
+                    pass  # also a row for which there is no partition
+                writing.rest(self.pause)
+
+    def retain(self, writing: Writing) -> None:
+        """Partitions leave and come, alone and several in one transaction, with rows before and after."""
+        rng = random.Random("retention")
+        with psycopg.connect(self.server.admin_dsn(self.databases["sales"])) as connection:
+            while writing.goes_on:
+                before = dict(self.there)
+                try:
+                    self._transaction(connection, rng)
+                    connection.commit()
+                    self.done += len(set(before.values()) - set(self.there.values()))
+                except psycopg.errors.DeadlockDetected:
+                    connection.rollback()
+                    self.there = before
+                writing.rest(20 * self.pause)
+
+    def _transaction(self, connection: psycopg.Connection[tuple[object, ...]], rng: random.Random) -> None:
+        """What fails leaves its mark in the catalog, and a new partition with one is taken for an attached one: so
+        nothing fails here."""
+        connection.execute(b"LOCK TABLE lines IN ACCESS EXCLUSIVE MODE")
+        rows = rng.random()
+        if rows < 0.15:
+            self._insert(connection, rng)
+        for week in rng.sample(range(WEEKS), rng.choice([1, 1, 2])):
+            name = self.there.get(week)
+            if name is not None:
+                del self.there[week]
+                leave = rng.choice(["DROP TABLE {0}", "ALTER TABLE lines DETACH PARTITION {0}"])
+                connection.execute(leave.format(name).encode())
+            if week not in self.there and rng.random() < 0.8:
+                for statement in self.create(week):
+                    connection.execute(statement.encode())
+        if rows > 0.6:
+            self._insert(connection, rng)
+
+    def _insert(self, connection: psycopg.Connection[tuple[object, ...]], rng: random.Random) -> None:
+        for week in self.there:
+            row = (rng.randint(1, 5), 10 * week + rng.randrange(10), rng.randint(1, 3))
+            connection.execute(b"INSERT INTO lines VALUES (%s, %s, %s, 'with DDL') ON CONFLICT DO NOTHING", row)
+
+    def run(self, topology: Topology, seconds: float) -> tuple[MemoryWarehouse, Past, dict[str, Bag]]:
+        start = {name: contents(topology, name) for name in topology.sources}
+        views = {name: planned.view for name, planned in topology.views.items()}
+        states = {name: evaluate(v, {s: c for s, (_, c) in start.items()}) for name, v in views.items()}
+        positions = {name: {s: start[s][0] for s in view.sources} for name, view in views.items()}
+        found = {s: topology.sources[s].fingerprints([r.name for r in topology.relations(s)]) for s in topology.sources}
+        prints = {name: {r.id: found[r.source][r.name] for r in view.relations} for name, view in views.items()}
+        last = CommitHeader(1, datetime.now(timezone.utc), positions)
+        warehouse = MemoryWarehouse(topology, last, states, 0.02)
+        pipeline = Pipeline(topology, warehouse, last, through_spark=no_spark, fingerprints=prints)
+        least = 10 if self.full else 2  # by keys alone, commits wait for a quiet moment
+        writing = Writing(seconds, lambda: self.done > 5 and len(warehouse.commits) > least)
+        writers = [
+            *(threading.Thread(target=self.write, args=(s, n, writing)) for s in topology.sources for n in range(2)),
+            threading.Thread(target=self.retain, args=(writing,)),
+        ]
+        for writer in writers:
+            writer.start()
+        deadline = time.monotonic() + seconds + 2 * PATIENCE
+
+        def done() -> bool:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the pipeline did not come to rest: {pipeline.engine.oldest()}")
+            return not any(writer.is_alive() for writer in writers) and pipeline.idle()
+
+        try:
+            keep(pipeline, done)
+        finally:
+            writing.stop()
+            for writer in writers:
+                writer.join()
+        return warehouse, Past(self, topology, start), states
+
+
+def _filled(statement: str, rng: random.Random, n: int) -> str:
+    values = {"line": rng.randint(1, 5), "day": rng.randrange(10 * WEEKS), "other": rng.randrange(10 * WEEKS)}
+    return statement.format(n=n, customer=rng.randint(1, 3), **values)
+
+
+class Past:
+    """Every state that the sources were in: the log, and the bounds with which the test made each partition."""
+
+    def __init__(self, shop: Shop, topology: Topology, start: Mapping[str, tuple[str, Contents]]) -> None:
+        self._states: dict[str, list[tuple[int, Contents]]] = {}
+        self.left = 0
+        for name, (text, state) in start.items():
+            source = topology.sources[name]
+            position, end = source.position(text), source.now()
+            found = self._states[name] = [(position.order[0], state)]
+            for transaction in source.transactions(position, [], lambda: False):
+                state = dict(state)
+                for relation, keys in transaction.gone.items():
+                    state[relation] = _bag(state[relation].key_delete(keys, [(a, a) for a in keys.attributes]))
+                early = [d for d in transaction.departed.get("lines", ()) if not d.late]
+                late = [d for d in transaction.departed.get("lines", ()) if d.late]
+                self.left += len(early) + len(late)
+                for departed in early:
+                    state["lines"] = shop_without(shop, state["lines"], departed.what)
+                for relation, change in transaction.changes.items():
+                    state[relation] = state[relation].add(_bag(change))
+                for departed in late:
+                    state["lines"] = shop_without(shop, state["lines"], departed.what)
+                found.append((transaction.position.order[0], state))
+                if end <= transaction.position:
+                    break
+            assert state == contents(topology, name)[1], "the log comes to what the server has"
+
+    def at(self, topology: Topology, positions: Mapping[str, str]) -> dict[str, Contents]:
+        found = {}
+        for source, text in positions.items():
+            place = topology.sources[source].position(text).order[0]
+            found[source] = [state for at, state in self._states[source] if at <= place][-1]
+        return found
+
+
+def shop_without(shop: Shop, rows: Bag, what: str) -> Bag:
+    """Without the rows of the partition that a clause names."""
+    low, high = shop.bounds[what.split()[1]]
+    return Bag(
+        rows.attributes, {row: n for row, n in rows.items() if not low <= row[rows.attributes.index("day")] < high}
+    )
+
+
+def _bag(rows: object) -> Bag:
+    assert isinstance(rows, Bag)
+    return rows
+
+
+@pytest.fixture
+def shop(postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    made = Shop(postgres, tmp_path, monkeypatch)
+    yield made
+    for database in made.databases.values():
+        postgres.drop(database)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "level", "full"),
+    [
+        ("sweep", "strong", True),
+        ("sweep", "complete", True),
+        ("nested-sweep", "strong", True),
+        ("t-strobe", "strong", False),
+    ],
+)
+def test_every_commit_is_right_while_partitions_leave(shop: Shop, algorithm: str, level: str, full: bool) -> None:
+    """Under writers, and in random orders; with whole old rows, and with the keys only."""
+    more = f"    algorithm: {algorithm}\n    consistency: {level}\n    freshness: 20ms\n"
+    topology = shop.opened(f"  v:{TWO_SOURCES}{more}  w:{PAIRS}{more}", full)
+    try:
+        warehouse, past, states = shop.run(topology, 1.2)
+        assert past.left > 5 and len(warehouse.commits) > (10 if full else 2)
+        for commit in warehouse.commits:
+            for name, removal in commit.removals.items():
+                states[name] = _bag(removal.rest(states[name]))
+            for name, change in commit.changes.items():
+                states[name] = states[name].add(_bag(change))
+            for name, state in states.items():
+                expected = evaluate(topology.views[name].view, past.at(topology, commit.header.positions[name]))
+                assert state == expected, f"{name} at commit {commit.number}: {commit.header.positions[name]}"
+    finally:
+        topology.sources.close()
