@@ -304,12 +304,15 @@ class PostgresSource(Source):
         for name in self._focus if self._focus is not None else published:
             table = usable_table(self.settings, self._tables, name)
             used = {c.name for c in table.offered} if self._focus is None else set(self._focus[name])
-            key = () if table.images else table.relation(self.name).key
+            named_by = table.relation(self.name).key
+            key = () if table.images else named_by
             used |= set(key)
             types = {c.name: c.type for c in table.offered if c.name in used}
             qualified = (table.schema, table.table)
             numbers = {c.name: c.number for c in table.offered if c.name in used}
-            found[table.id] = Watched(name, types, key, table.images, table.sql, qualified, numbers, table.partitioned)
+            found[table.id] = Watched(
+                name, types, key, table.images, table.sql, qualified, numbers, table.partitioned, named_by
+            )
         return found
 
     def kept(self) -> Kept | None:
