@@ -3,7 +3,8 @@
 A table is decoded as the log described it last. The log describes a table as it was when the rows were written, before
 the first of them and again whenever it was altered: one that is no longer what it was when the views were made raises
 `RelationLost`, even if it is put back later. So does what cannot be followed: TRUNCATE of a partitioned table, and long
-values that are not in the log. The description of a partitioned table is followed by that of the partition through which the next rows came.
+values that are not in the log. The description of a partitioned table is followed by that of the partition through
+which the next rows came.
 """
 
 from __future__ import annotations
