@@ -14,6 +14,7 @@ from strobe.algebra.bag import Bag, Row
 from strobe.algebra.schema import Column, RelationSchema
 from strobe.algebra.view import Equality, Occurrence, Output, View
 from strobe.engine.engine import Effect, Engine, Progress, Promise, Submit, ToViews
+from strobe.integrator.blocks import Sizes
 from strobe.managers.base import Outbound, ViewManager
 from strobe.managers.inbox import Inbox
 from strobe.messages import (
@@ -27,6 +28,7 @@ from strobe.messages import (
     Update,
     WarehouseTransaction,
 )
+from strobe.simulator.world import evaluate
 
 TOGETHER = 200
 """Transactions that come in between two turns."""
@@ -123,6 +125,13 @@ class Database:
                 self._ids += 1
                 self.commit("payments", None, (self._ids, rng.choice(self.last_orders)[0], rng.randrange(1000)))
 
+    def contents(self) -> Bag:
+        """The view over everything that is there now."""
+        states: dict[str, dict[str, Bag]] = defaultdict(dict)
+        for name, table in self.tables.items():
+            states[self.places[name]][name] = Bag(table.columns, dict.fromkeys(table.rows, 1))
+        return evaluate(self.view, states)
+
     def answer(self, query: Query) -> Answer:
         found: list[Bag] = []
         for lookup in query.lookups:
@@ -151,11 +160,12 @@ class Run:
         managers: Mapping[str, ViewManager],
         promise: Promise,
         order: str = "source",
+        sizes: Sizes = Sizes(),  # noqa: B008  # frozen
     ) -> None:
         views = {name: manager.view for name, manager in managers.items()}
         starts = {name: dict.fromkeys(view.sources, at(0)) for name, view in views.items()}
         self.database, self.now = database, 0.0
-        self.engine = Engine(views, starts, dict.fromkeys(views, promise), order=order)
+        self.engine = Engine(views, starts, dict.fromkeys(views, promise), order=order, sizes=sizes)
         self.inboxes = {name: Inbox(manager, starts[name]) for name, manager in managers.items()}
         self.answers: deque[Answer] = deque()
         self.asked = 0

@@ -60,6 +60,26 @@ def test_a_hostile_project_ends_with_a_message(name: str, project: Path, tmp_pat
     assert len(text) < 10_000_000
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "outside as strobe.yml",
+        "outside as a view",
+        "/dev/zero as a view",
+        "views elsewhere",
+        "a view by ..",
+        "a view by an absolute path",
+    ],
+)
+def test_what_leads_out_of_the_folder_is_not_opened(
+    name: str, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is refused by its place, whatever is there."""
+    HOSTILE[name](project)
+    assert main(["check", "--offline", "--project", str(project)]) == 2
+    assert "leads out of the project's folder" in capsys.readouterr().err
+
+
 def test_offline_connects_to_nothing_and_looks_nothing_up(
     project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,8 +9,10 @@ import pytest
 from backlog import Database, Run, joined
 from operations import Operations
 
+from strobe.algebra.bag import total
 from strobe.algebra.view import View
 from strobe.engine.engine import Promise
+from strobe.integrator.blocks import Sizes
 from strobe.managers.base import ViewManager
 from strobe.managers.nested_sweep import NestedSweep
 from strobe.managers.rv import Rv
@@ -58,3 +60,19 @@ def test_a_backlog_of_several_views_costs_in_proportion() -> None:
     """Their action lists wait for each other in the view-update table."""
     few, many = (operations(n, "sweep, complete", "source", 1, views=2) for n in (200, 400))
     assert many <= MOST * few
+
+
+@pytest.mark.parametrize("name", ["sweep", "sweep, complete"])
+def test_a_backlog_is_committed_in_steps(name: str) -> None:
+    """Although every answer has seen the end of the log; and in the end everything is there."""
+    make, level = MANAGERS[name]
+    view = joined(payments="billing")
+    database = Database(view)
+    before = database.contents()
+    database.transact(1000)
+    run = Run(database, {"v": make(view)}, Promise(level), sizes=Sizes(step=10, first=50, least=50, most=100))
+    run.drain()
+    covered = [len(each.numbers) for each in run.submitted]
+    assert sum(covered) == 1000 and max(covered) <= 100 and len(covered) >= 10
+    changes = [action.delta for each in run.submitted for action in each.actions]
+    assert total(before.attributes, [before, *changes]) == database.contents()

@@ -14,7 +14,7 @@ from strobe.algebra.bag import Bag
 from strobe.algebra.relation import Relation
 from strobe.algebra.room import Room
 from strobe.managers.inbox import Inbox
-from strobe.messages import Answer, GlobalTransaction, Position, Query, Seen, Transaction, Update
+from strobe.messages import Answer, Departed, GlobalTransaction, Position, Query, Seen, Transaction, Update
 from strobe.pipeline.view_worker import ViewWorker
 
 ROWS = Bag.of(["a"], [(1,), (2,), (3,)])
@@ -62,7 +62,7 @@ def test_a_manager_has_room_for_the_joins_of_every_message(rows: int, lifts: int
         7,
         Transaction(
             *("s", Position("1", (1,)), datetime(2026, 1, 1, tzinfo=timezone.utc)),
-            *((GlobalTransaction("g", frozenset({"s"})),), 5, {"r": ROWS}, {"q": ROWS}),
+            *((GlobalTransaction("g", frozenset({"s"})),), 5, {"r": ROWS}, {"q": ROWS}, {"r": (Departed("gone"),)}),
         ),
     )
     assert all(getattr(update.transaction, field.name) for field in fields(Transaction))
