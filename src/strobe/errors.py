@@ -11,6 +11,8 @@ happened (`CommitUnknown`), Spark has to be started anew (`SparkLost`), or Strob
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from strobe.redaction import said
 
@@ -72,6 +74,41 @@ class RelationLost(SourceLost):
         self.relations = frozenset(relations)
 
 
+UNREADABLE = object()
+
+
+@dataclass(frozen=True)
+class RowOf:
+    """A row of a relation, as a view has seen it."""
+
+    source: str
+    relation: str
+    key: tuple[str, ...]
+    columns: tuple[str, ...]
+    """Those that the view uses, the key's among them."""
+    values: tuple[Any, ...] = field(repr=False)
+    """`UNREADABLE` where a value could not be read."""
+
+    def __str__(self) -> str:
+        """By its key."""
+        parts = (f"{name}={self.values[self.columns.index(name)]!r}" for name in self.key)
+        return f"{self.source}.{self.relation} ({', '.join(parts)})"
+
+
+class RowUnfit(RelationLost):
+    """The same for the views that use a relation, one of whose rows has a value that Spark cannot hold. They are loaded
+    again when the row can be read."""
+
+    complete = True
+
+    def __init__(
+        self, message: str, *, row: RowOf, source: str = "", relations: Collection[str] = (), where: str = ""
+    ) -> None:
+        fix = "Change the value: the views are then loaded again by themselves. Or leave the column out of them."
+        super().__init__(f"{message}, in {row}", source=source, relations=relations, where=where, fix=fix)
+        self.rows = (row,)
+
+
 class DefinitionChanged(RelationLost):
     """The same for views that rest on what a relation was before it was changed in a way that its log does not report;
     views that were loaded since are kept."""
@@ -96,6 +133,26 @@ class ViewWrong(SourceLost):
     def __init__(self, message: str, *, view: str = "", where: str = "", fix: str = "") -> None:
         super().__init__(message, where=where, fix=fix)
         self.view = view
+
+
+class RowFailed(SourceLost):
+    """The same for one view, which cannot hold a row that a change brings, or compute with it. The view is loaded again
+    when the row is another one."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        view: str = "",
+        rows: Collection[RowOf] = (),
+        complete: bool = False,
+        where: str = "",
+        fix: str = "",
+    ) -> None:
+        """`rows` of relations are what the row was joined from, as far as they are known by a key: all, if
+        `complete`."""
+        super().__init__(message, where=where, fix=fix)
+        self.view, self.rows, self.complete = view, tuple(rows), complete
 
 
 class NotNow(StrobeError):

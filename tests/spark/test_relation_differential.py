@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from strobe.algebra.bag import Bag, Row
+from strobe.algebra.bounds import Bound, End, Listed, Range
 from strobe.algebra.relation import Relation
 from strobe.algebra.room import Room
 from strobe.data.arrow import from_arrow
@@ -112,7 +113,7 @@ def pairs(draw: st.DrawFn, left: Sequence[str], right: Sequence[str]) -> list[tu
 
 
 def grown(draw: st.DrawFn, case: Case, depth: int) -> Case:
-    steps = (plus, negate, project, rename, keys, key_delete, part)
+    steps = (plus, negate, project, rename, keys, key_delete, outside, part)
     for step in draw(st.lists(st.sampled_from(steps), max_size=depth)):
         if case.attributes:
             case = step(draw, case)
@@ -155,6 +156,23 @@ def key_delete(draw: st.DrawFn, case: Case) -> Case:
         lambda leaf: case.evaluate(leaf).key_delete(gone.evaluate(leaf), on),
         f"({case} without {own} {gone})",
     )
+
+
+BOUNDED = {0: [0, 1, 2], **{j: POOLS[j] for j in (1, 3, 4, 6, 7)}}
+"""By column, values that bounds may have."""
+
+
+def outside(draw: st.DrawFn, case: Case) -> Case:
+    able = [a for a in case.attributes if int(a[3:]) in BOUNDED]
+    if not able:
+        return case
+    first = draw(st.sampled_from(able))
+    values = st.sampled_from(BOUNDED[int(first[3:])])
+    listed = Listed(first, tuple(draw(st.lists(values, max_size=2))), null=draw(st.booleans()))
+    ends = [End(tuple(draw(st.lists(values, max_size=1))), draw(st.booleans())) for _ in range(2)]
+    whole = [listed] if int(first[3:]) == 1 else [listed, Range((first,), *ends)]
+    bound = Bound(tuple(draw(st.lists(st.sampled_from(whole), max_size=2))))
+    return Case(case.attributes, lambda leaf: case.evaluate(leaf).outside(bound), f"({case} outside {bound})")
 
 
 def part(draw: st.DrawFn, case: Case) -> Case:

@@ -15,6 +15,7 @@ from bags import expanded
 from pyspark.sql import SparkSession
 
 from strobe.algebra.bag import Bag, Row
+from strobe.algebra.bounds import Bound, End, Listed, Range
 from strobe.algebra.relation import Relation
 from strobe.algebra.schema import Column, RelationSchema
 from strobe.algebra.view import Equality, Occurrence, Output, View
@@ -22,7 +23,7 @@ from strobe.auditor import replay
 from strobe.data.arrow import from_arrow, to_arrow
 from strobe.errors import UserError
 from strobe.merge.removals import combined
-from strobe.messages import ActionList, Commit, CommitHeader, KeyDelete
+from strobe.messages import ActionList, BoundDelete, Commit, CommitHeader, Delete, KeyDelete
 from strobe.spark.relation import SparkRelation
 from strobe.warehouse import inspect
 from strobe.warehouse.appender import APPENDS
@@ -82,7 +83,7 @@ def of_lines(*keys: tuple[int | str, str]) -> KeyDelete:
 NOTHING = rows()
 
 
-def does(view_: str, *deletes: KeyDelete, brings: Relation = NOTHING, replaces: bool = False) -> ActionList:
+def does(view_: str, *deletes: Delete, brings: Relation = NOTHING, replaces: bool = False) -> ActionList:
     return ActionList(view_, (1,), brings, deletes, replaces)
 
 
@@ -93,6 +94,10 @@ def near(relation: Relation) -> Bag:
 def one_by_one(state: Bag, action: ActionList) -> Bag:
     left = {} if action.replaces else dict(state.items())
     for delete in action.deletes:
+        if isinstance(delete, BoundDelete):
+            inside = delete.bound.test(PLAIN.attributes)
+            left = {r: n for r, n in left.items() if not inside(r)}
+            continue
         places = [PLAIN.attributes.index(a) for a in delete.keys.attributes]
         keys = dict(near(delete.keys).items())
         left = {r: n for r, n in left.items() if tuple(r[i] for i in places) not in keys}
@@ -227,6 +232,27 @@ def test_what_goes_is_found_wherever_it_is(bench: Bench) -> None:
     bench.warehouse.fold()
     numbers = bench.append([does(v, of_orders(8000, 5000, 4, 3)) for v in BOTH], [does("plain", of_lines((7000, ODD)))])
     bench.check(numbers[1:], *BOTH)
+    bench.check_all()
+
+
+def test_what_is_in_a_bound_goes(bench: Bench) -> None:
+    """From the table, the log, earlier commits and lists; a bound alone, with keys, and of a column shown by its equal;
+    in one Spark job."""
+    orders = BoundDelete(0, Bound((Range(("r0c0",), End((20,)), End((40,), False)),)))
+    lines = BoundDelete(1, Bound((Range(("r1c0", "r1c1"), End((Decimal(50), "b")), End((Decimal(52),), True)),)))
+    odd = BoundDelete(1, Bound((Listed("r1c1", (ODD, "zz")),)))
+    assert bench.jobs([does(v, orders) for v in BOTH]) == 1
+    numbers = bench.append(
+        [does(v, brings=rows(row(30, "a"), row(51, ODD), row(60_000, ODD))) for v in BOTH],
+        [does(v, lines, of_orders(70, 71), brings=rows(row(50, "c"))) for v in BOTH],
+        [does("plain", odd, brings=rows(row(61_000, ODD))), does("other", orders, odd)],
+        [does("plain", BoundDelete(0, Bound((Range(("r0c0",), End(), End((5,))),))))],
+    )
+    bench.check(numbers, "plain")
+    bench.check(numbers[-1:], "other")
+    bench.warehouse.fold()
+    numbers = bench.append([does(v, orders, odd) for v in BOTH], [does("plain", BoundDelete(1, Bound()), brings=MANY)])
+    bench.check(numbers, *BOTH)
     bench.check_all()
 
 

@@ -26,7 +26,11 @@ from strobe.coordinator.verify import same_source, verify_source
 from strobe.errors import (
     DefinitionChanged,
     LostGuarantee,
+    NotNow,
     RelationLost,
+    RowFailed,
+    RowOf,
+    RowUnfit,
     SourceLost,
     SourceUnavailable,
     StrobeError,
@@ -47,7 +51,7 @@ from strobe.events import (
     standing,
 )
 from strobe.messages import CommitHeader
-from strobe.pipeline.answerer import can_be_asked
+from strobe.pipeline.answerer import can_be_asked, has_changed
 from strobe.pipeline.background import begin
 from strobe.pipeline.health import Refused
 from strobe.pipeline.pipeline import Pipeline
@@ -58,9 +62,9 @@ from strobe.warehouse.control import todo
 from strobe.warehouse.layout import Layout
 from strobe.warehouse.records import Definition
 
-Found = tuple[dict[str, SourceUnavailable | None], set[str], set[str]]
-"""Sources, with why they are still down if they are; views whose source was lost by mistake; and views whose question
-would be answered."""
+Found = tuple[dict[str, SourceUnavailable | None], set[str], set[str], set[str]]
+"""Sources, with why they are still down if they are; views whose source was lost by mistake; views whose question
+would be answered; and views that may be loaded again, since the row for which they stopped is another one."""
 
 NEW = VIEW.next(ViewState.CUTTING_OVER, ViewEvent.DURABLE)
 """What a generation is when a header names it first."""
@@ -88,6 +92,8 @@ class Availability:
         """Until they are rebuilt."""
         self._noted: dict[str, set[str]] = {}
         """Views that are to be rebuilt, and because of which sources."""
+        self._healing: set[str] = set()
+        """Views that stopped for a row, to be loaded again."""
         self._refusals = Refusals()
         self._sources: dict[str, SourceState] = {}
         self._states: dict[str, ViewState] = {}
@@ -207,6 +213,7 @@ class Availability:
             self._told(source, SourceEvent.BEGIN)
         same = {n for n, d in definitions.items() if n not in before or before[n].generation == d.generation}
         self.still = {name: error for name, error in self.still.items() if name in same}
+        self._healing &= self.still.keys()
         self._refusals.begin(same)
         for name in self._states.keys() - same:
             self._states[name] = VIEW.next(self._states[name], ViewEvent.REPLACED)
@@ -275,8 +282,8 @@ class Availability:
         """Let views go on without those, of all or of some, that use what cannot be followed any more."""
         if isinstance(error, DefinitionChanged):
             using = set(error.views)
-        elif isinstance(error, ViewWrong):
-            using = {error.view}
+        elif isinstance(error, (ViewWrong, RowFailed)):
+            using = {error.view} & self._applied.keys()
         elif isinstance(error, RelationLost):
             lost = {(error.source, name) for name in error.relations}
             using = {n for n, view in self._compiled.items() if lost & {(r.source, r.name) for r in view.relations}}
@@ -303,7 +310,8 @@ class Availability:
         for name in news:
             self._update(name)
         left = self._applied.keys() - self.still.keys() - self.aside.keys()
-        if lost and not (left or self._noted or self._set_aside):
+        heals = any(reason_of(error).heals for error in self.still.values())
+        if lost and not (left or heals or self._noted or self._set_aside):
             raise next(iter(lost.values()))
         for error in {*news.values()}:
             self._tell(ViewsStopped(sorted(n for n in news if news[n] is error), str(error)))
@@ -314,12 +322,13 @@ class Availability:
     def to_rebuild(self) -> list[str]:
         if self._set_aside:
             return []
-        return [name for name in self._noted if name in self.still and reason_of(self.still[name]).rebuilt]
+        let_go = [name for name in self._noted if name in self.still and reason_of(self.still[name]).rebuilt]
+        return [*let_go, *sorted(self._healing - set(let_go))]
 
     @property
     def to_renew(self) -> set[str]:
         """The sources whose log is let go for that."""
-        return {source for name in self.to_rebuild for source in self._noted[name]} - self.down
+        return {source for name in self.to_rebuild for source in self._noted.get(name, ())} - self.down
 
     @property
     def ready(self) -> list[str]:
@@ -328,8 +337,16 @@ class Availability:
         return [name for name in self.to_rebuild if name not in absent]
 
     def put_off(self, error: StrobeError) -> None:
-        """They could not be loaded; it is tried again."""
+        """They could not be loaded; it is tried again. Where that was for another row, which nobody knows by its key,
+        it is tried less and less often: loading costs a source more than asking for a row."""
         self._tell(RebuildPutOff(tuple(self.to_rebuild), str(error)))
+        if isinstance(error, RowFailed) or not isinstance(error, (SourceLost, SourceUnavailable, NotNow)):
+            found = self._healing & {error.view} if isinstance(error, RowFailed) else self._healing
+            for name in found:
+                self.still[name] = RowFailed(error.message, view=name, where=error.where, fix=error.fix)
+            self._healing.clear()
+            self._mended += 1
+            self._next_verify = self._clock() + self.verify_every
 
     def unfit(self, sources: Mapping[str, Source], last: CommitHeader, views: list[str]) -> dict[str, SourceLost]:
         """Those of the views that have lost more than log which was let go, so that somebody has to decide."""
@@ -337,7 +354,7 @@ class Availability:
         for name in views:
             for source in sorted(source_names(self._applied[name].sql)):
                 try:
-                    if source in self._noted[name]:
+                    if source in self._noted.get(name, ()):
                         same_source(sources[source], last, [name])
                     else:
                         verify_source(sources[source], last, [name])
@@ -361,7 +378,8 @@ class Availability:
         if self._detach_refused(pipeline, now):
             return frozenset(self.detached)
         if self._looking is not None and self._looking.done():
-            asked, mended, answered = self._looking.result()
+            asked, mended, answered, healing = self._looking.result()
+            self._healing |= healing & self.still.keys()
             self._failures |= {name: failure for name, failure in asked.items() if failure}
             back = {name for name, failure in asked.items() if failure is None}
             self._looking, self._next_look = None, now + self._timing.probe.wait(1)
@@ -374,13 +392,15 @@ class Availability:
                 return frozenset(self.detached - back)
         elif self._looking is None and now >= self._next_look:
             doubted: dict[str, list[str]] = {}
-            if now >= self._next_verify:
+            verifies = now >= self._next_verify
+            if verifies:
                 doubted, self._next_verify = self._doubted(), now + self.verify_every
-            if self.down or doubted or self.refused:
+            failed = self._failed(verifies)
+            if self.down or doubted or self.refused or failed:
                 sources, last = pipeline.topology.sources, pipeline.committer.last
                 refusals = {n: r for n, r in self.refused.items() if r.query.source not in self.down}
                 self._looking = begin(
-                    partial(_look, sources, last, self.detached, self._unreached, doubted, refusals), "look"
+                    partial(_look, sources, last, self.detached, self._unreached, doubted, refusals, failed), "look"
                 )
         return None
 
@@ -432,6 +452,15 @@ class Availability:
                 found.setdefault(error.source, []).append(name)
         return found
 
+    def _failed(self, all_of_them: bool) -> dict[str, tuple[RowOf, ...] | None]:
+        """Views that stopped for a row, with the rows of relations that it was joined from; None where these are not
+        known whole, so that only loading the view tells whether it can be loaded."""
+        found: dict[str, tuple[RowOf, ...] | None] = {}
+        for name, error in self.still.items():
+            if isinstance(error, (RowFailed, RowUnfit)) and name not in self._healing:
+                found[name] = error.rows if error.complete or not all_of_them else None
+        return {name: rows for name, rows in found.items() if rows != ()}
+
     def tie(self, sources: frozenset[str]) -> frozenset[str]:
         """A global transaction ties sources together whose views were in different groups: begin anew, in one. As many
         sources are detached as before."""
@@ -473,9 +502,10 @@ def _look(
     unreached: set[str],
     doubted: Mapping[str, list[str]],
     refusals: Mapping[str, Refused],
+    failed: Mapping[str, tuple[RowOf, ...] | None],
 ) -> Found:
-    """Why sources are still down, or None for those that are back; which views can be kept again; and which would be
-    answered again."""
+    """Why sources are still down, or None for those that are back; which views can be kept again; which would be
+    answered again; and which may be loaded again."""
     asked = {name: _failure(name, sources[name].now) for name in detached}
     asked |= {name: _failure(name, sources[name].schemas) for name in unreached}
     mended: set[str] = set()
@@ -485,7 +515,8 @@ def _look(
         except StrobeError:
             continue
     answered = {name for name, each in refusals.items() if can_be_asked(sources[each.query.source], each)}
-    return asked, mended, answered
+    healing = {n for n, rows in failed.items() if rows is None or any(has_changed(sources[r.source], r) for r in rows)}
+    return asked, mended, answered, healing
 
 
 def _failure(source: str, ask: Callable[[], object]) -> SourceUnavailable | None:

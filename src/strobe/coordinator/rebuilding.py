@@ -1,4 +1,5 @@
-"""Views that needed log which a source has let go: loaded anew without anybody's asking."""
+"""Views that needed log which a source has let go, or for which a row failed that is another one now: loaded anew
+without anybody's asking."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from functools import partial
 
 from strobe.apply.cutover import Cutover
 from strobe.coordinator.availability import Availability
-from strobe.errors import LostGuarantee, NotNow, SourceLost, SourceUnavailable, UserError
+from strobe.errors import LostGuarantee, NotNow, RowFailed, SourceLost, SourceUnavailable, UserError
 from strobe.pipeline.background import aside
 from strobe.pipeline.barrier import Operation
 from strobe.pipeline.pipeline import Pipeline
@@ -28,7 +29,7 @@ def rebuild_lost(warehouse: Warehouse, pipeline: Pipeline, cutover: Cutover, ava
     except (UserError, NotNow, SourceUnavailable) as error:
         pipeline.barrier.resume()
         availability.put_off(error)
-        if not isinstance(error, SourceLost):
+        if not isinstance(error, SourceLost) or isinstance(error, RowFailed):
             return
         if not error.rebuild:
             availability.stand_still(error, availability.ready)

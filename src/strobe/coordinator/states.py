@@ -6,7 +6,7 @@ from enum import Enum
 from typing import Any
 
 from strobe.apply.states import VIEW
-from strobe.errors import RelationLost, SourceLost, ViewWrong
+from strobe.errors import RelationLost, RowFailed, RowUnfit, SourceLost, ViewWrong
 from strobe.pipeline import run_end
 from strobe.pipeline.run_end import RunEnd
 from strobe.pipeline.states import COMMITTER, MONITOR, Machine
@@ -115,10 +115,11 @@ class Reason(Enum):
     LOG_RELEASED = "log that it needed was let go on purpose"
     NOT_COMPILED = "a source has no more of what it uses"
     VIEW_WRONG = "its changes contradict the rows that it holds"
+    ROW_FAILED = "a row cannot be read or computed"
 
     @property
     def log(self) -> Log:
-        if self is Reason.NOT_COMPILED:
+        if self in (Reason.NOT_COMPILED, Reason.ROW_FAILED):
             return Log.KEPT
         given_up = self in (Reason.RELATION_LOST, Reason.VIEW_WRONG)
         return Log.RELEASED if given_up else Log.KEPT_UNLESS_READ
@@ -129,6 +130,11 @@ class Reason(Enum):
         return self is Reason.LOG_RELEASED
 
     @property
+    def heals(self) -> bool:
+        """Whether it is loaded anew when the row for which it stopped is another one."""
+        return self is Reason.ROW_FAILED
+
+    @property
     def may_pass(self) -> bool:
         """Whether what was lost may be found again."""
         return self is Reason.SOURCE_LOST
@@ -136,6 +142,8 @@ class Reason(Enum):
 
 def reason_of(error: SourceLost) -> Reason:
     """Why a view is stopped that was compiled."""
+    if isinstance(error, (RowFailed, RowUnfit)):
+        return Reason.ROW_FAILED
     if isinstance(error, ViewWrong):
         return Reason.VIEW_WRONG
     if isinstance(error, RelationLost):

@@ -21,7 +21,7 @@ from typing import Any
 
 from strobe.algebra.bag import Bag, Row
 from strobe.algebra.relation import Relation
-from strobe.errors import LostGuarantee, StrobeError
+from strobe.errors import LostGuarantee, RowOf, StrobeError
 from strobe.failpoints import reach
 from strobe.messages import Answer, Lookup, Query, Seen
 from strobe.pipeline.health import Failing, Health, Refused
@@ -296,6 +296,18 @@ def can_be_asked(source: Source, refused: Refused) -> bool:
     except StrobeError:
         return False
     return True
+
+
+def has_changed(source: Source, row: RowOf) -> bool:
+    """Whether a source has not this row any more, but another one or none with its key; asked by the key alone."""
+    key = tuple(row.values[row.columns.index(column)] for column in row.key)
+    lookup = Lookup(0, row.relation, row.columns, row.key, Bag.of(row.key, [key]))
+    try:
+        with contained(source.name):
+            ((found,), _) = answer_on_driver(source.reader(), Query("", 0, source.name, (lookup,)), REMEMBERED)
+    except (TooLarge, StrobeError):
+        return False
+    return row.values not in dict(found.items())
 
 
 def _size(rows: Bag) -> int:

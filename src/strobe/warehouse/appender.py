@@ -15,7 +15,7 @@ from strobe.messages import Commit, CommitHeader
 from strobe.spark.failures import FAILURES, cause, remedy
 from strobe.warehouse import inspect, log
 from strobe.warehouse.claim import Claim
-from strobe.warehouse.evaluation import data_error, failing_view
+from strobe.warehouse.evaluation import UNFIT, failing_view
 from strobe.warehouse.folding import Hook
 from strobe.warehouse.layout import Layout
 from strobe.warehouse.log import Batch
@@ -44,7 +44,7 @@ class Appender:
             self._spark.sparkContext.setJobGroup(APPENDS, described)
             try:
                 log.append(self._spark, self._layout, self._claim.epoch, batches, self.stored)
-            except (Py4JError, PySparkException) as error:
+            except (Py4JError, PySparkException, *UNFIT) as error:
                 raise self._diagnosis(batches, error) from error
             except OSError as error:
                 raise self._unknown(error) from error
@@ -75,12 +75,11 @@ class Appender:
             last = inspect.last_header_of(inspect.open_log(self._layout))
             untouched = (last.number if last else 0) < batches[0].commits[0].number
             found = (failing_view(self._spark, b.members, b.commits, b.carried) for b in batches if untouched)
-            failing = next(filter(None, found), None)
+            return next(filter(None, found), None) or self._unknown(error)
         except Fenced as fenced:
             return fenced
         except Exception:
             return self._unknown(error)
-        return (data_error(*failing) if failing is not None else None) or self._unknown(error)
 
     def _unknown(self, error: Exception) -> CommitUnknown:
         self._claim.void()

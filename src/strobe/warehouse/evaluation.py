@@ -12,20 +12,23 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
+from operator import itemgetter
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name by which Spark's users know it
 
-from strobe.algebra.bag import Bag
+from strobe.algebra.bag import Bag, Row
 from strobe.algebra.relation import Relation
 from strobe.algebra.schema import quoted
-from strobe.algebra.view import View
+from strobe.algebra.view import Occurrence, View
 from strobe.data.arrow import canonical_ddl, to_arrow
-from strobe.errors import BrokenInvariant, UserError
+from strobe.errors import BrokenInvariant, RowFailed, RowOf
 from strobe.merge.removals import Resolved, resolve
 from strobe.messages import Commit, Removal
+from strobe.redaction import content
 from strobe.spark.relation import COUNT, SparkRelation, local_data
 from strobe.warehouse.records import Generation
 from strobe.warehouse.removal_plan import COMMIT, leaving
@@ -94,42 +97,89 @@ def _with_removals(
 
 def failing_view(
     spark: SparkSession, members: Mapping[str, Generation], commits: Sequence[Commit], carried: Mapping[str, Part]
-) -> tuple[str, Exception] | None:
-    """The first view whose rows cannot be evaluated, and why, after an append has failed.
+) -> RowFailed | None:
+    """The first view with a row that cannot be computed, and which row that is, after an append has failed.
 
-    Only what changes bring is evaluated: what goes was evaluated when it came.
+    Each view is evaluated alone, and then ever smaller parts of its changes. Only what changes bring is evaluated: what
+    goes was evaluated when it came.
     """
-    changes: dict[str, list[tuple[int, Relation]]] = defaultdict(list)
+    changes: dict[str, list[Relation]] = defaultdict(list)
     for commit in commits:
         for name, relation in commit.changes.items():
-            changes[name].append((commit.number, relation))
+            changes[name].append(relation)
     for name in dict.fromkeys([*changes, *carried]):
-        view = members[name].view
-        brought = [_net(view, _evaluated(view, _raw(spark, view, changes[name])[0]))] if name in changes else []
-        brought += [carried[name][0]] if name in carried else []
-        try:
-            for frame in brought:
-                frame.write.format("noop").mode("overwrite").save()
-        except Exception as error:
-            return name, error
+        view, error = members[name].view, None
+        if name in changes and (error := _failure(spark, view, changes[name])) is not None:
+            bags = [relation for relation in changes[name] if isinstance(relation, Bag)]
+            return data_error(view, error, _failing_row(spark, view, bags))
+        if name in carried and (error := _tried(partial(itemgetter(0), carried[name]))) is not None:
+            return data_error(view, error)
     return None
+
+
+def _failure(spark: SparkSession, view: View, changes: Sequence[Relation]) -> Exception | None:
+    """Why these changes of a view cannot be evaluated, if they cannot."""
+    return _tried(lambda: _net(view, _evaluated(view, _raw(spark, view, [(0, change) for change in changes])[0])))
+
+
+def _tried(frame: Callable[[], DataFrame]) -> Exception | None:
+    try:
+        frame().write.format("noop").mode("overwrite").save()
+    except Exception as error:
+        return error
+    return None
+
+
+def _failing_row(spark: SparkSession, view: View, changes: Sequence[Bag]) -> Row | None:
+    """One of the rows over a view's attributes that cannot be evaluated by itself; None if there is none."""
+    rows = [row for change in changes for row, _ in change.project(view.attributes).items()]
+
+    def fails(some: Sequence[Row]) -> bool:
+        return bool(some) and _failure(spark, view, [Bag.of(view.attributes, some)]) is not None
+
+    while len(rows) > 1:
+        half = rows[: len(rows) // 2]
+        rows = half if fails(half) else rows[len(rows) // 2 :]
+    return rows[0] if fails(rows) else None
 
 
 _DATA_EXCEPTION = "SQLSTATE: 22"
 """The class of SQL errors that rows cause: division by zero, a bad cast, an overflow."""
+UNFIT = (pa.ArrowException, ValueError, OverflowError)
+"""What making Arrow data raises of a value that is not of its column's type."""
 
 
-def data_error(name: str, error: Exception) -> UserError | None:
+def data_error(view: View, error: Exception, row: Row | None = None) -> RowFailed | None:
     """What to tell of a failure that a row of a view has caused; None if it has another cause."""
-    if _DATA_EXCEPTION not in str(error):
+    if isinstance(error, UNFIT):
+        reason = f"a value is not of its column's type: {content(str(error), 'a message')}"
+    elif _DATA_EXCEPTION in str(error):
+        told = next((line for line in str(error).splitlines() if "[" in line), str(error).splitlines()[0])
+        kind, _, text = told[told.find("[") :].partition("]")
+        reason = f"{kind}]: {content(text.strip(), 'a message')}"
+    else:
         return None
-    reason = next((line for line in str(error).splitlines() if "[" in line), str(error).splitlines()[0])
-    return UserError(
-        f"a row that a change brings cannot be computed: {reason[reason.find('[') :]}",
-        where=f"view {name}",
-        fix="Change the view's SQL so that it copes with such a row (for example `try_divide`, `try_cast`), "
-        "or mend the row at its source.",
+    rows = [_part(occurrence, view, row) for occurrence in view.occurrences] if row is not None else []
+    known = [each for each in rows if each is not None]
+    shown = f", of {' and '.join(map(str, known))}," if known else ""
+    return RowFailed(
+        f"a row that a change brings{shown} cannot be computed: {reason}",
+        view=view.name,
+        rows=known,
+        complete=bool(rows) and len(known) == len(rows),
+        where=f"view {view.name}",
+        fix="Change the row at its source: the view is then loaded again by itself; the others go on meanwhile. Or "
+        "change the view's SQL so that it copes with such rows (`try_divide`, `try_cast`, …), and run `strobe apply`.",
     )
+
+
+def _part(occurrence: Occurrence, view: View, row: Row) -> RowOf | None:
+    """What an occurrence has contributed to a row over a view's attributes; None if that has no key."""
+    relation = occurrence.relation
+    if not relation.key or not set(relation.key) <= set(occurrence.columns):
+        return None
+    values = tuple(row[view.attributes.index(attribute)] for attribute in occurrence.attributes)
+    return RowOf(relation.source, relation.name, tuple(relation.key), occurrence.columns, values)
 
 
 def output_types(spark: SparkSession, view: View) -> dict[str, str]:

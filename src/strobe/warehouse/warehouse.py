@@ -203,7 +203,7 @@ class Warehouse:
         try:
             return view_table.load(self._spark, self.layout, view, frame, generation, properties)
         except FAILURES as error:
-            wrong = evaluation.data_error(view.name, error)
+            wrong = evaluation.data_error(view, error)
             raise wrong or unknown(self.layout, f"view {view.name} could not be loaded", error) from error
 
     def remember(self, proven: Mapping[str, Mapping[str, str]], of: Mapping[str, Definition]) -> None:

@@ -28,10 +28,14 @@ from strobe.coordinator.refusals import Refusals
 from strobe.coordinator.states import Log
 from strobe.coordinator.timing import USUAL, Timing
 from strobe.errors import (
+    UNREADABLE,
     AccessRefused,
     LostGuarantee,
     NotNow,
     RelationLost,
+    RowFailed,
+    RowOf,
+    RowUnfit,
     SourceLost,
     SourceUnavailable,
     StrobeError,
@@ -200,6 +204,71 @@ def test_a_view_that_was_found_wrong_stands_still_alone(world: World) -> None:
         world.begin(world.availability())
     world.definitions = {"orders": replace(wrong, generation=2, wrong="")}
     assert world.begin(later) == {"orders"}
+
+
+def failed(*rows: RowOf, complete: bool = True) -> RowFailed:
+    return RowFailed("a row cannot be computed", view="both", rows=rows, complete=complete)
+
+
+def test_a_view_that_stopped_for_a_row_is_loaded_again_when_the_row_has_changed(world: World) -> None:
+    """Not before, and not without being asked where somebody else rebuilds it. The source is asked for the row by its
+    key. If no other view is left, that is no reason to end."""
+    now = [0.0]
+    availability = world.availability(clock=lambda: now[0])
+    world.begin(availability)
+    order = RowOf("sales", "orders", ("id",), ("id", "state"), (10, "open"))
+    payment = RowOf("billing", "payments", ("id",), ("id", "order_id", "cents"), (1, 10, 500))
+    availability.stand_still(failed(order, payment))
+    assert world.begin(availability) == {"orders", "people", "paid"}
+    assert availability.stopped["both"].log is Log.KEPT
+    for _ in range(2):
+        now[0] += 3600
+        assert world.mind(availability) is None and availability.to_rebuild == []
+    with closing(sqlite3.connect(world.folder / "billing.db")) as connection, connection:
+        connection.execute("UPDATE payments SET cents = 501 WHERE id = 1")
+    now[0] += 3600
+    assert world.mind(availability) is None and availability.ready == ["both"] and not availability.to_renew
+    assert availability.unfit(world.topology.sources, world.last, availability.ready) == {}
+    world.loaded_anew("both")
+    assert world.begin(availability) == set(world.definitions) and not availability.to_rebuild
+    world.definitions = {"both": world.definitions["both"]}
+    world.begin(availability)
+    availability.stand_still(failed(order))
+    assert world.begin(availability) == set()
+
+
+def test_views_of_a_row_that_cannot_be_read_are_loaded_again_when_it_can(world: World) -> None:
+    """All that use its table stop; the row is asked for by its key until an answer can be read."""
+    now = [0.0]
+    availability = world.availability(clock=lambda: now[0])
+    world.begin(availability)
+    with closing(sqlite3.connect(world.folder / "billing.db")) as connection, connection:
+        connection.execute("UPDATE payments SET cents = 'many' WHERE id = 1")
+    row = RowOf("billing", "payments", ("id",), ("id", "cents"), (1, UNREADABLE))
+    availability.stand_still(RowUnfit("it is no number", row=row, source="billing", relations=["payments"]))
+    assert world.begin(availability) == {"orders", "people"}
+    now[0] += 3600
+    assert world.mind(availability) is None and availability.to_rebuild == []
+    with closing(sqlite3.connect(world.folder / "billing.db")) as connection, connection:
+        connection.execute("UPDATE payments SET cents = 7 WHERE id = 1")
+    now[0] += 3600
+    assert world.mind(availability) is None and availability.ready == ["both", "paid"]
+
+
+def test_a_row_that_nobody_knows_by_its_key_is_tried_less_and_less_often(world: World) -> None:
+    """So too where loading the view again has met another row."""
+    now = [0.0]
+    availability = world.availability(clock=lambda: now[0])
+    world.begin(availability)
+    availability.stand_still(failed(complete=False))
+    assert world.mind(availability) is None and availability.to_rebuild == []
+    for times in range(3):
+        now[0] += VERIFY.wait(1) * 2**times
+        assert world.mind(availability) is None and availability.to_rebuild == ["both"]
+        availability.put_off(failed(complete=False))
+        now[0] += VERIFY.wait(1)
+        assert world.mind(availability) is None and availability.to_rebuild == []
+        now[0] -= VERIFY.wait(1)
 
 
 def test_another_database_is_noticed_at_the_start(world: World) -> None:

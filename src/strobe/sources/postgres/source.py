@@ -15,6 +15,7 @@ the log, where log that an answer needs would stay unflushed.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from strobe.algebra.schema import RelationSchema
@@ -113,7 +114,7 @@ class PostgresSource(Source):
         self._preparation.renew()
 
     def undo(self) -> list[str]:
-        with self._pool.session() as connection:
+        with self._changing() as connection:
             statements = ddl.removal(connection, self.settings)
             ddl.execute(connection, self.settings, statements)
         taken = [f"event trigger {self.settings.name}"] if statements else []
@@ -127,12 +128,19 @@ class PostgresSource(Source):
                 return {}
             return {table.name: ddl.partition_key(connection, table.id) for table in partitioned}
 
+    @contextmanager
+    def _changing(self) -> Iterator[Connection]:
+        """A connection that may change the catalog."""
+        settings = self.settings
+        with settings.errors(), settings.connect(writes=True, timeout=settings.timing.prepare) as connection:
+            yield connection
+
     def ddl_script(self) -> list[str]:
         with self._pool.session() as connection:
             return ddl.statements(connection, self.settings)
 
     def follow_ddl(self) -> None:
-        with self._pool.session() as connection:
+        with self._changing() as connection:
             ddl.execute(connection, self.settings, ddl.statements(connection, self.settings))
 
     def guard(self) -> None:
@@ -296,12 +304,15 @@ class PostgresSource(Source):
         for name in self._focus if self._focus is not None else published:
             table = usable_table(self.settings, self._tables, name)
             used = {c.name for c in table.offered} if self._focus is None else set(self._focus[name])
-            key = () if table.images else table.relation(self.name).key
+            named_by = table.relation(self.name).key
+            key = () if table.images else named_by
             used |= set(key)
             types = {c.name: c.type for c in table.offered if c.name in used}
             qualified = (table.schema, table.table)
             numbers = {c.name: c.number for c in table.offered if c.name in used}
-            found[table.id] = Watched(name, types, key, table.images, table.sql, qualified, numbers, table.partitioned)
+            found[table.id] = Watched(
+                name, types, key, table.images, table.sql, qualified, numbers, table.partitioned, named_by
+            )
         return found
 
     def kept(self) -> Kept | None:

@@ -2,13 +2,15 @@
 
 A table is decoded as the log described it last. The log describes a table as it was when the rows were written, before
 the first of them and again whenever it was altered: one that is no longer what it was when the views were made raises
-`RelationLost`, even if it is put back later. So does what cannot be followed: TRUNCATE, and long values that are not in
-the log. The description of a partitioned table is followed by that of the partition through which the next rows came.
+`RelationLost`, even if it is put back later. So does what cannot be followed: TRUNCATE of a partitioned table, and long
+values that are not in the log. The description of a partitioned table is followed by that of the partition through
+which the next rows came.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Protocol
@@ -16,7 +18,7 @@ from typing import Any, Protocol
 from strobe.algebra.bag import Row
 from strobe.algebra.bounds import Bound
 from strobe.data.arrow import canonical_ddl
-from strobe.errors import Damaged, RelationLost, Unfit
+from strobe.errors import UNREADABLE, Damaged, RelationLost, RowOf, RowUnfit, Unfit
 from strobe.messages import Departed, GlobalTransaction, Parts, Transaction
 from strobe.sources.base import Spill
 from strobe.sources.global_transactions import NamedParts, gathered
@@ -48,6 +50,8 @@ class Watched:
     numbers: Mapping[str, int]
     """Of the columns that are reported, in the catalog."""
     partitioned: bool = False
+    named_by: tuple[str, ...] = ()
+    """The key by which rows are named to people, if the log has it whole."""
 
 
 class Catalog(Protocol):
@@ -130,7 +134,8 @@ class TransactionBuilder:
         return None
 
     def _statement(self, message: pgoutput.Emitted) -> None:
-        """What the event trigger wrote about a statement."""
+        """What the event trigger wrote about a statement. It is written in a subtransaction, so the one row that was
+        written right after it may come before it; never the other way round."""
         if not message.transactional:
             return
         try:
@@ -146,6 +151,12 @@ class TransactionBuilder:
         for left in statement.left:
             if (watched := self._watched.get(left.table)) is not None:
                 self._left.append(left)
+                if self._nets.touched(watched.name):
+                    raise self._settings.table_lost(
+                        f"partition {left.name} was dropped or detached after rows of the table were changed, in one "
+                        "transaction: their order is not certain",
+                        watched.name,
+                    )
                 self._depart(watched, replace(_departed(left, watched), seen=left.id in self._came_through))
 
     def _depart(self, watched: Watched, departed: Departed) -> None:
@@ -326,7 +337,7 @@ class ChangeDecoder:
             try:
                 found.append(decode(value))
             except Unfit as reason:
-                raise self._unfit(self._columns[len(found)], value, str(reason)) from None
+                raise self._unfit(self._columns[len(found)], value, str(reason), values) from None
             except (ValueError, ArithmeticError):
                 raise self._unreadable(self._columns[len(found)]) from None
         return tuple(found)
@@ -349,12 +360,30 @@ class ChangeDecoder:
         type_ = self.watched.types[column].name
         return Damaged(f"column {column} of table {self.watched.name} has what is not of type {type_}", 0)
 
-    def _unfit(self, column: str, value: bytes, reason: str) -> RelationLost:
+    def _unfit(self, column: str, value: bytes, reason: str, row: Tuple = ()) -> RelationLost:
         found = unfit_error(self._where, column, self.watched.types[column], value, reason)
+        if (named := self._named(row)) is not None:
+            relations = [self.watched.name]
+            return RowUnfit(
+                found.message, row=named, source=self._settings.source, relations=relations, where=found.where
+            )
         fix = "Change the value, or leave the column out of the views; then `strobe rebuild` those that use the table."
         return RelationLost(
             found.message, source=self._settings.source, relations=[self.watched.name], where=found.where, fix=fix
         )
+
+    def _named(self, row: Tuple) -> RowOf | None:
+        """A row by its key; None if that cannot be read."""
+        key = self.watched.named_by
+        found: dict[str, Any] = {}
+        for column, place, decode in zip(self._columns, self._places, self._decoders, strict=True):
+            if row and column in key and isinstance(value := row[place], bytes):
+                with suppress(Unfit, ValueError, ArithmeticError):
+                    found[column] = decode(value)
+        if not key or not set(key) <= found.keys():
+            return None
+        values = tuple(found.get(column, UNREADABLE) for column in self._columns)
+        return RowOf(self._settings.source, self.watched.name, key, self._columns, values)
 
     def _out_of_line(self, column: str) -> RelationLost:
         return self._settings.table_lost(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from strobe.algebra.bag import Bag
 from strobe.algebra.bounds import Bound
-from strobe.errors import Damaged, RelationLost
+from strobe.errors import UNREADABLE, Damaged, RelationLost, RowUnfit
 from strobe.messages import Departed, GlobalTransaction, Transaction
 from strobe.sources.postgres import pgoutput
 from strobe.sources.postgres.connection import ConnectionSettings
@@ -25,7 +26,7 @@ MOMENT = EPOCH + timedelta(microseconds=7)
 
 def watched(name: str, images: bool) -> Watched:
     types, numbers = {"id": INT, "note": TEXT}, {"id": 1, "note": 2}
-    return Watched(name, types, () if images else ("id",), images, name, ("public", name), numbers)
+    return Watched(name, types, () if images else ("id",), images, name, ("public", name), numbers, False, ("id",))
 
 
 class FixedCatalog:
@@ -175,3 +176,22 @@ def test_rows_that_come_as_those_of_another_table() -> None:
     """The description of a table is followed by its rows, or else it is published as a part of another table."""
     with pytest.raises(RelationLost, match="published as those of another"):
         built(DESCRIBED[2], DESCRIBED[0], pgoutput.Insert(OTHER, (b"1", b"a")))
+
+
+def test_a_value_that_spark_cannot_hold_is_named_by_the_key_of_its_row() -> None:
+    """The value itself is not shown; a row without a key that can be read is not named."""
+    made = builder()
+    dates = {**TYPES, (25, -1): PgType("date", -1, 1082)}
+    made._catalog = FixedCatalog()
+    made._watched = {WHOLE: replace(watched("whole", True), types={"id": INT, "note": dates[25, -1]})}
+    made._catalog.types = lambda _wanted: dates  # type: ignore[method-assign]
+    made.receive(DESCRIBED[0])
+    made.receive(pgoutput.Begin(90, MOMENT, 5))
+    with pytest.raises(RowUnfit, match=r"shop.whole \(id=7\)") as caught:
+        made.receive(pgoutput.Insert(WHOLE, (b"7", b"infinity")))
+    (row,) = caught.value.rows
+    assert (row.columns, row.values) == (("id", "note"), (7, UNREADABLE))
+    assert "infinity" not in str(caught.value) and caught.value.relations == {"whole"}
+    with pytest.raises(RelationLost, match="cannot be read") as unnamed:
+        made.receive(pgoutput.Insert(WHOLE, (None, b"infinity")))
+    assert not isinstance(unnamed.value, RowUnfit)
