@@ -432,3 +432,16 @@ def test_an_unknown_relation_is_found(source: Source) -> None:
     with pytest.raises(UserError):
         source.prepare(["nothing"])
     assert source.check(["orders"]) == []
+
+
+def test_how_much_log_is_left_shrinks_with_what_has_been_read(under_test: SourceUnderTest, source: Source) -> None:
+    """In the source's own unit: nothing from a position to itself; what is between two adds up."""
+    start = source.now()
+    under_test.apply([("orders", None, order(1))])
+    middle = source.now()
+    under_test.apply([("orders", None, order(2))])
+    end = source.now()
+    first, second, both = (source.distance(a, b) for a, b in ((start, middle), (middle, end), (start, end)))
+    assert 0 < first < both and first + second == both
+    assert source.distance(end, end) == source.distance(end, start) == 0
+    assert source.log_unit

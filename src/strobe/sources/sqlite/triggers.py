@@ -178,16 +178,23 @@ class Watch:
         return (self.table.identity, *self.table.other_keys)
 
     def _log_gap(self) -> str:
-        """Log a gap if rows may go without being seen: by a unique index that is not known, or a younger trigger."""
+        """Log a gap if rows may go without being seen: by a unique index that is not known, a younger trigger, or these
+        triggers themselves, if they look at another table than their own. With `legacy_alter_table` on, what a trigger
+        says in its body does not follow its table to another name."""
         known = ", ".join(_literal(key.name) for key in self.table.indexes if key.unique) or "''"
-        here = f"(SELECT tbl_name FROM sqlite_master WHERE name = {_literal(trigger_name(self.table.name, EVENTS[0]))})"
+        trigger = _literal(trigger_name(self.table.name, EVENTS[0]))
+        here = f"(SELECT tbl_name FROM sqlite_master WHERE name = {trigger})"
         sealed = f"(SELECT rowid FROM sqlite_master WHERE name = '{SEAL}')"
         unknown = f"m.type = 'index' AND m.sql LIKE 'CREATE UNIQUE %' AND m.name NOT IN ({known})"
         younger = f"m.type = 'trigger' AND m.rowid > {sealed}"
+        own = _literal(f"FROM {quote(self.table.name)}") + " || ' AS t'"  # in two parts: this is in the body, too
         return (
             f"INSERT INTO {LOG} (relation, sign) SELECT {self.id}, 0"
             f" WHERE (SELECT name FROM sqlite_master ORDER BY rowid DESC LIMIT 1) <> '{SEAL}' AND EXISTS"
             f" (SELECT 1 FROM sqlite_master AS m WHERE m.tbl_name = {here} AND ({unknown} OR {younger}))"
+            f" OR EXISTS (SELECT 1 FROM (SELECT tbl_name, sql FROM sqlite_master WHERE name = {trigger}"
+            f" ORDER BY rowid DESC LIMIT 1) WHERE tbl_name <> {_literal(self.table.name)} COLLATE NOCASE"
+            f" AND instr(sql, {own}))"
         )
 
     def _note_others(self, key: Index, updating: bool) -> str:

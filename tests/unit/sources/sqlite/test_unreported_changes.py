@@ -220,6 +220,12 @@ HARMFUL = {
         "PRAGMA writable_schema = ON",
         "UPDATE sqlite_master SET sql = replace(sql, ', -1,', ', 0,') WHERE type = 'trigger'",
     ],
+    "names traded for a while, and triggers that do not follow": [
+        "PRAGMA legacy_alter_table = ON",
+        *("ALTER TABLE t RENAME TO n", "ALTER TABLE u RENAME TO t", "ALTER TABLE n RENAME TO u"),
+        "UPDATE OR REPLACE u SET a = 3 WHERE 1",
+        *("ALTER TABLE u RENAME TO n", "ALTER TABLE t RENAME TO u", "ALTER TABLE n RENAME TO t"),
+    ],
     "the version set": ["PRAGMA schema_version = 1"],
     "the log emptied": ["DELETE FROM __strobe_log"],
 }
