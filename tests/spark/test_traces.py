@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -38,7 +39,9 @@ def test_one_update_from_postgresql_to_a_reader(shop: PgShop) -> None:
     named = steps("One PostgreSQL update, from the log to a reader")
     with Trace(named).watching() as trace, shop.running() as coordinator:
         wait_for(lambda: coordinator.pipeline is not None and coordinator.pipeline.idle())
-        committer = coordinator.pipeline.committer
+        pipeline = coordinator.pipeline
+        wait_for(lambda: pipeline.engine.next_cut(0.0) == math.inf)  # also of what concerns no view
+        committer = pipeline.committer
         before = committer.last.number
         trace.begin()
         shop.sql("INSERT INTO orders VALUES (11, 1, NULL)")
