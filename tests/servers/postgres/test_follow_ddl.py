@@ -43,7 +43,7 @@ ALTER TABLE lines_2 REPLICA IDENTITY FULL;
 INSERT INTO lines VALUES (1, 1, 'a'), (2, 11, 'b');
 """
 ATTACH = "ALTER TABLE lines ATTACH PARTITION more FOR VALUES FROM (30) TO (40)"
-FORGED = "SELECT pg_logical_emit_message(true, 'strobe_test_shop', '{}')"
+FORGED = "SELECT pg_logical_emit_message(true, 'strobe_test_shop', $${}$$)"
 KINDS = """
 CREATE TABLE listed (k text, n int) PARTITION BY LIST (k);
 CREATE TABLE listed_1 PARTITION OF listed FOR VALUES IN ('a', 'it''s, (\\x)', '', NULL);
@@ -153,7 +153,6 @@ def test_a_snapshot_that_is_older_than_a_departure_is_taken_again(db: Database) 
             "attached",
         ),
         (["INSERT INTO lines VALUES (3, 3)", "DROP TABLE lines_1"], "order is not certain"),
-        ([FORGED.format("not what it writes")], "did not write"),
     ],
 )
 def test_what_cannot_be_placed_stops_the_views_of_the_table(db: Database, statements: Sequence[str], what: str) -> None:
@@ -169,16 +168,58 @@ def test_what_cannot_be_placed_stops_the_views_of_the_table(db: Database, statem
     assert lost.value.relations == {"lines"} and sum(bool(t.changes) for t in found) == 1
 
 
-def test_a_message_about_a_partition_that_is_there_stops_its_views(db: Database) -> None:
-    """Anybody can write one; it is the fingerprint that counts."""
+FORGERIES = {
+    "not what it writes": "nonsense",
+    "nested": "[" * 100_000,
+    "a partition that is there": '{{"left": {left}, "came": null}}',
+    "another token": '{{"token": "00000000-0000-0000-0000-000000000000", "left": {left}, "came": null}}',
+    "no token": '{{"token": null, "left": {left}, "came": [[{root}, {root}, "lines"]]}}',
+}
+
+
+@pytest.mark.parametrize("content", FORGERIES.values(), ids=FORGERIES)
+def test_a_message_that_the_trigger_did_not_write_is_passed_over(db: Database, content: str) -> None:
+    """Any role that can connect may write one: it takes nothing out of a view, and stops none; it is reported."""
     source = followed(db)
     start, before = source.now(), source.fingerprints(["lines"])["lines"]
     ((root, child),) = db.server.execute(db.name, "SELECT 'lines'::regclass::oid::int8, 'lines_1'::regclass::oid::int8")
     left = f'[[{root}, {child}, "lines_1", [["r", "FOR VALUES FROM (0) TO (10)", ["day"]]]]]'
-    db.run(FORGED.format(f'{{"left": {left}, "came": null}}'))
-    assert read(source, start)[0].departed
-    after = source.fingerprints(["lines"])["lines"]
-    assert "the log says that it left" in source.changed("lines", ["id"], before, after)
+    text = content.format(left=left, root=root) if "{" in content else content
+    db.server.execute(db.name, "CREATE ROLE stranger LOGIN" if not _there(db, "stranger") else "SELECT 1")
+    db.run("SET ROLE stranger", FORGED.replace("{}", text), "RESET ROLE", "INSERT INTO lines VALUES (3, 3, 'c')")
+    (transaction,) = read(source, start)
+    assert not transaction.departed and transaction.changes
+    assert "it did not write" in source.warning
+    assert source.changed("lines", ["id"], before, source.fingerprints(["lines"])["lines"]) == ""
+    db.run("DROP TABLE lines_1")
+    assert read(source, transaction.position)[0].departed
+
+
+def _there(db: Database, role: str) -> bool:
+    return bool(db.server.execute(db.name, f"SELECT 1 FROM pg_roles WHERE rolname = '{role}'"))
+
+
+def test_a_token_that_cannot_be_read_is_no_trigger(db: Database) -> None:
+    """Without it the trigger's messages are nobody's: the drop is not in the log, and stops the views."""
+    source = followed(db)
+    start, before = source.now(), source.fingerprints(["lines"])["lines"]
+    db.run(f"REVOKE ALL ON strobe_test_shop FROM {_role(source)}")
+    db.run("DROP TABLE lines_1", "INSERT INTO lines VALUES (4, 14, 'd')")
+    assert not read(source, start)[0].departed
+    assert source.changed("lines", ["id"], before, source.fingerprints(["lines"])["lines"])
+    assert source.ddl_script()
+
+
+def _role(source: PostgresSource) -> str:
+    return psycopg.conninfo.conninfo_to_dict(source.settings.dsn)["user"]  # type: ignore[return-value]
+
+
+def test_nobody_else_can_read_the_token(db: Database) -> None:
+    followed(db)
+    if not _there(db, "stranger"):
+        db.server.execute(db.name, "CREATE ROLE stranger LOGIN")
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        db.run("SET ROLE stranger", "SELECT token FROM public.strobe_test_shop")
 
 
 @pytest.mark.parametrize(

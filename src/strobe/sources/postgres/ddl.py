@@ -7,6 +7,9 @@ this transaction: another one's may have been committed while the statement wait
 
 A trigger that fails lets the statement pass, without a message; then the fingerprints differ, and views stop. So they
 do after DETACH … CONCURRENTLY, which takes two transactions.
+
+Every role that can connect may write messages. So those of the trigger carry a token, which is in a table that only the
+trigger and Strobe's role can read; one without it is nobody's, and is passed over.
 """
 
 from __future__ import annotations
@@ -54,7 +57,7 @@ BEGIN
     WHERE above.there AND NOT t.there AND pg_xact_status((
       here.xid + ((t.gone::int8 - here.xid + 2147483648) & 4294967295) - 2147483648)::text::xid8) = 'in progress'
   )
-  SELECT jsonb_build_object(
+  SELECT jsonb_build_object('token', (SELECT token FROM {tokens}),
     'left', (SELECT jsonb_agg(jsonb_build_array(root::int8, id::int8, relname, chain)) FROM gone),
     'came', (SELECT jsonb_agg(jsonb_build_array(t.root::int8, now.relid::oid::int8, now.relid::text))
              FROM tree t, pg_partition_tree(t.root::regclass) now
@@ -74,8 +77,14 @@ def statements(connection: Connection, settings: ConnectionSettings) -> list[str
         return []
     name, function = identifier(settings.name), identifier(settings.schema, settings.name)
     tags = ", ".join(literal(tag, connection) for tag in TAGS)
-    made = _FUNCTION.format(function=function, publication=literal(settings.name, connection))
+    tokens = _tokens(settings)
+    made = _FUNCTION.format(function=function, publication=literal(settings.name, connection), tokens=tokens)
+    ((role,),) = rows(connection, "SELECT current_user::text")
     return [
+        f"CREATE TABLE IF NOT EXISTS {tokens} (token text NOT NULL)",
+        f"REVOKE ALL ON {tokens} FROM PUBLIC",
+        f"GRANT SELECT ON {tokens} TO {identifier(str(role))}",
+        f"INSERT INTO {tokens} SELECT gen_random_uuid()::text WHERE NOT EXISTS (SELECT FROM {tokens})",
         made,
         f"DROP EVENT TRIGGER IF EXISTS {name}",
         f"CREATE EVENT TRIGGER {name} ON ddl_command_end WHEN TAG IN ({tags}) EXECUTE FUNCTION {function}()",
@@ -88,11 +97,16 @@ def removal(connection: Connection, settings: ConnectionSettings) -> list[str]:
     if not rows(connection, "SELECT 1 FROM pg_event_trigger WHERE evtname = %s", settings.name):
         return []
     name, function = identifier(settings.name), identifier(settings.schema, settings.name)
-    return [f"DROP EVENT TRIGGER {name}", f"DROP FUNCTION IF EXISTS {function}()"]
+    dropped = [f"DROP EVENT TRIGGER {name}", f"DROP FUNCTION IF EXISTS {function}()"]
+    return [*dropped, f"DROP TABLE IF EXISTS {_tokens(settings)}"]
+
+
+def _tokens(settings: ConnectionSettings) -> str:
+    return identifier(settings.schema, settings.name)
 
 
 def installed(connection: Connection, settings: ConnectionSettings) -> bool:
-    """Whether the trigger is there, and fires."""
+    """Whether the trigger is there, and fires, and its messages can be told from others'."""
     found = rows(
         connection,
         "SELECT t.evtenabled = 'A' AND t.evtevent = 'ddl_command_end' AND p.prosrc LIKE %s AND p.provolatile = 's'"
@@ -100,7 +114,20 @@ def installed(connection: Connection, settings: ConnectionSettings) -> bool:
         "%pg_logical_emit_message%",
         settings.name,
     )
-    return found == [(True,)]
+    return found == [(True,)] and read_token(connection, settings) is not None
+
+
+def read_token(connection: Connection, settings: ConnectionSettings) -> str | None:
+    """What the messages of the trigger carry; None where Strobe's role cannot know it."""
+    readable = rows(
+        connection,
+        "SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s"
+        " AND c.relkind = 'r' AND has_table_privilege(c.oid, 'SELECT')",
+        settings.schema,
+        settings.name,
+    )
+    found = rows(connection, f"SELECT token::text FROM {_tokens(settings)}") if readable else []
+    return str(found[0][0]) if len(found) == 1 else None
 
 
 def execute(connection: Connection, settings: ConnectionSettings, statements: Sequence[str]) -> None:
@@ -112,7 +139,7 @@ def execute(connection: Connection, settings: ConnectionSettings, statements: Se
             f"the role may not do this: {error.diag.message_primary}",
             where=settings.where,
             fix="Only a superuser may make or drop event triggers: let one run what `strobe prepare --follow-ddl "
-            f"--dry-run {settings.source}` prints, or, to take it out, {'; '.join(statements[-2:])}.",
+            f"--dry-run {settings.source}` prints, or, to take it out, {'; '.join(statements[-3:])}.",
         ) from None
 
 
@@ -142,6 +169,7 @@ class Left:
 
 @dataclass(frozen=True)
 class Statement:
+    token: str
     left: tuple[Left, ...]
     came: tuple[tuple[int, int, str], ...]
     """Tables with partitions that were attached."""
@@ -151,6 +179,7 @@ def parse(content: bytes) -> Statement:
     """What the trigger wrote; `ValueError` if it is something else."""
     try:
         found = json.loads(content)
+        token = str(found["token"])
         left = [
             Left(int(table), int(id_), str(name), tuple((str(s), str(b), tuple(columns)) for s, b, columns in chain))
             for table, id_, name, chain in found["left"] or ()
@@ -158,19 +187,21 @@ def parse(content: bytes) -> Statement:
         came = [(int(table), int(id_), str(name)) for table, id_, name in found["came"] or ()]
     except (TypeError, KeyError, RecursionError) as error:
         raise ValueError(str(error)) from None
-    return Statement(tuple(left), tuple(came))
+    return Statement(token, tuple(left), tuple(came))
 
 
 def left_in_log(looking: Connection, settings: ConnectionSettings) -> frozenset[int]:
     """The partitions that left since the slot was confirmed, and of which the log says so."""
     if not installed(looking, settings):
         return frozenset()
+    token = read_token(looking, settings)
     slot, _ = copy_slot(looking, settings)
     found: set[int] = set()
     for message in peek(looking, settings, slot, end_of_log(settings, looking), "M"):
         if isinstance(message, Emitted) and message.transactional and message.prefix == settings.name:
-            with suppress(ValueError):  # the stream stops there
-                found.update(left.id for left in parse(message.content).left)
+            with suppress(ValueError):
+                statement = parse(message.content)
+                found.update(left.id for left in statement.left if statement.token == token)
     return frozenset(found)
 
 

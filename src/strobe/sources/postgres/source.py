@@ -231,6 +231,10 @@ class PostgresSource(Source):
     def was_known(self, partition: int, fingerprint: str) -> bool:
         return knows(fingerprint, partition)
 
+    def _token(self) -> str | None:
+        with self._pool.session() as connection:
+            return ddl.read_token(connection, self.settings)
+
     def _left_in_log(self) -> frozenset[int]:
         """Those whose leaving is in the log, also where it has not been read yet, or not by this process."""
         with self.settings.errors(), self.settings.connect(timeout=0) as looking:
@@ -250,7 +254,7 @@ class PostgresSource(Source):
             self._check_stream(after, slot, started)
 
         self._builder = builder = TransactionBuilder(
-            self.settings, watched, LiveCatalog(self._pool), visible.widen, self._partitions, self.spill
+            self.settings, watched, LiveCatalog(self._pool), visible.widen, self._partitions, self.spill, self._token
         )
         with Stream(
             self.settings,

@@ -75,9 +75,11 @@ class TransactionBuilder:
         widen: Callable[[int], int],
         partitions: Partitions | None = None,
         spill: Spill | None = None,
+        token: Callable[[], str | None] = lambda: None,
     ) -> None:
         """`watched` is by the tables' ids; `widen` makes a whole transaction id of its lower 32 bits, which is what the
-        log has; `partitions` hears of those through which rows come."""
+        log has; `partitions` hears of those through which rows come; `token` reads what the
+        messages of the event trigger carry, if there is one."""
         self._settings, self._watched, self._catalog, self._widen = settings, watched, catalog, widen
         self._partitions = partitions or Partitions()
         self._above: Watched | None = None
@@ -91,6 +93,9 @@ class TransactionBuilder:
         """The partitions through which rows have come."""
         self._departed: dict[str, list[Departed]] = {}
         self._left: list[ddl.Left] = []
+        self._read_token, self._token = token, ""
+        self._forged = ""
+        """What is to be said about messages in the name of the event trigger that are not its own."""
         self._named_parts = NamedParts(settings.source)
         self._texts: list[str] = []
         """What the open transaction says about the global ones that it is a part of."""
@@ -136,14 +141,10 @@ class TransactionBuilder:
     def _statement(self, message: pgoutput.Emitted) -> None:
         """What the event trigger wrote about a statement. It is written in a subtransaction, so the one row that was
         written right after it may come before it; never the other way round."""
-        if not message.transactional:
+        statement = self._read_statement(message) if message.transactional else None
+        if statement is None:
+            self._forged = "the log has a message in the name of Strobe's event trigger that it did not write"
             return
-        try:
-            statement = ddl.parse(message.content)
-        except ValueError:
-            everything = [watched.name for watched in self._watched.values() if watched.partitioned]
-            what = "the log has a message in the name of Strobe's event trigger that it did not write"
-            raise self._settings.table_lost(what, *everything) from None
         for table, _, name in statement.came:
             if (watched := self._watched.get(table)) is not None:
                 what = f"partition {name} was attached to table {watched.name}, and may have had rows already"
@@ -159,6 +160,16 @@ class TransactionBuilder:
                     )
                 self._depart(watched, replace(_departed(left, watched), seen=left.id in self._came_through))
 
+    def _read_statement(self, message: pgoutput.Emitted) -> ddl.Statement | None:
+        """None if it is not of the trigger. To pass it over is safe: what nobody announced shows in the fingerprint."""
+        try:
+            statement = ddl.parse(message.content)
+        except ValueError:
+            return None
+        if statement.token != self._token:  # it may have been installed since
+            self._token = self._read_token() or ""
+        return statement if self._token and statement.token == self._token else None
+
     def _depart(self, watched: Watched, departed: Departed) -> None:
         """Rows leave after what the transaction has done to the table so far, and before what it still does."""
         departed = replace(departed, late=self._nets.touched(watched.name))
@@ -172,8 +183,8 @@ class TransactionBuilder:
 
     @property
     def warning(self) -> str:
-        """About what cannot be used of what the log says about global transactions."""
-        return self._named_parts.warning
+        """About what cannot be used of what the log says, of global transactions or in the name of the trigger."""
+        return self._named_parts.warning or self._forged
 
     def _commit(self, message: pgoutput.Commit) -> Transaction:
         begin, self._begin = self._begin, None
