@@ -4,7 +4,7 @@ PYTHON ?=
 BIN := .venv/bin
 
 # Most tests wait for servers, for Spark or for a clock: more of them at a time than there are cores.
-WORKERS ?= 5
+WORKERS ?= 6
 TOGETHER := -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
 .PHONY: demo test test-fast test-full lint bench costs sbom audit clean

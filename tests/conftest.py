@@ -34,7 +34,7 @@ SPARK_SETTINGS = {
 }
 
 
-GROUPS = ("live", "spark", "faults", "postgres", "mariadb", "conformance", "pipeline")
+GROUPS = ("service", "spark", "live", "warehouse", "faults", "postgres", "mariadb", "conformance", "pipeline")
 """Tests of one group share a JVM or servers and so run in one process. Those that take longest begin first."""
 
 
@@ -45,8 +45,10 @@ def group_of(test: str) -> str | None:
         return {"postgres": "postgres", "mariadb": "mariadb", "mysql": "mariadb"}.get(below, "faults")
     if tier == "conformance" and "[files" in test:
         return "spark"
-    if tier == "spark" and ("service" in below or below in ("test_demo.py", "test_traces.py")):
-        return "live"  # so that both take about as long
+    if tier == "spark":  # four JVMs, which take about as long
+        if "service" in below or below in ("test_demo.py", "test_traces.py", "test_queries.py"):
+            return "service"
+        return "warehouse" if below.startswith(("test_warehouse", "test_contradictions", "test_pin")) else "spark"
     return tier if tier in GROUPS else None
 
 

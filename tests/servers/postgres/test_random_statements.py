@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import psycopg
 import pytest
-from patience import PATIENCE
+from patience import PATIENCE, eventually
 from postgres_database import Database
 from postgres_server import PostgresServer
 from postgres_statements import BEGINNING, PUBLICATION, SCRIPT, USED, Case, Grammar
@@ -84,7 +84,14 @@ class Bench:
         self._admin.execute(SCRIPT)
         self._admin.execute("GRANT SELECT ON ALL TABLES IN SCHEMA public TO PUBLIC")
         self._admin.execute(BEGINNING)
-        self._admin.execute(f"SELECT pg_replication_slot_advance('{PUBLICATION}', pg_current_wal_lsn())")
+        eventually(self._advanced)  # the server may not have noticed yet that the stream before was closed
+
+    def _advanced(self) -> bool:
+        try:
+            self._admin.execute(f"SELECT pg_replication_slot_advance('{PUBLICATION}', pg_current_wal_lsn())")
+        except psycopg.errors.ObjectInUse:
+            return False
+        return True
 
     def _transaction(self, statements: tuple[str, ...], commits: bool) -> None:
         """Statements that fail are left out."""
