@@ -15,9 +15,11 @@ from service_shop import still, wait_for
 
 from strobe.client.audit import audit
 from strobe.config.load import load_project
+from strobe.coordinator.timing import Timing
 from strobe.errors import LostGuarantee
 from strobe.planning.topology import assemble
-from strobe.sources.postgres.limits import Timing
+from strobe.retry import Policy
+from strobe.sources.postgres.limits import Timing as StreamTiming
 from strobe.warehouse.control import requests
 from strobe.warehouse.layout import Layout
 
@@ -68,6 +70,19 @@ def audited(shop: PgShop) -> None:
     assert verdict["verdict"] == "unknown"
     assert "stands still" in verdict["views"]["placed"]["because"]
     assert audit(load_project(shop.folder), ["people"])["verdict"] == "valid"
+
+
+def test_a_value_that_spark_cannot_hold(shop: PgShop) -> None:
+    """The views of its table stop, and name the row by its key; the others go on. When it can be read they are loaded
+    again by themselves."""
+    shop.timing = Timing(probe=Policy((0.2,)))
+    with shop.running() as coordinator:
+        shop.sql("INSERT INTO orders VALUES (11, 1, '{{a},{b}}')", "INSERT INTO customers VALUES (2, 'Bob')")
+        wait_for(lambda: shop.rows("people") == [(1, "Ada"), (2, "Bob")])
+        wait_for(lambda: "sales.orders (id=11)" in still(coordinator.status).get("placed", ""))
+        shop.sql("UPDATE orders SET tags = '{c}' WHERE id = 11", "INSERT INTO orders VALUES (12, 2, '{d}')")
+        wait_for(lambda: shop.rows("placed") == [(10, None), (11, ["c"]), (12, ["d"])])
+        wait_for(lambda: (12, 2, "Bob") in shop.rows("pairs"))
 
 
 @pytest.mark.slow
@@ -196,7 +211,7 @@ def test_beyond_the_limit_of_its_log_the_views_are_rebuilt(
     """Somebody leaves a transaction open: the log is let go, views of other sources go on, and the source's own are
     rebuilt by themselves as soon as that is possible, though Strobe is started anew in between and strobe.yml was
     edited."""
-    use_timing(monkeypatch, Timing(retained=0.1))
+    use_timing(monkeypatch, StreamTiming(retained=0.1))
     shop = PgShop(postgres, tmp_path, spark, monkeypatch, LIMITED)
     kept = (
         "SELECT count(*) FROM pg_replication_slots WHERE database = %s AND pg_current_wal_lsn() - restart_lsn > 3000000"
