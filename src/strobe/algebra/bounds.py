@@ -50,8 +50,11 @@ class Range:
 
     def sql(self, names: Mapping[str, str], types: Mapping[str, str]) -> str:
         parts = [f"{names[c]} IS NOT NULL" for c in self.columns]
-        parts += [_beyond(self.columns, self.lower, ">", names, types)] if self.lower.values else []
-        parts += [_beyond(self.columns, self.upper, "<", names, types)] if self.upper.values else []
+        for end, sign in ((self.lower, ">"), (self.upper, "<")):
+            if end.values:
+                parts.append(_beyond(self.columns, end, sign, names, types))
+            elif not end.included:  # beyond all values
+                parts.append("false")
         return " AND ".join(parts)
 
 
