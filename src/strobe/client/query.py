@@ -23,17 +23,10 @@ from strobe.warehouse import inspect, storage
 from strobe.warehouse.control import query_socket
 from strobe.warehouse.control.query_socket import BATCH, ERROR, HEAD, QUERY
 from strobe.warehouse.layout import Layout
-from strobe.warehouse.statement import tables_of
+from strobe.warehouse.statement import Column, tables_of
 
 if TYPE_CHECKING:
     from strobe.spark.session import SparkSession
-
-
-@dataclass(frozen=True)
-class Column:
-    name: str
-    type: str
-    """As Spark writes it."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +81,7 @@ class Queries:
         views = reader.snapshot(self._own, self._layout, commit)
         frame = query.prepare(self._own, views, text)
         frame = frame if limit is None else frame.limit(limit)
-        columns = tuple(Column(column.name, column.type) for column in query.columns(frame))
-        return Result(views.commit, columns, query.batches(frame))
+        return Result(views.commit, tuple(query.columns(frame)), query.batches(frame))
 
     def views(self) -> dict[str, tuple[Column, ...]]:
         """The views at the last commit, with their columns."""

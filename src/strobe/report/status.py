@@ -61,23 +61,13 @@ def _sources(project: Project, heard: Heard, header: CommitHeader | None) -> Doc
 
 
 def _source(source: Source, heard: Heard, header: CommitHeader | None) -> Document:
-    said = heard.document.get("sources", {}).get(source.name, {}) if heard.alive else {}
-    found: Document = {
-        "position": said.get("position"),
-        "lag_seconds": None,
-        "state": said.get("state", "not watched"),
-        "problem": said.get("problem"),
-        "asked": said.get("asked"),
-        "backlog": said.get("backlog"),
-        "retained_bytes": None,
-        "warning": None,
-    }
+    found = _reported(source.name, heard)
     try:
         if log := source.kept():
             found |= {"retained_bytes": log.bytes, "warning": log.warning or None}
         reflected = _reflected(source, header)
         known = [min(reflected, key=_order)] if reflected else []  # the log may be ahead of the last heartbeat
-        known += [source.position(said["position"])] if said.get("position") else []
+        known += [source.position(found["position"])] if found["position"] else []
         if seen := max(known, key=_order, default=None):
             found |= {"position": seen.text, "lag_seconds": _lag(source, seen, header)}
     except StrobeError as error:
@@ -93,8 +83,13 @@ def _named(project: Project, heard: Heard, header: CommitHeader | None) -> list[
 
 def _unasked(name: str, project: Project, heard: Heard) -> Document:
     """What the coordinator says of a source that cannot be asked from here."""
-    said = heard.document.get("sources", {}).get(name, {}) if heard.alive else {}
     why = "; ".join(error.message for error in project.missing.sources) or "its project is not known here"
+    return {**_reported(name, heard), "warning": f"not asked: {why}"}
+
+
+def _reported(name: str, heard: Heard) -> Document:
+    """What the coordinator says of a source."""
+    said = heard.document.get("sources", {}).get(name, {}) if heard.alive else {}
     return {
         "position": said.get("position"),
         "lag_seconds": None,
@@ -103,7 +98,7 @@ def _unasked(name: str, project: Project, heard: Heard) -> Document:
         "asked": said.get("asked"),
         "backlog": said.get("backlog"),
         "retained_bytes": None,
-        "warning": f"not asked: {why}",
+        "warning": None,
     }
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -18,20 +17,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from strobe.errors import UserError
 from strobe.warehouse.reader import ViewsAtCommit
-from strobe.warehouse.statement import tables_of
+from strobe.warehouse.statement import Column, tables_of
 
 SETTINGS = {"spark.sql.session.timeZone": "UTC", "spark.sql.ansi.enabled": "true"}
 """What a query means does not depend on how a session was configured."""
 
 FEW = 1000
 """A result of so many rows comes at once, in a fraction of the time that it takes to begin a stream."""
-
-
-@dataclass(frozen=True)
-class Column:
-    name: str
-    type: str
-    """As Spark writes it."""
 
 
 def prepare(session: SparkSession, views: ViewsAtCommit, text: str) -> DataFrame:

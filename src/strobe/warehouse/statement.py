@@ -1,12 +1,21 @@
-"""What can be said of a query's text without Spark."""
+"""What can be said of a query and its result without Spark."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from strobe.errors import UserError
+
+
+@dataclass(frozen=True)
+class Column:
+    name: str
+    type: str
+    """As Spark writes it."""
 
 
 def tables_of(text: str) -> set[str]:

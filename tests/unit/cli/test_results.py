@@ -14,8 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from strobe.cli.results import MEASURED, Format, write
-from strobe.client.query import Column, Result
+from strobe.client.query import Result
 from strobe.errors import UserError
+from strobe.warehouse.statement import Column
 
 TYPES = {"bigint": pa.int64(), "int": pa.int32(), "string": pa.string(), "decimal(10,2)": pa.decimal128(10, 2)}
 TYPES |= {"double": pa.float64(), "timestamp": pa.timestamp("us", "UTC"), "array<bigint>": pa.list_(pa.int64())}

@@ -11,8 +11,9 @@ import pytest
 
 from strobe.cli.results import Format
 from strobe.cli.shell import Shell
-from strobe.client.query import Column, Result
+from strobe.client.query import Result
 from strobe.errors import StrobeError, UserError
+from strobe.warehouse.statement import Column
 
 
 class Asked:
