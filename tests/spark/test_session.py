@@ -113,7 +113,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @pytest.mark.live
 def test_silent_offline_discreet_and_deaf_to_ctrl_c(spark: SparkSession, tmp_path: Path) -> None:
-    """With cached jars Spark starts offline and prints into its log, without secrets, whoever prints them; Ctrl-C lets it
+    """With cached jars Spark starts offline and prints into its log, where no secret is, whoever prints; Ctrl-C lets it
     finish, and it ends with Python."""
     nowhere = " ".join(f"-D{scheme}.proxyHost=127.0.0.1 -D{scheme}.proxyPort=9" for scheme in ("http", "https"))
     log = tmp_path / "spark.log"
