@@ -132,8 +132,10 @@ def _where(on: tuple[str, ...], keys: list[Row] | None) -> str:
 
 
 def _one_of(column: str, values: Set[Any]) -> str:
-    """That a column has one of these values, if that is simple and exact: for integers and text."""
+    """That a column has one of these values, if that is simple and exact: for integers, text and NULL."""
     known = values - {None}
+    if values and not known:
+        return f"{_quoted(column)} IS NULL"
     if all(isinstance(v, int) and not isinstance(v, bool) for v in known):
         texts = [str(v) for v in known]
     elif all(isinstance(v, str) and "\0" not in v for v in known):
