@@ -172,13 +172,14 @@ def test_null_finds_null_where_it_is_asked_for(
     from strobe.spark.staging import answer
 
     values = replace(VALUES, indexes=(("string",),))
-    keys = Bag.of(["r0c0", "r0c1"], [(None, None), (None, "e\u0301日本"), (date(1, 1, 1), None)])
-    types = {"r0c0": "date", "r0c1": "string"}
+    keys = Bag.of(["r0c3", "r0c2"], [(None, None), (None, "e\u0301日本"), (date(1, 1, 1), None)])
+    columns = tuple(column.name for column in VALUES.columns)
+    types = {"r0c3": "date", "r0c2": "string"}
     for given in (keys, SparkRelation.of_bag(spark, keys, types)):
-        lookup = Lookup(0, "values", ("date", "string"), ("date", "string"), given, null_safe=null_safe)
+        lookup = Lookup(0, "values", columns, ("date", "string"), given, null_safe=null_safe)
         asked = Query("v", 1, "depot", (lookup,))
         (found,), _ = answer(spark, SqliteReader(depot), asked, view(values), Scratch(tmp_path))
-        assert found.collect() == Bag.of(["date", "string"], [(None, None)] * null_safe)
+        assert found.collect() == Bag.of(columns, VALUE_ROWS[1:] * null_safe)
 
 
 def test_a_whole_query_is_answered_whole(spark: SparkSession, depot: Path, tmp_path: Path) -> None:

@@ -59,5 +59,7 @@ def test_null_finds_null(spark: SparkSession, tmp_path: Path) -> None:
             found, position = warehouse.copy("shop", lookup, TYPES)
             assert position == "p"
             assert {(row, 1) for row in wanted} <= set(found.collect().items()) <= {(row, 1) for row in rows}
+        unsafe, _ = warehouse.copy("shop", Lookup(0, "people", COLUMNS, on, asked), TYPES)
+        assert unsafe == Bag.of(COLUMNS, [row for row in wanted if all(row[COLUMNS.index(c)] for c in on)])
         found, _ = warehouse.shown(view, Lookup(0, "people", COLUMNS, on, asked, null_safe=True))
         assert {(row, 1) for row in wanted} <= set(found.collect().items()) <= {(row, 1) for row in rows}

@@ -11,12 +11,15 @@ import psycopg
 import pytest
 from patience import PATIENCE, eventually
 from postgres_database import COLUMNS, LOCAL, ORDERS, Database, read, stalled
+from psycopg.sql import SQL
 
 from strobe.algebra.bag import Bag
 from strobe.coordinator.maintenance import end_of
 from strobe.errors import LostGuarantee, SourceLost, SourceUnavailable
 from strobe.messages import SeenByXid
+from strobe.sources.postgres.catalog import read_tables
 from strobe.sources.postgres.limits import SlotLimits, Timing
+from strobe.sources.postgres.reader import RowDecoder, TableSearch
 
 
 def test_a_snapshot_sees_a_later_commit_without_an_earlier_one(db: Database) -> None:
