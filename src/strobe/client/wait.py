@@ -11,10 +11,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from strobe.config.model import Project
-from strobe.errors import NotNow, SourceUnavailable, UserError
+from strobe.errors import NotNow, SourceUnavailable, UserError, suggestion
 from strobe.messages import CommitHeader, Position
 from strobe.planning.source_set import SourceSet
-from strobe.planning.topology import source_names
+from strobe.planning.topology import known_sources
 from strobe.sources.base import Source
 from strobe.warehouse import inspect, storage
 from strobe.warehouse.control import heartbeat, requests
@@ -92,13 +92,9 @@ def _needed(project: Project, names: Sequence[str]) -> dict[str, list[str]]:
     """The sources that each of these views uses."""
     for name in names:
         if name not in project.views:
-            raise UserError(f"there is no view {name!r}", fix=f"There are {', '.join(project.views)}.")
-    found = {name: sorted(source_names(project.views[name].sql)) for name in names or project.views}
-    for name, sources in found.items():
-        for source in sources:
-            if source not in project.sources:
-                raise UserError(f"there is no source {source!r}", where=f"view {name}", fix="See `strobe check`.")
-    return found
+            raise UserError(f"there is no view {name!r}", fix=suggestion(name, project.views))
+    chosen = ((name, project.views[name].sql) for name in names or project.views)
+    return {name: sorted(known_sources(sql, project.sources, f"view {name}")) for name, sql in chosen}
 
 
 class _Barrier:

@@ -70,7 +70,7 @@ def document(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0)
 
 
 def only_sqlite(shop: Path) -> None:
-    """Leave the CSV drop away: staging it needs Spark."""
+    """Leave the CSV drop away."""
     text = (shop / "strobe.yml").read_text()
     (shop / "strobe.yml").write_text(re.sub(r"  catalog:\n(    .*\n)*", "", text))
     (shop / "views" / "order_lines.sql").unlink()
@@ -83,12 +83,12 @@ def only_sqlite(shop: Path) -> None:
     "arguments",
     [
         *(["status"], ["history"], ["algorithms"], ["explain", "paid_orders"], ["check"]),
-        *(["wait", "--timeout", "0"], ["pin", "--engine", "duckdb"]),
+        *(["wait", "--timeout", "0"], ["pin", "--engine", "duckdb"], ["prepare"]),
     ],
     ids=lambda arguments: arguments[0],
 )
 def test_looking_imports_no_spark(shop: Path, arguments: list[str]) -> None:
-    """Commands that only look work where pyspark cannot even be imported."""
+    """Commands that only look work where pyspark cannot even be imported, and so does `prepare`, with a drop too."""
     poison = shop / "poison"
     poison.mkdir()
     (poison / "pyspark.py").write_text("raise RuntimeError('a command that only looks imported pyspark')")
@@ -166,6 +166,36 @@ def test_check_reports_everything_at_once(shop: Path, capsys: pytest.CaptureFixt
     assert any(
         "no index on the joined column name" in f["message"] and "index on customers (name)" in f["fix"] for f in found
     )
+
+
+def test_an_unknown_source_and_an_unknown_table_are_two_mistakes(
+    shop: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each names the view, its file and the place, and what was probably meant; so does SQL that is refused."""
+    (shop / "views" / "a.sql").write_text("SELECT o.id\nFROM shpo.orders o")
+    (shop / "views" / "b.sql").write_text("SELECT o.id FROM shop.order o")
+    (shop / "views" / "c.sql").write_text("SELECT o.id FROM shop.orders o GROUP BY o.id LIMIT 1 +")
+    found = {f["where"].split(":")[0]: f for f in document(capsys, "check", code=2)["findings"]}
+    assert found["views/a.sql"]["where"] == "views/a.sql: view a: line 2, column 6"
+    assert "there is no source shpo" in found["views/a.sql"]["message"]
+    assert found["views/a.sql"]["fix"].startswith("Did you mean shop?")
+    assert found["views/b.sql"]["message"] == "source shop has no table order"
+    assert found["views/b.sql"]["fix"].startswith("Did you mean shop.orders?")
+    assert found["views/c.sql"]["where"].startswith("views/c.sql: view c: line 1, column ")
+    for command in ("plan", "prepare"):
+        error = document(capsys, command, code=2)["error"]
+        assert (error["where"], error["message"]) == ("views/a.sql: view a", "there is no source shpo")
+        assert error["fix"].startswith("Did you mean shop?")
+    offline = document(capsys, "check", "--offline", code=2)["findings"]
+    assert [f["fix"] for f in offline if "shpo" in f["message"]] == [
+        "Did you mean shop? There are shop, billing, catalog."
+    ]
+
+
+def test_help_offers_no_value_for_switches(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in app.registered_commands:
+        code, out, _ = run(capsys, str(command.name), "--help")
+        assert code == 0 and "bool" not in out
 
 
 def test_a_source_whose_view_is_refused_is_used(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:

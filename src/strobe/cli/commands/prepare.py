@@ -49,9 +49,9 @@ def prepare(
     if undo:
         terminal.show({"sources": _undo(loaded, chosen)}, _render_undone)
     elif dry_run:
-        terminal.show({"sources": _scripts(terminal, loaded, chosen, follow_ddl)}, _render_scripts)
+        terminal.show({"sources": _scripts(loaded, chosen, follow_ddl)}, _render_scripts)
     else:
-        terminal.show({"sources": _prepare(terminal, loaded, chosen, follow_ddl)}, _render_prepared)
+        terminal.show({"sources": _prepare(loaded, chosen, follow_ddl)}, _render_prepared)
 
 
 def _undo(project: Project, chosen: Sequence[str]) -> Document:
@@ -65,9 +65,9 @@ def _undo(project: Project, chosen: Sequence[str]) -> Document:
         return {name: {"removed": sources[name].undo()} for name in chosen}
 
 
-def _scripts(terminal: Terminal, project: Project, chosen: Sequence[str], follow_ddl: bool) -> Document:
+def _scripts(project: Project, chosen: Sequence[str], follow_ddl: bool) -> Document:
     found: Document = {}
-    with _assembled(terminal, project) as topology:
+    with _assembled(project) as topology:
         following = _following(topology, chosen) if follow_ddl else ()
         for name in chosen:
             if relations := [r.name for r in topology.relations(name)]:
@@ -85,9 +85,9 @@ def _following(topology: Topology, chosen: Sequence[str]) -> Sequence[str]:
     return found
 
 
-def _prepare(terminal: Terminal, project: Project, chosen: Sequence[str], follow_ddl: bool) -> Document:
+def _prepare(project: Project, chosen: Sequence[str], follow_ddl: bool) -> Document:
     found: Document = {}
-    with _assembled(terminal, project) as topology:
+    with _assembled(project) as topology:
         following = _following(topology, chosen) if follow_ddl else ()
         for name in chosen:
             relations = [r.name for r in topology.relations(name)]
@@ -100,11 +100,10 @@ def _prepare(terminal: Terminal, project: Project, chosen: Sequence[str], follow
 
 
 @contextmanager
-def _assembled(terminal: Terminal, project: Project) -> Iterator[Topology]:
-    from strobe.client.local import spark_starter
+def _assembled(project: Project) -> Iterator[Topology]:
     from strobe.planning.topology import assemble
 
-    topology = assemble(project, spark_starter(project, terminal.tell))
+    topology = assemble(project)
     with topology.sources:
         yield topology
 
