@@ -41,6 +41,8 @@ from strobe.messages import CommitHeader
 from strobe.pipeline.answerer import QueryCounts
 from strobe.planning.source_set import SourceSet
 from strobe.redaction import learn
+from strobe.sources.base import NotUndone
+from strobe.sources.sqlite.source import SqliteSource
 from strobe.warehouse.control.heartbeat import write_heartbeat
 from strobe.warehouse.layout import Layout
 
@@ -115,6 +117,36 @@ def test_a_new_project_is_ready_after_prepare(shop: Path, capsys: pytest.Capture
     assert document(capsys, "prepare", "--undo")["sources"]["shop"]["removed"]
     with closing(sqlite3.connect(shop / "shop.db")) as connection:
         assert not connection.execute("SELECT * FROM sqlite_master WHERE name LIKE '%strobe%'").fetchall()
+
+
+def test_undo_goes_on_with_the_other_sources(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One whose database cannot be reached is reported, and the exit code says so."""
+    only_sqlite(shop)
+    document(capsys, "prepare")
+    (shop / "shop.db").rename(shop / "gone.db")
+    found = document(capsys, "prepare", "--undo", code=1)["sources"]
+    assert found["shop"]["problem"] and found["shop"]["removed"] == []
+    assert found["billing"]["removed"] and found["billing"]["problem"] is None
+    (shop / "gone.db").rename(shop / "shop.db")
+    assert document(capsys, "prepare", "--undo")["sources"]["shop"]["removed"]
+
+
+def test_undo_prints_what_the_owner_must_run(
+    shop: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def undo(_: Any) -> list[str]:
+        raise NotUndone("must be owner", removed=["slot s"], left=["DROP PUBLICATION s"])
+
+    only_sqlite(shop)
+    monkeypatch.setattr(SqliteSource, "undo", undo)
+    code, out, err = run(capsys, "prepare", "--undo", "shop")
+    assert (code, err) == (2, "")
+    assert out.splitlines() == [
+        "shop: took out slot s",
+        "shop: must be owner",
+        "  Their owner, or a superuser, has to run:",
+        "    DROP PUBLICATION s;",
+    ]
 
 
 @pytest.mark.parametrize(("algorithm", "warned"), [("t-strobe", True), ("nested-sweep", False)])
@@ -265,6 +297,15 @@ def test_status_tells_the_dead_from_the_living(shop: Path, capsys: pytest.Captur
     os.utime(control.folder / "heartbeat.json", (1, 1))
     assert not wait.hear(shop / "warehouse").alive
     assert "last heard" in run(capsys, "status")[1]
+
+
+def test_a_stale_view_stays_stale_without_a_coordinator(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What the last heartbeat said of it is shown, with the reason; what was only true at that moment is not."""
+    said = {"stale": True, "problem": "another database", "queue": 7, "waits_for": ["shop"]}
+    write_heartbeat(Layout(shop / "warehouse").control, {"views": {"paid_orders": said}, "stopped": True})
+    found = document(capsys, "status")["views"]["paid_orders"]
+    assert (found["stale"], found["problem"], found["queue"], found["waits_for"]) == (True, "another database", 0, [])
+    assert "another database" in run(capsys, "status")[1]
 
 
 # Waiting.

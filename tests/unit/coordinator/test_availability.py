@@ -478,6 +478,7 @@ def test_how_long_a_source_may_be_down(world: World, error: SourceUnavailable) -
     problems["sales"] = error
     assert after(0.0) == {"billing"}
     assert after(10.1) is None, "nothing would be left"
+    assert availability.overdue == {"sales", "billing"}, "but their views are stale"
     problems.update(sales=UserError("bad data"))  # type: ignore[dict-item]  # which nobody waits for
     assert after(20.0) == {"billing"}
     availability.regroup({"billing"})
