@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 from typing import Any, Protocol
 
 from strobe.coordinator.draining import Draining
+from strobe.coordinator.states import reason_of
 from strobe.coordinator.tally import Tally
 from strobe.errors import AccessRefused, SourceLost, StrobeError
 from strobe.events import Event
@@ -94,6 +95,8 @@ class StaleView:
     behind: Mapping[str, float] = field(default_factory=dict)
     """As of a maintained view: the age of the newest thing shown."""
     verified: Verified | None = None
+    rebuild: bool = False
+    """Whether it makes no progress until somebody rebuilds it."""
 
 
 ViewStatus = MaintainedView | StaleView
@@ -199,7 +202,7 @@ def observe(
                 for name, vector in last.positions.items()
             },
             **{name: known.stale(name, [each.query.source], waits=each.wait) for name, each in (refused or {}).items()},
-            **{name: known.stale(name, problem=str(why)) for name, why in still.items()},
+            **{name: known.stale(name, problem=str(why), rebuild=_to_rebuild(why)) for name, why in still.items()},
             **{name: known.view(name) for name in pipeline.topology.views},
         },
         waiting=Backlog(
@@ -264,7 +267,12 @@ class _Known:
         return self.stale(name, sorted(sources), _refused(down[source] for source in sources))
 
     def stale(
-        self, name: str, waits_for: Sequence[str] = (), problem: str | None = None, waits: Wait | None = None
+        self,
+        name: str,
+        waits_for: Sequence[str] = (),
+        problem: str | None = None,
+        waits: Wait | None = None,
+        rebuild: bool = False,
     ) -> StaleView:
         last = self.pipeline.committer.last
         return StaleView(
@@ -276,7 +284,16 @@ class _Known:
             as_of=dict(last.as_of.get(name, {})),
             behind={source: _age(last, name, source) for source in last.positions.get(name, {})},
             verified=self.verified.get(name),
+            rebuild=rebuild,
         )
+
+
+def _to_rebuild(why: StrobeError) -> bool:
+    """Whether the view has to be rebuilt, by somebody; one that does not compile has to be edited."""
+    if not isinstance(why, SourceLost):
+        return False
+    reason = reason_of(why)
+    return not (reason.rebuilt or reason.heals)
 
 
 def _refused(problems: Iterable[StrobeError]) -> str | None:

@@ -36,7 +36,7 @@ from strobe.client import wait
 from strobe.config.load import load_project
 from strobe.coordinator.status import Appends, Backlog, MaintainedView, StaleView, Status, WatchedSource
 from strobe.errors import Fenced, NotNow, StrobeError, UserError
-from strobe.events import Loading, RowsRead
+from strobe.events import CoordinatorAwaited, Event, Loading, RowsRead
 from strobe.messages import CommitHeader
 from strobe.pipeline.answerer import QueryCounts
 from strobe.planning.source_set import SourceSet
@@ -320,6 +320,37 @@ def test_a_wait_without_a_coordinator_times_out(shop: Path, capsys: pytest.Captu
     assert "view paid_orders has not been loaded yet" in error["message"]
     assert "no coordinator has ever run" in error["message"]
     assert "there is no view 'x'" in document(capsys, "wait", "x", code=2)["error"]["message"]
+
+
+def test_a_wait_gives_up_when_nobody_is_at_work(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It says so at once, and ends as soon as no coordinator has appeared for a while, whatever its timeout."""
+    only_sqlite(shop)
+    document(capsys, "prepare")
+    told: list[Event] = []
+    with pytest.raises(NotNow, match="nobody is at work") as caught:
+        wait.wait(load_project(shop), timeout=1e6, tell=told.append, grace=0.3)
+    assert (told, caught.value.fix) == (
+        [CoordinatorAwaited("no coordinator has ever run", 0.3)],
+        "Start `strobe run`.",
+    )
+
+
+def test_a_wait_stays_for_a_coordinator_that_starts(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One that is heard of within the grace is waited for as long as it lives: `strobe run &`, then `strobe wait`."""
+    only_sqlite(shop)
+    document(capsys, "prepare")
+    control = Layout(shop / "warehouse").control
+
+    def start(event: Event) -> None:
+        told.append(event)
+        if len(told) == 1:
+            write_heartbeat(control, {"state": "starting"})
+            threading.Timer(1.0, write_heartbeat, (control, {"stopped": True})).start()
+
+    told: list[Event] = []
+    with pytest.raises(NotNow, match="nobody is at work"):
+        wait.wait(load_project(shop), timeout=1e6, tell=start, grace=0.2)
+    assert len(told) == 2, "it was there in between"
 
 
 def test_a_wait_on_an_unprepared_source_is_a_mistake(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ from strobe.coordinator.status import (
     observe,
 )
 from strobe.coordinator.tally import Tally
-from strobe.errors import AccessRefused, SourceLost, SourceUnavailable
+from strobe.errors import AccessRefused, RowFailed, SourceLost, SourceUnavailable, UserError
 from strobe.pipeline.answerer import QueryCounts
 from strobe.pipeline.health import Wait
 from strobe.warehouse.control.verified import Verified
@@ -67,7 +67,15 @@ def test_the_document_of_a_heartbeat() -> None:
     )
     noon = "2026-01-05T12:00:00+00:00"
     counts = {"queries": 1, "snapshots": 2, "keys": 3, "rows": 4, "milliseconds": 5, "through_spark": 6, "bytes": 7}
-    numbers = {"queue": 0, "dropped": 0, "compensations": 0, "as_of": {}, "behind": {}, "verified": None}
+    numbers = {
+        "rebuild": False,
+        "queue": 0,
+        "dropped": 0,
+        "compensations": 0,
+        "as_of": {},
+        "behind": {},
+        "verified": None,
+    }
     stale = {"stale": True, "waits_for": [], "problem": None, "waits": None, **numbers}
     assert said.document() == {
         "at": noon,
@@ -167,7 +175,11 @@ def test_a_lost_source_keeps_its_numbers() -> None:
     said = observe(run(positions), still={"paid": why}, tally=tally)
     assert said.sources == {"billing": DetachedSource(str(why), "lost", counts, 4096)}
     view = said.views["paid"]
+    assert isinstance(view, StaleView) and view.rebuild, "until somebody rebuilds it"
+    for heals in (SourceLost("let go", source="billing", rebuild=True), RowFailed("1/0", view="paid"), UserError("x")):
+        again = observe(run(positions), still={"paid": heals}).views["paid"]
+        assert isinstance(again, StaleView) and not again.rebuild
     assert view.stale and view.behind["billing"] >= (datetime.now(timezone.utc) - NOON).total_seconds() - 60
     assert said.appends == Appends(6, 1000)
-    again = tally.plus(run(positions, {"billing": counts}))
-    assert (again.asked["billing"].queries, again.asked["billing"].bytes) == (2, 10)
+    more = tally.plus(run(positions, {"billing": counts}))
+    assert (more.asked["billing"].queries, more.asked["billing"].bytes) == (2, 10)
