@@ -114,11 +114,7 @@ class PostgresSource(Source):
         self._preparation.renew()
 
     def undo(self) -> list[str]:
-        with self._changing() as connection:
-            statements = ddl.removal(connection, self.settings)
-            ddl.execute(connection, self.settings, statements)
-        taken = [f"event trigger {self.settings.name}"] if statements else []
-        return [*taken, *self._preparation.undo()]
+        return self._preparation.undo()
 
     def partition_keys(self, relations: Sequence[str]) -> Mapping[str, Sequence[str] | None]:
         with self._pool.session() as connection:
