@@ -29,7 +29,7 @@ TOGETHER = 100
 class Limits:
     """How much a run holds in memory before it leaves its sources alone."""
 
-    updates: int = 5_000
+    updates: int = 10_000
     queued: int = 1_000
     rows: int = 500_000
     relation: int = 100_000

@@ -41,13 +41,13 @@ class EarlyAnswers:
         self.wanted = {}
         needed: dict[str, Position] = {}
         for answer in waiting:
-            query, since = self._asked[answer.view, answer.id]
             source, through = answer.source, answer.seen.through
+            query, since = self._asked.get((answer.view, answer.id), (None, 0))
             found: Answer | None = answer
-            if not query.at_home and not through <= come[source]:
+            if query is not None and not query.at_home and not through <= come[source]:
                 found = self._brought_back(query, answer, come[source], since)
             if found is not None:
-                del self._asked[answer.view, answer.id]
+                self._asked.pop((answer.view, answer.id), None)
                 yield found
                 continue
             self._waiting.append(answer)
