@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from strobe.algebra.bag import Bag
 from strobe.algebra.relation import Relation
@@ -25,6 +26,13 @@ TOGETHER = 100
 """Fewer rows than this are counted with those after them, and until these are needed no longer."""
 
 
+SAMPLE = 50
+"""Rows whose length is looked at; the others are taken to be as long."""
+
+USUAL = 500
+"""Characters that take about as much memory as a short row."""
+
+
 @dataclass(frozen=True)
 class Limits:
     """How much a run holds in memory before it leaves its sources alone."""
@@ -32,8 +40,16 @@ class Limits:
     updates: int = 10_000
     queued: int = 1_000
     rows: int = 500_000
+    """Of usual length: long texts count as many (see `weight`)."""
     relation: int = 100_000
     """Rows of one answer, and of what a manager joins in one step. What is larger is read or joined by Spark."""
+
+
+def weight(rows: Bag) -> int:
+    """How many rows of usual length these are, by a sample: a long text counts as many."""
+    sample = [row for row, _ in islice(rows.items(), SAMPLE)]
+    long = sum(len(value) for row in sample for value in row if isinstance(value, (str, bytes)))
+    return len(rows) + (long * len(rows) // (len(sample) * USUAL) if sample else 0)
 
 
 class Backpressure:
@@ -76,7 +92,7 @@ class Backpressure:
         self._hold(transaction.positions, (action.delta for action in transaction.actions))
 
     def _hold(self, until: Mapping[str, Position], relations: Iterable[Relation]) -> None:
-        rows = sum(len(relation) for relation in relations if isinstance(relation, Bag))
+        rows = sum(weight(relation) for relation in relations if isinstance(relation, Bag))
         if rows:
             held = self._held[frozenset(until)]
             few = held.pop()[1] if held and held[-1][1] < TOGETHER else 0

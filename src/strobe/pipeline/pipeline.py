@@ -230,7 +230,7 @@ class Pipeline:
         self._tap: Tap | None = None
         self._read: dict[str, str] = {}
         self._read_at = 0.0
-        self.ahead = {s: ReadAhead(joined_columns(views.values(), s)) for s in self.vector}
+        self.ahead = {s: ReadAhead(s, joined_columns(views.values(), s)) for s in self.vector}
         self._early = EarlyAnswers(self.ahead, positions)
 
     def _parts(self, source: str) -> frozenset[str]:

@@ -96,3 +96,11 @@ def test_what_was_read_ahead_is_taken_in_before_more_is_read() -> None:
     world = World(Limits())
     world.ahead = 1
     assert world.room() and not world.may_read()
+
+
+def test_a_long_text_counts_as_many_rows() -> None:
+    budget = World(Limits()).budget
+    budget.arrived(Transaction("a", AT[1], changes={"t": Bag.of(("n", "text"), [(1, "x" * 10_000), (2, None)])}))
+    assert budget.rows == 2 + 10_000 // 500
+    budget.committed(lambda source: AT[1])
+    assert budget.rows == 0
