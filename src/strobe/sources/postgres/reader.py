@@ -21,7 +21,7 @@ import psycopg
 from psycopg import sql
 
 from strobe.algebra.bag import Row
-from strobe.errors import SourceUnavailable, Unfit, UserError
+from strobe.errors import UNREADABLE, RowOf, RowUnfit, SourceUnavailable, Unfit, UserError
 from strobe.messages import Lookup, Position, Seen
 from strobe.retry import PG_EXACT_SNAPSHOT, Retry
 from strobe.sources.base import Reader, Shared
@@ -334,14 +334,19 @@ class RowDecoder:
             except Unfit:
                 raise self._refused(result, line) from None
 
-    def _refused(self, result: psycopg.pq.abc.PGresult, line: int) -> UserError:
+    def _refused(self, result: psycopg.pq.abc.PGresult, line: int) -> RowUnfit:
+        values, wrong = list[Any](), list[UserError]()
         for place, decode in enumerate(self._decoders):
             text = result.get_value(line, place)
             try:
-                _ = None if text is None else decode(text)
+                values.append(None if text is None else decode(text))
             except Unfit as reason:
-                return unfit_error(self._where, self._columns[place], self._types[place], text or b"", str(reason))
-        return UserError("a value cannot be read", where=self._where)
+                values.append(UNREADABLE)
+                column, type_ = self._columns[place], self._types[place]
+                wrong.append(unfit_error(self._where, column, type_, text or b"", str(reason)))
+        source, table = self._settings.source, self._table.name
+        row = RowOf.named(source, table, self._table.relation(source).key, self._columns, values)
+        return RowUnfit(wrong[0].message, row=row, source=source, relations=[table], where=wrong[0].where)
 
 
 class TableSearch(KeySearch):
