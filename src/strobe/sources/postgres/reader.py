@@ -59,9 +59,10 @@ WITH RECURSIVE tree AS (
     SELECT {id}::oid AS id UNION ALL SELECT i.inhrelid FROM tree t JOIN pg_inherits i ON i.inhparent = t.id
 )
 SELECT NOT EXISTS (SELECT id FROM tree EXCEPT SELECT relid FROM pg_partition_tree({id}::oid::regclass))
+   AND NOT EXISTS (SELECT relid FROM pg_partition_tree({id}::oid::regclass) EXCEPT SELECT id FROM tree)
 """
-"""Whether a partitioned table that is locked now has all partitions that the snapshot sees: one that has left is not
-read. What happens to the partitions' files is seen in the table's fingerprint."""
+"""Whether a partitioned table that is locked now has just those partitions that the snapshot sees: one that has left is
+not read, one that was attached is. What happens to the partitions' files is seen in the table's fingerprint."""
 
 
 class PostgresReader(Reader):
@@ -215,7 +216,7 @@ class PostgresReader(Reader):
 
     def _expect_whole(self, table: PgTable, found: Sequence[tuple[object, ...]]) -> None:
         if found != [(True,)]:
-            what = "a partition left" if table.partitioned else "the table was rewritten"
+            what = "a partition left or came" if table.partitioned else "the table was rewritten"
             message = f"{what} after the snapshot was taken, and is asked again"
             raise SourceUnavailable(message, where=f"{self._settings.where}, table {table.name}")
 
