@@ -3,7 +3,7 @@
 When a statement takes partitions out of a published table, or attaches one, the trigger writes a message into the log
 of the very transaction: which they are, in which bounds the rows of those were that left, and the rows of those that
 came. It compares what the statement saw, which a function that is declared STABLE still sees at its end, with what is
-there by then. What went must have been taken by this transaction: another one's may have been committed while the
+there by then. What went or came must have done so by this transaction: another one's may have been committed while the
 statement waited for a lock. Rows are read by a function that is VOLATILE, since they too may have been.
 
 A partition that is truncated, which fires no event trigger, gets another file. So the message has the files, and the
@@ -41,7 +41,7 @@ TAGS = ("ALTER TABLE", "DROP TABLE", "DROP SCHEMA", "DROP OWNED", "DROP EXTENSIO
 MOST_ROWS, MOST_BYTES = 10_000, 8 * 2**20
 """Of a partition that is attached, as text in the message: they are in the log once more."""
 
-_ROWS = """CREATE OR REPLACE FUNCTION {function}(part oid) RETURNS jsonb
+_ROWS = """CREATE OR REPLACE FUNCTION {function}(part oid, before oid[]) RETURNS jsonb
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog SET row_security = off
 SET "DateStyle" = 'ISO, MDY' SET "TimeZone" = 'UTC' SET "IntervalStyle" = 'postgres' SET extra_float_digits = 1
 SET bytea_output = 'hex' SET standard_conforming_strings = on AS $strobe$
@@ -54,6 +54,16 @@ DECLARE
   bytes int8 := 0;
   whole bool := kind = 'p' OR kind = 'r' AND current_setting('transaction_isolation') = 'read committed';
 BEGIN
+  IF (WITH RECURSIVE up AS (
+        SELECT inhparent, xmin::text::int8 AS made FROM pg_inherits WHERE inhrelid = part
+      UNION ALL
+        SELECT i.inhparent, i.xmin::text::int8 FROM up JOIN pg_inherits i ON i.inhrelid = up.inhparent
+        WHERE up.inhparent <> ALL (before)
+      ), here AS (SELECT pg_current_xact_id()::text::int8 AS xid)
+      SELECT pg_xact_status((here.xid + ((made - here.xid + 2147483648) & 4294967295) - 2147483648)::text::xid8)
+      FROM up, here WHERE inhparent = ANY (before)) IS DISTINCT FROM 'in progress' THEN
+    RETURN NULL;
+  END IF;
   SELECT jsonb_agg(attname ORDER BY attnum), string_agg(
     format('CASE WHEN t.%1$I IS NULL THEN NULL ELSE format(%2$L, t.%1$I) END', attname, '%s'), ', ' ORDER BY attnum)
   INTO names, texts FROM pg_attribute WHERE attrelid = part AND attnum > 0 AND NOT attisdropped;
@@ -107,10 +117,11 @@ BEGIN
   )
   SELECT jsonb_build_object('token', (SELECT token FROM {tokens}),
     'left', (SELECT jsonb_agg(jsonb_build_array(root::int8, id::int8, relname, chain, files)) FROM gone),
-    'came', (SELECT jsonb_agg(jsonb_build_array(t.root::int8, now.relid::oid::int8, now.relid::text)
-                                || {function}(now.relid::oid))
-             FROM tree t, pg_partition_tree(t.root::regclass) now
-             WHERE t.parent IS NULL AND NOT EXISTS (SELECT FROM tree b WHERE b.root = t.root AND b.id = now.relid)))
+    'came', (SELECT jsonb_agg(jsonb_build_array(t.root::int8, now.relid::oid::int8, now.relid::text) || r.rows)
+             FROM tree t, pg_partition_tree(t.root::regclass) now,
+               LATERAL (SELECT array_agg(b.id) AS ids FROM tree b WHERE b.root = t.root) k,
+               LATERAL (SELECT {function}(now.relid::oid, k.ids) AS rows) r
+             WHERE t.parent IS NULL AND now.relid <> ALL (k.ids) AND r.rows IS NOT NULL))
   INTO found;
   IF found->'left' <> 'null' OR found->'came' <> 'null' THEN
     PERFORM pg_logical_emit_message(true, {publication}, convert_to(found::text, 'UTF8'));
@@ -134,7 +145,7 @@ def statements(connection: Connection, settings: ConnectionSettings) -> list[str
         f"GRANT SELECT ON {tokens} TO {identifier(str(role))}",
         f"INSERT INTO {tokens} SELECT gen_random_uuid()::text WHERE NOT EXISTS (SELECT FROM {tokens})",
         *_functions(connection, settings),
-        f"REVOKE ALL ON FUNCTION {function}(oid) FROM PUBLIC",
+        f"REVOKE ALL ON FUNCTION {function}(oid, oid[]) FROM PUBLIC",
         f"DROP EVENT TRIGGER IF EXISTS {name}",
         f"CREATE EVENT TRIGGER {name} ON ddl_command_end WHEN TAG IN ({tags}) EXECUTE FUNCTION {function}()",
         f"ALTER EVENT TRIGGER {name} ENABLE ALWAYS",
@@ -146,7 +157,7 @@ def removal(connection: Connection, settings: ConnectionSettings) -> list[str]:
     if not rows(connection, "SELECT 1 FROM pg_event_trigger WHERE evtname = %s", settings.name):
         return []
     name, function = identifier(settings.name), identifier(settings.schema, settings.name)
-    functions = [f"DROP FUNCTION IF EXISTS {function}({arguments})" for arguments in ("", "oid")]
+    functions = [f"DROP FUNCTION IF EXISTS {function}({arguments})" for arguments in ("", "oid, oid[]")]
     return [f"DROP EVENT TRIGGER {name}", *functions, f"DROP TABLE IF EXISTS {_tokens(settings)}"]
 
 
@@ -170,7 +181,7 @@ def installed(connection: Connection, settings: ConnectionSettings) -> bool:
         connection,
         "SELECT t.evtenabled = 'A' AND t.evtevent = 'ddl_command_end' AND p.prosrc = %s AND p.provolatile = 's'"
         " AND EXISTS (SELECT FROM pg_proc r WHERE r.proname = p.proname AND r.pronamespace = p.pronamespace"
-        " AND r.proargtypes = '26' AND r.prosrc = %s AND r.provolatile = 'v')"
+        " AND r.proargtypes = '26 1028' AND r.prosrc = %s AND r.provolatile = 'v')"
         " FROM pg_event_trigger t JOIN pg_proc p ON p.oid = t.evtfoid WHERE t.evtname = %s",
         firing,
         reading,
