@@ -37,7 +37,7 @@ USUAL = 500
 class Limits:
     """How much a run holds in memory before it leaves its sources alone."""
 
-    updates: int = 10_000
+    updates: int = 5_000
     queued: int = 1_000
     rows: int = 500_000
     """Of usual length: long texts count as many (see `weight`)."""
