@@ -7,7 +7,7 @@ from functools import partial
 
 from strobe.apply.cutover import Cutover
 from strobe.coordinator.availability import Availability
-from strobe.errors import LostGuarantee, NotNow, RowFailed, SourceLost, SourceUnavailable, UserError
+from strobe.errors import LostGuarantee, NotNow, RowFailed, RowUnfit, SourceLost, SourceUnavailable, UserError
 from strobe.pipeline.background import aside
 from strobe.pipeline.barrier import Operation
 from strobe.pipeline.pipeline import Pipeline
@@ -24,12 +24,21 @@ def rebuild_lost(warehouse: Warehouse, pipeline: Pipeline, cutover: Cutover, ava
         availability.put_still(
             (yield from aside(partial(availability.unfit, sources, last, availability.ready), "verify"))
         )
-        if views := availability.ready:
-            yield from cutover.reload(warehouse, pipeline, views)
+        while views := availability.ready:
+            try:
+                yield from cutover.reload(warehouse, pipeline, views)
+                return
+            except (RowFailed, RowUnfit) as error:
+                pipeline.barrier.resume()
+                availability.put_off(error)
+                if isinstance(error, RowUnfit):
+                    availability.stand_still(error, views)
+                if set(views) <= set(availability.ready):
+                    return
     except (UserError, NotNow, SourceUnavailable) as error:
         pipeline.barrier.resume()
         availability.put_off(error)
-        if not isinstance(error, SourceLost) or isinstance(error, RowFailed):
+        if not isinstance(error, SourceLost):
             return
         if not error.rebuild:
             availability.stand_still(error, availability.ready)
