@@ -104,7 +104,7 @@ def _masked(text: Text, span: Span) -> Text:
     """Without what is inside of aggregates, windows and generators."""
     found = list(calls(text, span))
     for call in found:
-        if call.name not in GENERATORS or call.span != span:
+        if call.name not in GENERATORS or call.span.start != span.start:
             sql_calls.check(text, call)
     return text.masked(span, [call.span for call in found])
 
@@ -614,8 +614,8 @@ class _Compiler:
         scope, found = self.joined(join, left, right)
         pairs_of = self.using(join, left, right) if join.using else []
         if join.kind in ("SEMI", "ANTI"):
-            pairs, rest = self.partners(a, b, found)
-            self.block.parts.append(Kept(a, b, pairs, rest, join.kind == "ANTI"))
+            pairs, conditions_ = self.partners(a, b, found)
+            self.block.parts.append(Kept(a, b, pairs, conditions_, join.kind == "ANTI"))
             first = tuple(p[0] for p in pairs_of)
             return Scope(first + tuple(c for c in left.output if c not in first), left.hidden)
         if join.kind == "RIGHT":
@@ -625,17 +625,17 @@ class _Compiler:
             rest = tuple(c for c in (*left.output, *right.output) if c not in (*first, *others))
             scope = Scope(first + rest, others + left.hidden + right.hidden)
         if join.kind == "FULL":
-            pairs, rest = self.partners(a, b, found)
+            pairs, conditions_ = self.partners(a, b, found)
             merged, scope = self.merged(pairs_of, pairs, scope, left, right)
-            self.block.parts.append(Joined(a, b, JoinKind.FULL, pairs, rest, merged))
+            self.block.parts.append(Joined(a, b, JoinKind.FULL, pairs, conditions_, merged))
             return scope
         theirs = offered(b)
         for each in found:
             if each.value.columns and all(map(theirs, each.value.columns)):
                 b = placed(b, each.value, each.certain)
         found = [c for c in found if not c.value.columns or not all(map(theirs, c.value.columns))]
-        pairs, rest = self.partners(a, b, found)
-        self.block.parts.append(Joined(a, b, JoinKind.LEFT, pairs, rest))
+        pairs, conditions_ = self.partners(a, b, found)
+        self.block.parts.append(Joined(a, b, JoinKind.LEFT, pairs, conditions_))
         return scope
 
     def merged(
