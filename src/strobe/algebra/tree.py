@@ -302,3 +302,15 @@ def operators(tree: Operator) -> Iterator[Operator]:
     while waiting:
         yield (found := waiting.pop())
         waiting += reversed(found.children)
+
+
+def attribute_of(operator: Operator, column: str) -> str:
+    """The attribute whose values a raw column carries; one of them where several are carried together."""
+    if isinstance(operator, Project):
+        return attribute_of(operator.child, operator.passed[column])
+    if isinstance(operator, Union):
+        return attribute_of(operator.branches[0], dict(operator.outputs)[column][0])
+    if isinstance(operator, Join):
+        column = next((m.left for m in operator.merged if m.name == column), column)
+    child = next((child for child in operator.children if column in child.columns), None)
+    return column if child is None else attribute_of(child, column)

@@ -128,7 +128,8 @@ def _costs(project: Project, planned: ViewPlan) -> Iterator[Finding]:
         if each.step.cost >= 2 and this not in told:
             told.add(this)
             kind = project.sources[relation.source].type
-            yield Finding("warning", f"view {planned.view.name}", _slow(each), _remedy(each, kind))
+            told_of = _slow_tree if planned.view.tree is not None else _slow
+            yield Finding("warning", f"view {planned.view.name}", told_of(each), _remedy(each, kind))
 
 
 def _under_load(project: Project, planned: ViewPlan) -> Iterator[Finding]:
@@ -150,9 +151,17 @@ def _slow(each: LookupStep) -> str:
     return f"{relation.id} has no index on the joined column {columns}: a change of {changed.id} makes it scan"
 
 
+def _slow_tree(each: LookupStep) -> str:
+    relation, changed = each.occurrence.relation, each.changed.relation
+    if not each.columns:
+        return f"every change of {changed.id} fetches all rows of {relation.id}: no plain column leads there"
+    columns = ", ".join(each.columns)
+    return f"{relation.id} has no index on {columns}, by which a change of {changed.id} looks rows up: it scans"
+
+
 def _remedy(each: LookupStep, kind: str) -> str:
     if not each.columns:
-        return "Join it by equality of plain columns of one type, or keep that relation small."
+        return "Join, group and partition by plain columns, joined ones of one type; or keep that relation small."
     columns = ", ".join(each.columns)
     if kind == "files":
         return "A drop has no indexes but its key: join by the key, or keep the file small."
