@@ -28,7 +28,7 @@ from strobe.algebra.tree import (
     Window,
 )
 from strobe.auditor.aggregates import compile_aggregate, compile_window
-from strobe.auditor.expressions import Compiled, compile_expression
+from strobe.auditor.expressions import compile_expression
 from strobe.auditor.verdict import CannotEvaluate
 
 Counts = dict[Row, int]
@@ -279,16 +279,3 @@ def _one_type(types: Sequence[str], what: str) -> str:
     if len(found) > 1:
         raise CannotEvaluate(f"{what} (of {' and '.join(sorted(found))})")
     return found.pop()
-
-
-def output(tree: Tree, expressions: Mapping[str, str]) -> Callable[[Bag], Bag]:
-    """What a view shows of a tree's rows: its columns by the names of the view."""
-    compiled: list[Compiled] = [compile_expression(expression, tree.types) for expression in expressions.values()]
-
-    def shown(rows: Bag) -> Bag:
-        counts: Counts = defaultdict(int)
-        for row, n in rows.items():
-            counts[tuple(canonical(each.run(row)) for each in compiled)] += n
-        return Bag(tuple(expressions), counts)
-
-    return shown
