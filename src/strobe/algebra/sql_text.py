@@ -8,8 +8,9 @@ cut out of the user's own text, with names replaced at their places and comments
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 
 from sqlglot import Token, TokenType
@@ -136,6 +137,18 @@ class Text:
             token.token_type not in (TokenType.STRING, TokenType.RAW_STRING, TokenType.HEX_STRING, TokenType.NUMBER)
             and token.text.replace("_", "a").isalnum()
         )
+
+    def masked(self, span: Span, hidden: Sequence[Span]) -> Text:
+        """The text of a span alone, with some stretches of it as if each were a column."""
+        masked = copy(self)
+        masked.tokens, at = [], span.start
+        for each in hidden:
+            masked.tokens += self.tokens[at : each.start]
+            first, last = self.tokens[each.start], self.tokens[each.end - 1]
+            masked.tokens.append(Token(TokenType.VAR, "_masked", first.line, first.col, first.start, last.end))
+            at = each.end
+        masked.tokens += self.tokens[at : span.end]
+        return masked
 
     def render(self, span: Span, replacements: Mapping[int, tuple[int, str]]) -> list[tuple[str, bool]]:
         """The text of a span as pieces (text, whether it is a replacement), without comments.

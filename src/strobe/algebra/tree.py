@@ -18,6 +18,10 @@ from functools import cached_property
 
 from strobe.algebra.view import Occurrence, Output
 
+UNIT = "_g"
+"""The column that keeps apart the rows of states which are evaluated at once, as after and before a change. Operators
+join, group and partition by it too; it stands in the text of window expressions alone."""
+
 
 class Operator:
     """What all operators have in common. Operators are frozen, and shared between copies of a view."""
@@ -262,7 +266,7 @@ class _Together(_Unary):
     by: tuple[str, ...]
     """Columns of the child. Without any, all rows belong together."""
     outputs: tuple[Output, ...]
-    """Aggregates, or window expressions."""
+    """Aggregates, or window expressions, whose PARTITION BY begins with `UNIT`."""
 
     @cached_property
     def cover(self) -> tuple[str, ...]:
