@@ -10,7 +10,8 @@ happened (`CommitUnknown`), Spark has to be started anew (`SparkLost`), or Strob
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import difflib
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -216,6 +217,14 @@ class BrokenInvariant(StrobeError):
 
 class Unfit(Exception):
     """A value that its type cannot hold exactly, and why. Whoever knows the column makes an error for people of it."""
+
+
+def suggestion(written: str, known: Iterable[str], listed: str = "There are") -> str:
+    """What to write instead of a name that is not known: the one that looks like it, and all that there are."""
+    names = list(known)
+    close = difflib.get_close_matches(written, names, n=1)
+    instead = f"Did you mean {close[0]}? " if close else ""
+    return f"{instead}{listed} {', '.join(names) or 'none'}."
 
 
 def raised(document: Mapping[str, str]) -> StrobeError:

@@ -137,6 +137,12 @@ class Availability:
         return {name: self._failures[name] for name in sorted(self.down)}
 
     @property
+    def overdue(self) -> set[str]:
+        """Sources that have failed for so long that the views which do not use them go on, if there are any."""
+        late = self._clock() - self._timing.detach
+        return {name for name in self._which(SourceState.RETRYING) if self._failing_since[name] < late}
+
+    @property
     def detached(self) -> set[str]:
         return self._which(SourceState.UNAVAILABLE)
 
@@ -370,9 +376,7 @@ class Availability:
         now = self._clock()
         self._warn(pipeline)
         self._see_who_fails(pipeline, now)
-        lost = {
-            name for name in self._which(SourceState.RETRYING) if now - self._failing_since[name] > self._timing.detach
-        }
+        lost = self.overdue
         if any(not lost & set(planned.view.sources) for planned in pipeline.topology.views.values()) and lost:
             return frozenset(self.detached | lost)
         if self._detach_refused(pipeline, now):

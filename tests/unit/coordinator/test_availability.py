@@ -420,12 +420,12 @@ def test_a_copy_that_stands_still_is_not_used(tmp_path: Path) -> None:
     assert copied == {"sales.orders": True, "billing.payments": False}
     availability.stand_still(lost("sales"))
     kept = world.begin(availability)
-    edit = plan.rebuilt(world.topology, world.definitions, "both", kept)
+    edit = plan.rebuilt(world.topology, world.definitions, ["both"], kept)
     assert (edit.add, edit.rebuild) == ((), (copy, "both"))
     world.loaded_anew("both")
     view = world.present(availability).views["both"].view
     assert not any(o.copied for o in view.occurrences)
-    assert plan.rebuilt(world.topology, world.definitions, "both", [copy, "both"]).rebuild == ("both",)
+    assert plan.rebuilt(world.topology, world.definitions, ["both"], [copy, "both"]).rebuild == ("both",)
 
 
 def test_a_source_that_is_down_at_the_start_is_waited_for(world: World) -> None:
@@ -478,6 +478,7 @@ def test_how_long_a_source_may_be_down(world: World, error: SourceUnavailable) -
     problems["sales"] = error
     assert after(0.0) == {"billing"}
     assert after(10.1) is None, "nothing would be left"
+    assert availability.overdue == {"sales", "billing"}, "but their views are stale"
     problems.update(sales=UserError("bad data"))  # type: ignore[dict-item]  # which nobody waits for
     assert after(20.0) == {"billing"}
     availability.regroup({"billing"})

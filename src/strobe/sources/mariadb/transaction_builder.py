@@ -92,12 +92,14 @@ class TransactionBuilder:
         """First phases whose second has not come."""
         self.at = Whereabouts("", 0, 0)
         """Behind the last event."""
+        self._asked_for = ""
+        """The file with whose name the stream begins."""
         self.logs_actions = False
         """Whether rows that foreign keys change are in the log."""
 
     def begin(self, at: Whereabouts, charsets: Mapping[int, str]) -> None:
         """Events come from this place on. What was read of an unfinished transaction is forgotten."""
-        self.at, self._charsets = at, charsets
+        self.at, self._charsets, self._asked_for = at, charsets, at.file
         self._begin_anew()
 
     def forget(self) -> None:
@@ -125,6 +127,7 @@ class TransactionBuilder:
         if event.type == binlog.ROTATE:
             self._rotate(event)
             return None
+        self._asked_for = ""
         if event.type == binlog.FORMAT:
             self._begin_file(event)
         before = self.at.file, self.at.offset
@@ -141,7 +144,9 @@ class TransactionBuilder:
         return self._transaction(event, ended, group.named)
 
     def _rotate(self, event: Event) -> None:
-        file = rotated(event)
+        file, asked_for, self._asked_for = rotated(event), self._asked_for, ""
+        if asked_for and file != asked_for:
+            raise Damaged(f"it is of the file {file!r}, and {asked_for} was asked for", 8)
         if (event.flags & binlog.ARTIFICIAL or not event.timestamp) and file != self.at.file:
             self.at = Whereabouts(file, 4, 0)
             self._begin_anew()  # what a crash left unfinished was never committed
