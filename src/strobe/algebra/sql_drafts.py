@@ -422,9 +422,11 @@ class Planter:
 
     def windowed(self, draft: Windowed) -> tree.Operator:
         child = self.grown(draft.child)
+        if not draft.needed & draft.outputs.keys():
+            return child
         by = tuple(map(self.column, draft.by))
         outputs = [Output(self.name(m), self.over(by, over)) for m, over in draft.outputs.items() if m in draft.needed]
-        return tree.Window(child, self.number(), by, tuple(outputs)) if outputs else child
+        return tree.Window(child, self.number(), by, tuple(outputs))
 
     def over(self, by: Sequence[str], over: Over) -> str:
         order = [self.text(value) for value in over.order]
