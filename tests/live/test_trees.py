@@ -11,7 +11,8 @@ from tree_views import DATABASES, PORTABLE, project, writing
 pytestmark = [pytest.mark.spark, pytest.mark.live]
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
 def test_killed_under_load(tmp_path: Path, gateway: str) -> None:
     """At complete: no update is lost, none counts twice, in no operator."""
     shop = Shop(tmp_path, project(PORTABLE, "complete"), PORTABLE, DATABASES, gateway)
