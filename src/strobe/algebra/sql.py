@@ -962,8 +962,9 @@ class _Compiler:
                 column = made
             by[column] = None
             rows.groups[value.parts] = held = Value((column,), value.type)
-            if span.end - span.start > 1:
-                rows.written.append(([word for word, _, _ in self.words(span, scope)], held))
+            words = [word for word, _, _ in self.words(span, scope)]
+            if len(words) > 1:
+                rows.written.append((words, held))
             rows.texts[column] = span
         rows.written.sort(key=lambda each: -len(each[0]))
         return Grouped(Projected(draft, computed) if computed else draft, tuple(by))
