@@ -468,11 +468,18 @@ class _Compiler:
                 continue
             value = self.value(masked, item.expression, hidden, names)
             plain = item.expression.column
-            name = item.alias or (plain.parts[-1] if plain and plain.start not in hidden else None)
+            name = item.alias or (self.own_name(span) if plain else None)
             found.append((name, value, span))
             if item.alias:
                 aliases.setdefault(item.alias.lower(), []).append(value)
         return found
+
+    def own_name(self, span: Span) -> str | None:
+        """The name that a column has without an alias, also where it is grouped by."""
+        last = span.end - 1
+        plain = all(self.text.is_name(i) for i in range(last, span.start - 1, -2))
+        dots = all(self.text.type(i) == TokenType.DOT for i in range(last - 1, span.start - 1, -2))
+        return self.text.tokens[last].text if plain and dots else None
 
     def named(
         self,

@@ -263,3 +263,9 @@ def test_text_outside_the_basic_plane_keeps_places() -> None:
     """Offsets are characters, also behind an emoji."""
     assert outputs("SELECT '🙂🙂' || state AS x, id FROM shop.orders")[1] == ("id", "r0c0")
     assert outputs("SELECT '🙂🙂' || state AS x FROM shop.orders") == [("x", "'🙂🙂' || r0c0")]
+
+
+def test_a_column_that_is_grouped_by_keeps_its_name() -> None:
+    """Without an alias, as any other; what is computed from it needs one."""
+    grouped = "SELECT o.id, customer, count(*) AS n FROM shop.orders o GROUP BY o.id, customer"
+    assert [name for name, _ in outputs(grouped)] == ["id", "customer", "n"]
