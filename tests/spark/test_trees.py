@@ -1,4 +1,4 @@
-"""A tree, evaluated by the rendered statement for several states at once, gives what the user's own SQL gives of each."""
+"""A tree that is evaluated for several states at once gives what the user's own SQL gives of each."""
 
 from __future__ import annotations
 
@@ -138,7 +138,9 @@ VIEWS = {
     "full join with a condition": f"SELECT o.id, c.name FROM {JOINED.format('FULL')} AND o.total > c.id",
     "left join using": "SELECT * FROM (SELECT id, total FROM shop.orders) o LEFT JOIN shop.customers c USING (id)",
     "right join using": "SELECT * FROM (SELECT id, total FROM shop.orders) o RIGHT JOIN shop.customers c USING (id)",
-    "full join using": "SELECT * FROM (SELECT customer AS id, total FROM shop.orders) o FULL JOIN shop.customers c USING (id)",
+    "full join using": (
+        "SELECT * FROM (SELECT customer AS id, total FROM shop.orders) o FULL JOIN shop.customers c USING (id)"
+    ),
     "full join using, then by it": (
         "SELECT id, o.id AS a, c.id AS b, l.sku FROM (SELECT customer AS id FROM shop.orders) o "
         "FULL JOIN shop.customers c USING (id) LEFT JOIN depot.lines l ON l.order_id = id"
@@ -146,23 +148,37 @@ VIEWS = {
     "semi join": f"SELECT o.* FROM {JOINED.format('LEFT SEMI')}",
     "anti join": f"SELECT o.id FROM {JOINED.format('ANTI')}",
     "joins in a row": (
-        f"SELECT o.id, c.name, l.sku FROM {JOINED.format('LEFT')} LEFT JOIN depot.lines l ON l.order_id = o.id AND l.n = c.id"
+        f"SELECT o.id, c.name, l.sku FROM {JOINED.format('LEFT')} LEFT JOIN depot.lines l ON l.order_id = o.id "
+        f"AND l.n = c.id"
     ),
     "null-safe": "SELECT o.id, l.sku FROM shop.orders o LEFT JOIN depot.lines l ON l.order_id <=> o.customer",
-    "exists": "SELECT o.id FROM shop.orders o WHERE EXISTS (SELECT 1 FROM depot.lines l WHERE l.order_id = o.id AND l.n > 1)",
-    "not exists": "SELECT o.id FROM shop.orders o WHERE NOT EXISTS (SELECT * FROM depot.lines l WHERE o.id = l.order_id)",
-    "exists by inequality": "SELECT id FROM shop.orders o WHERE EXISTS (SELECT 1 FROM depot.lines WHERE order_id < o.id)",
+    "exists": (
+        "SELECT o.id FROM shop.orders o WHERE EXISTS (SELECT 1 FROM depot.lines l WHERE l.order_id = o.id AND l.n > 1)"
+    ),
+    "not exists": (
+        "SELECT o.id FROM shop.orders o WHERE NOT EXISTS (SELECT * FROM depot.lines l WHERE o.id = l.order_id)"
+    ),
+    "exists by inequality": (
+        "SELECT id FROM shop.orders o WHERE EXISTS (SELECT 1 FROM depot.lines WHERE order_id < o.id)"
+    ),
     "nested exists": (
-        "SELECT id FROM shop.orders o WHERE EXISTS (SELECT 1 FROM shop.customers c WHERE c.id = o.customer AND NOT EXISTS "
+        "SELECT id FROM shop.orders o WHERE EXISTS (SELECT 1 FROM shop.customers c WHERE c.id = o.customer AND "
+        "NOT EXISTS "
         "(SELECT 1 FROM depot.lines l WHERE l.sku = c.city))"
     ),
     "in": "SELECT id FROM shop.orders WHERE customer IN (SELECT order_id FROM depot.lines WHERE n IS NOT NULL)",
     "not in": "SELECT id FROM shop.orders WHERE id NOT IN (SELECT id FROM shop.customers WHERE city = 'a')",
-    "in, grouped": "SELECT id FROM shop.orders WHERE id IN (SELECT order_id FROM depot.lines GROUP BY 1 HAVING count(*) > 1)",
-    "union all": "SELECT id, total FROM shop.orders UNION ALL SELECT order_id, n FROM depot.lines UNION ALL SELECT 1, 2 FROM shop.customers",
+    "in, grouped": (
+        "SELECT id FROM shop.orders WHERE id IN (SELECT order_id FROM depot.lines GROUP BY 1 HAVING count(*) > 1)"
+    ),
+    "union all": (
+        "SELECT id, total FROM shop.orders UNION ALL SELECT order_id, n FROM depot.lines UNION ALL SELECT 1, 2 "
+        "FROM shop.customers"
+    ),
     "union": "SELECT customer, state AS s FROM shop.orders UNION SELECT order_id, sku FROM depot.lines",
     "union of both kinds": (
-        "SELECT id AS x FROM shop.orders UNION ALL SELECT id FROM shop.orders UNION (SELECT order_id FROM depot.lines UNION ALL "
+        "SELECT id AS x FROM shop.orders UNION ALL SELECT id FROM shop.orders UNION (SELECT order_id FROM "
+        "depot.lines UNION ALL "
         "SELECT id FROM shop.customers)"
     ),
     "distinct": "SELECT DISTINCT sku, n FROM depot.lines",
@@ -170,7 +186,9 @@ VIEWS = {
         "SELECT sku, count(*) AS c, count(n) AS cn, sum(n) AS s, avg(n) AS a, min(n) AS mi, max(price) AS ma, "
         "count(DISTINCT n) AS d, sum(price) AS sp, avg(price) AS ap FROM depot.lines GROUP BY sku"
     ),
-    "group of decimals": "SELECT customer, sum(total) AS s, avg(total) AS a, avg(total * 1.5) AS b FROM shop.orders GROUP BY 1",
+    "group of decimals": (
+        "SELECT customer, sum(total) AS s, avg(total) AS a, avg(total * 1.5) AS b FROM shop.orders GROUP BY 1"
+    ),
     "aggregates in order": (
         "SELECT sku, array_agg(n) AS a, collect_set(n) AS s, collect_list(DISTINCT price) AS d, max_by(sku, n) AS x, "
         "min_by(price, n) AS y FROM depot.lines GROUP BY sku"
@@ -185,33 +203,50 @@ VIEWS = {
     ),
     "group by alias and number": "SELECT n % 2 AS odd, upper(sku) AS u, count(*) AS c FROM depot.lines GROUP BY odd, 2",
     "group without aggregates": "SELECT sku FROM depot.lines GROUP BY sku, n",
-    "having": "SELECT sku, sum(n) AS t FROM depot.lines GROUP BY sku HAVING count(*) > 1 AND t IS NOT NULL AND sku <> 'b'",
+    "having": (
+        "SELECT sku, sum(n) AS t FROM depot.lines GROUP BY sku HAVING count(*) > 1 AND t IS NOT NULL AND sku <> 'b'"
+    ),
     "global": "SELECT count(*) AS c, sum(n) AS s, array_agg(sku) AS a FROM depot.lines WHERE n = 12345",
     "global having": "SELECT sum(n) AS s FROM depot.lines HAVING count(*) > 1000",
     "constant over a global": "SELECT 1 AS one FROM (SELECT count(*) AS n FROM depot.lines WHERE n = 12345) t",
-    "filter clause": "SELECT sku, sum(n) FILTER (WHERE price > 0.15) AS s, count(*) FILTER (WHERE n > 1) AS c FROM depot.lines GROUP BY sku",
-    "group over a left join": f"SELECT c.name, count(o.id) AS n, sum(o.total) AS t FROM {JOINED.format('RIGHT')} GROUP BY c.name",
+    "filter clause": (
+        "SELECT sku, sum(n) FILTER (WHERE price > 0.15) AS s, count(*) FILTER (WHERE n > 1) AS c FROM "
+        "depot.lines GROUP BY sku"
+    ),
+    "group over a left join": (
+        f"SELECT c.name, count(o.id) AS n, sum(o.total) AS t FROM {JOINED.format('RIGHT')} GROUP BY c.name"
+    ),
     "join to a group": (
-        "SELECT o.id, t.s FROM shop.orders o LEFT JOIN (SELECT order_id, sum(n) AS s FROM depot.lines GROUP BY order_id) t "
+        "SELECT o.id, t.s FROM shop.orders o LEFT JOIN (SELECT order_id, sum(n) AS s FROM depot.lines GROUP BY "
+        "order_id) t "
         "ON t.order_id = o.id"
     ),
-    "join by a global": "SELECT l.sku, t.m FROM depot.lines l LEFT JOIN (SELECT max(n) AS m FROM depot.lines) t ON l.n = t.m",
+    "join by a global": (
+        "SELECT l.sku, t.m FROM depot.lines l LEFT JOIN (SELECT max(n) AS m FROM depot.lines) t ON l.n = t.m"
+    ),
     "row_number": (
-        "SELECT * FROM (SELECT *, row_number() OVER (PARTITION BY customer ORDER BY placed DESC) AS rn FROM shop.orders) t "
+        "SELECT * FROM (SELECT *, row_number() OVER (PARTITION BY customer ORDER BY placed DESC) AS rn FROM "
+        "shop.orders) t "
         "WHERE rn = 1"
     ),
-    "row_number without a key": "SELECT sku, n, row_number() OVER (PARTITION BY sku ORDER BY price) AS rn FROM depot.lines",
+    "row_number without a key": (
+        "SELECT sku, n, row_number() OVER (PARTITION BY sku ORDER BY price) AS rn FROM depot.lines"
+    ),
     "ranks": (
-        "SELECT sku, rank() OVER w AS r, dense_rank() OVER w AS d, percent_rank() OVER w AS p, cume_dist() OVER w AS c, "
+        "SELECT sku, rank() OVER w AS r, dense_rank() OVER w AS d, percent_rank() OVER w AS p, cume_dist() OVER "
+        "w AS c, "
         "row_number() OVER w AS n FROM depot.lines WINDOW w AS (PARTITION BY sku ORDER BY n)"
     ),
     "lag and lead": (
-        "SELECT id, lag(total) OVER (PARTITION BY customer ORDER BY placed) AS a, lead(total, 2, 0.5) OVER (ORDER BY state) AS b, "
-        "first_value(id) OVER (PARTITION BY state ORDER BY placed) AS f, last_value(id) IGNORE NULLS OVER (PARTITION BY state "
+        "SELECT id, lag(total) OVER (PARTITION BY customer ORDER BY placed) AS a, lead(total, 2, 0.5) OVER "
+        "(ORDER BY state) AS b, "
+        "first_value(id) OVER (PARTITION BY state ORDER BY placed) AS f, last_value(id) IGNORE NULLS OVER "
+        "(PARTITION BY state "
         "ORDER BY placed ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING) AS l FROM shop.orders"
     ),
     "running sums": (
-        "SELECT id, sum(total) OVER (PARTITION BY customer ORDER BY placed) AS a, avg(id) OVER (ORDER BY placed ROWS 1 PRECEDING) "
+        "SELECT id, sum(total) OVER (PARTITION BY customer ORDER BY placed) AS a, avg(id) OVER (ORDER BY placed "
+        "ROWS 1 PRECEDING) "
         "AS b, count(*) OVER () AS n FROM shop.orders"
     ),
     "sums of doubles over windows": (
@@ -221,14 +256,22 @@ VIEWS = {
         "SELECT sku, sum(n) AS s, rank() OVER (ORDER BY sum(n) DESC) AS r, row_number() OVER (ORDER BY count(*)) AS rn "
         "FROM depot.lines GROUP BY sku"
     ),
-    "window by expression": "SELECT id, row_number() OVER (PARTITION BY upper(state) ORDER BY -id) AS rn FROM shop.orders",
-    "qualify": "SELECT DISTINCT customer FROM shop.orders QUALIFY row_number() OVER (PARTITION BY state ORDER BY placed) <= 2",
-    "qualify by an alias": (
-        "SELECT id, state AS s, count(*) OVER (PARTITION BY state) AS n FROM shop.orders QUALIFY n > 1 AND customer IS NOT NULL"
+    "window by expression": (
+        "SELECT id, row_number() OVER (PARTITION BY upper(state) ORDER BY -id) AS rn FROM shop.orders"
     ),
-    "lateral view": "SELECT o.id, x FROM shop.orders o LATERAL VIEW OUTER explode(split(o.state, '')) t AS x WHERE o.id > 1",
+    "qualify": (
+        "SELECT DISTINCT customer FROM shop.orders QUALIFY row_number() OVER (PARTITION BY state ORDER BY placed) <= 2"
+    ),
+    "qualify by an alias": (
+        "SELECT id, state AS s, count(*) OVER (PARTITION BY state) AS n FROM shop.orders QUALIFY n > 1 AND "
+        "customer IS NOT NULL"
+    ),
+    "lateral view": (
+        "SELECT o.id, x FROM shop.orders o LATERAL VIEW OUTER explode(split(o.state, '')) t AS x WHERE o.id > 1"
+    ),
     "lateral views": (
-        "SELECT id, p, x, y FROM shop.orders LATERAL VIEW posexplode(split(state, '')) t AS p, x LATERAL VIEW explode(array(x, 'z')) u "
+        "SELECT id, p, x, y FROM shop.orders LATERAL VIEW posexplode(split(state, '')) t AS p, x LATERAL VIEW "
+        "explode(array(x, 'z')) u "
         "AS y"
     ),
     "explode in select": "SELECT id, explode(split(state, '')) AS x FROM shop.orders",
@@ -279,8 +322,10 @@ def test_many_random_statements(spark: SparkSession, states: object) -> None:
 
 
 def test_groups_that_are_not_covered_are_left_out(spark: SparkSession, states: list[dict[str, Rows]]) -> None:
-    """Only groups and partitions of the covered keys are evaluated, NULL being a key; and of a unit that covers all, all."""
-    sql = "SELECT sku, n, c, row_number() OVER (PARTITION BY sku ORDER BY n) AS rn FROM (SELECT sku, n, count(*) AS c FROM depot.lines GROUP BY sku, n) t"
+    """Only groups and partitions of the covered keys are evaluated, NULL being a key; and of a unit that covers "
+    "all, all."""
+    inner = "SELECT sku, n, count(*) AS c FROM depot.lines GROUP BY sku, n"
+    sql = f"SELECT sku, n, c, row_number() OVER (PARTITION BY sku ORDER BY n) AS rn FROM ({inner}) t"
     view = check_same(spark, sql)
     assert view.tree is not None
     covered = {o.number: o.cover for o in operators(view.tree) if isinstance(o, (Group, Window))}

@@ -111,7 +111,8 @@ class Statements:
         right = {f"{b}.{c}": kind for c, kind in inner.columns.items()}
         items, kinds = self.items(left | right)
         join = self.random.choice(("JOIN", "LEFT JOIN"))
-        sql = f"WITH {name} AS ({inner.sql}) SELECT {items} FROM {name} {a} {join} {name} {b} ON {self.equality(left, right)}"
+        joined = f"{name} {a} {join} {name} {b} ON {self.equality(left, right)}"
+        sql = f"WITH {name} AS ({inner.sql}) SELECT {items} FROM {joined}"
         return Written(f"SELECT * FROM ({sql}) {self.name('t')}", kinds)
 
     def joined(self, depth: int) -> Written:

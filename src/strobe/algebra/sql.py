@@ -64,7 +64,7 @@ from strobe.algebra.sql_grammar import (
     top,
 )
 from strobe.algebra.sql_names import Column, Made, Named, Parts, Ref, Scope, Value, columns_of, ends, listed, rendered
-from strobe.algebra.sql_text import Span, Text, bounded
+from strobe.algebra.sql_text import Consequence, Span, Text, bounded
 from strobe.algebra.sql_types import common, infer
 from strobe.algebra.tree import UNIT, JoinKind
 from strobe.algebra.view import Equality, Occurrence, Output, View, snapshot_name
@@ -74,7 +74,10 @@ def compile_view(name: str, sql: str, relations: Mapping[str, RelationSchema], *
     """The view that a SQL text defines over the given relations, or a `UserError` with the place of what is wrong."""
     with bounded(where or f"view {name}"):
         text = Text(sql, where or f"view {name}")
-        return _Compiler(name, text, relations).view(read(text))
+        with text.noting():
+            view = _Compiler(name, text, relations).view(read(text))
+        text.settle()
+        return view
 
 
 def referenced_relations(sql: str, *, where: str = "") -> list[str]:
@@ -90,13 +93,16 @@ def check_syntax(sql: str, *, where: str) -> list[str]:
         query = read(text)
         for select in selects(query):
             for item in select.items:
-                masked = _masked(text, item)
-                read_item(masked, Span(0, len(masked.tokens)))
+                with text.noting():
+                    masked = _masked(text, item)
+                    read_item(masked, Span(0, len(masked.tokens)))
             for condition in conditions(select):
                 for part in conjuncts(text, condition):
                     if not any(part.start <= opening < part.end for opening in select.subqueries):
-                        masked = _masked(text, part)
-                        read_expression(masked, Span(0, len(masked.tokens)))
+                        with text.noting():
+                            masked = _masked(text, part)
+                            read_expression(masked, Span(0, len(masked.tokens)))
+        text.settle()
         return _relations(query)
 
 
@@ -220,6 +226,7 @@ class _Compiler:
 
     def view(self, query: Query) -> View:
         columns = self.query(query, {}, None, 0)
+        self.text.settle()
         self.check_outputs(query, columns)
         block = self.block
         if block.subqueries or not all(isinstance(part, Scanned) for part in block.parts):
@@ -316,7 +323,8 @@ class _Compiler:
         for conjunct in rest:
             draft = Filtered(draft, conjunct.value)
         for subquery in block.subqueries:
-            draft = self.kept(draft, subquery)
+            with self.text.noting():
+                draft = self.kept(draft, subquery)
         return draft
 
     def kept(self, draft: Draft, subquery: Subquery) -> Draft:
@@ -458,21 +466,23 @@ class _Compiler:
         aliases = {} if aliases is None else aliases
         names = replace(names, aliases=aliases)
         for span in query.items:
-            masked, hidden = self.masked(span, names)
-            item = read_item(masked, Span(0, len(masked.tokens)))
-            if item.expression is None:
-                found += [
-                    (c.name, self.grouped(c.value, c.name, span, names), span)
-                    for c in self.star(item, span, names.scope)
-                ]
-                continue
-            value = self.value(masked, item.expression, hidden, names)
-            plain = item.expression.column
-            name = item.alias or (self.own_name(span) if plain else None)
-            found.append((name, value, span))
-            if item.alias:
-                aliases.setdefault(item.alias.lower(), []).append(value)
+            count = len(found)
+            with self.text.noting():
+                found += self.item(span, names, aliases)
+            if len(found) == count:  # it is refused
+                found.append((self.text.tokens[span.end - 1].text, Value(("NULL",)), span))
         return found
+
+    def item(self, span: Span, names: Names, aliases: dict[str, list[Value]]) -> list[tuple[str | None, Value, Span]]:
+        masked, hidden = self.masked(span, names)
+        item = read_item(masked, Span(0, len(masked.tokens)))
+        if item.expression is None:
+            starred = self.star(item, span, names.scope)
+            return [(c.name, self.grouped(c.value, c.name, span, names), span) for c in starred]
+        value = self.value(masked, item.expression, hidden, names)
+        if item.alias:
+            aliases.setdefault(item.alias.lower(), []).append(value)
+        return [(item.alias or (self.own_name(span) if item.expression.column else None), value, span)]
 
     def own_name(self, span: Span) -> str | None:
         """The name that a column has without an alias, also where it is grouped by."""
@@ -710,12 +720,21 @@ class _Compiler:
             return
         hidden = [s for opening in query.subqueries if (s := self.subquery_span(query.where, opening))]
         masked = self.text.masked(query.where, sorted(hidden, key=lambda s: s.start))
-        if not any(calls(self.text, query.where)):
-            read_expression(masked, Span(0, len(masked.tokens)))
         names = Names(scope, clause="in WHERE")
-        for part in conjuncts(self.text, query.where):
-            if not self.subquery(query, part, scope, visible):
-                self.block.add(self.conjunct(part, names))
+        with self.whole(masked):
+            for part in conjuncts(self.text, query.where):
+                with self.text.noting():
+                    if not self.subquery(query, part, scope, visible):
+                        self.block.add(self.conjunct(part, names))
+
+    @contextmanager
+    def whole(self, condition: Text) -> Iterator[None]:
+        """While the parts of a condition are read: it must be one as a whole too."""
+        before = len(self.text.problems)
+        yield
+        found = calls(condition, Span(0, len(condition.tokens)))
+        if len(self.text.problems) == before and not any(found):
+            read_expression(condition, Span(0, len(condition.tokens)))
 
     def subquery_span(self, where: Span, opening: int) -> Span | None:
         """What stands for a subquery while the condition around it is checked."""
@@ -776,9 +795,12 @@ class _Compiler:
     # ── conditions and values ────────────────────────────────────────────────────────────────────────────────────────
 
     def condition(self, span: Span, names: Names) -> list[Conjunct]:
-        if not any(calls(self.text, span)):
-            read_expression(self.text, span)
-        return [self.conjunct(part, names) for part in conjuncts(self.text, span)]
+        found: list[Conjunct] = []
+        with self.whole(self.text.masked(span, [])):
+            for part in conjuncts(self.text, span):
+                with self.text.noting():
+                    found.append(self.conjunct(part, names))
+        return found
 
     def conjunct(self, part: Span, names: Names) -> Conjunct:
         masked, hidden = self.masked(part, names)
@@ -900,6 +922,8 @@ class _Compiler:
         self.edits[start] = (self.text.tokens[first + 2 * (parts - 1)].end, quoted(alias))
 
     def not_one(self, offset: int, name: str, found: Sequence[Named], scope: Scope) -> Exception:
+        if self.text.problems:
+            return Consequence("a name that something refused may define")
         if found:
             candidates = [".".join((*c.qualifier, c.name)) for c in found]
             fix = f"It could be {listed(candidates, 'or')}: write which, or give them different names."
