@@ -226,7 +226,8 @@ class _Compiler:
 
     def view(self, query: Query) -> View:
         columns = self.query(query, {}, None, 0)
-        self.text.settle()
+        if self.text.problems:
+            raise Consequence("a view of which something is refused")
         self.check_outputs(query, columns)
         block = self.block
         if block.subqueries or not all(isinstance(part, Scanned) for part in block.parts):
