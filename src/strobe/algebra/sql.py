@@ -33,6 +33,7 @@ from strobe.algebra.sql_drafts import (
     Planter,
     Projected,
     Scanned,
+    Sure,
     Ties,
     United,
     Windowed,
@@ -135,8 +136,8 @@ class Conjunct:
     value: Value
     match: Match | None = None
     """What it is, where it is nothing but an equality of raw columns that the driver compares as Spark does."""
-    certain: frozenset[Column] = frozenset()
-    """Columns that are not NULL where it is true."""
+    certain: Sure = frozenset()
+    """Values that are not NULL where it is true."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,7 @@ class Subquery:
     right: Draft
     conjuncts: tuple[Conjunct, ...]
     negated: bool
-    known: tuple[Column | None, Column | None] | None = None
+    known: tuple[Parts, Parts] | None = None
     """Of NOT IN: what must not be NULL on either side."""
     at: int = 0
 
@@ -787,7 +788,7 @@ class _Compiler:
             if len(columns) != 1:
                 raise self.text.refuse(at, f"IN needs one column, and this query has {len(columns)}", "Select one.")
             found.append(self.equal(left, columns[0].value))
-            known = (left.plain, columns[0].value.plain)
+            known = (left.parts, columns[0].value.parts)
         self.block.subqueries.append(Subquery(right, tuple(found), negated, known, at))
 
     def uncorrelated(self, query: Query, scope: Scope, visible: Mapping[str, Cte]) -> tuple[Named, ...]:
@@ -811,14 +812,14 @@ class _Compiler:
         if expression.equated and len(columns) == 2:
             left, right = (self.resolve(c, names) for c in columns)
             return self.equal(left, right, value, null_safe=expression.equated == "<=>")
-        sure = [self.resolve(c, names).plain for c in columns] if expression.not_null else []
-        return Conjunct(value, None, frozenset(c for c in sure if c))
+        sure = [self.resolve(c, names).parts for c in columns] if expression.not_null else []
+        return Conjunct(value, None, frozenset(sure))
 
     def equal(self, left: Value, right: Value, text: Value | None = None, *, null_safe: bool = False) -> Conjunct:
         """`left = right`, as an equality where both are raw columns that the driver compares as Spark does."""
         a, b = left.plain, right.plain
         value = text or Value((*left.embedded, " = ", *right.embedded))
-        sure = frozenset(c for c in (a, b) if c and not null_safe)
+        sure = frozenset() if null_safe else frozenset((left.parts, right.parts))
         if a and b and a != b and joinable(self.raw_type(a), self.raw_type(b)):
             return Conjunct(value, Match(a, b, null_safe), sure)
         return Conjunct(value, None, sure)
