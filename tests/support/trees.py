@@ -12,6 +12,7 @@ from bags import expanded
 from strobe.algebra.bag import Bag, Row
 from strobe.algebra.schema import Column, RelationSchema
 from strobe.algebra.tree import (
+    UNIT,
     Exists,
     Explode,
     Filter,
@@ -131,7 +132,7 @@ class TreeMaker:
     def window(self, depth: int) -> Operator:
         child = self.tree(depth)
         by = self.by(child)
-        partition = f"PARTITION BY {', '.join(by)} " if by else ""
+        partition = f"PARTITION BY {', '.join([UNIT, *by])} "
         column = self.rng.choice(child.columns)
         total = ", ".join([f"{column} DESC", *(c for c in child.columns if c != column)])
         function, order = self.rng.choice(

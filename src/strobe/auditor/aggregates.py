@@ -18,6 +18,7 @@ from sqlglot.errors import SqlglotError
 
 from strobe.algebra.bag import Row, canonical
 from strobe.algebra.schema import comparison_class
+from strobe.algebra.tree import UNIT
 from strobe.auditor.expressions import Compiled, compile_expression, digits
 from strobe.auditor.verdict import CannotEvaluate
 
@@ -61,9 +62,12 @@ def compile_aggregate(text: str, types: Types) -> Aggregate:
 
 
 def compile_window(text: str, types: Types, by: Sequence[str]) -> WindowFunction:
-    """`by` are the columns of PARTITION BY, by which rows come already."""
+    """`by` are the columns of PARTITION BY, by which rows come already, all of one unit."""
     tree = _parsed(text)
-    if not isinstance(tree, exp.Window) or {_name(e, text) for e in tree.args.get("partition_by") or ()} != set(by):
+    if not isinstance(tree, exp.Window):
+        raise CannotEvaluate(text)
+    partition = {_name(e, text) for e in tree.args.get("partition_by") or ()}
+    if partition - {UNIT} != set(by):
         raise CannotEvaluate(text)
     order = _order(tree.args.get("order"), types, text)
     made = _WINDOW.get(type(tree.this))

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import singledispatch
 
 from strobe.algebra.bag import Bag, Row, picker
@@ -223,9 +223,13 @@ class _Node:
     columns: Columns
     """The raw columns that its rows are yielded with."""
     children: tuple[_Node, ...]
+    _pickers: dict[Columns, Callable[[Row], Row]] = field(default_factory=dict, compare=False)
 
     def picks(self, columns: Iterable[str]) -> Callable[[Row], Row]:
-        return picker([self.columns.index(column) for column in columns])
+        chosen = tuple(columns)
+        if chosen not in self._pickers:
+            self._pickers[chosen] = picker([self.columns.index(column) for column in chosen])
+        return self._pickers[chosen]
 
     def keys(self, rows: Iterable[Row], columns: Columns) -> Rows:
         pick = self.picks(columns)
@@ -506,8 +510,10 @@ def _partners(operator: Join | Exists, node: _Node, rows: Rows, to: _Collecting,
     return _rows(right, tuple(p.right for p in links), _keys(left, rows, links), to)
 
 
-def _joined(operator: Join, node: _Node, of_left: Iterable[Row], of_right: Iterable[Row]) -> Rows:
+def _joined(operator: Join, node: _Node, of_left: Rows, of_right: Rows) -> Rows:
     """All rows that the join may make of these: matched, and with NULL where a side may be missing."""
+    if not node.columns:
+        return {()} if of_left or of_right else set()
     left, right = node.children
     merged = [m for m in operator.merged if m.name in node.columns]
     mine = [c for c in node.columns if c in operator.left.raw]

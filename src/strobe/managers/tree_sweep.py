@@ -9,7 +9,9 @@ A batch is what SWEEP's is: at strong the updates of one block, between two cuts
 its snapshot had seen and by what is held here; from there each unit moves on. So a key is asked once a batch, whoever
 needs it, and questions that do not depend on each other are asked at the same time.
 
-All rows are in memory: of a change or an answer in Spark as many as `MOST_ROWS`; a view with a larger one stops.
+All rows are in memory: of a change or an answer in Spark as many as `MOST_ROWS`; a view with a larger one stops. A
+large group is in the fragment of every unit that touches it, so at complete a batch has the fewer units the larger
+their fragments are.
 """
 
 from __future__ import annotations
@@ -37,6 +39,13 @@ from strobe.messages import ActionList, Answer, Cut, Fragment, Lookup, Query, Up
 MOST_ROWS = 1_000_000
 """Rows of a change, or of an answer to a look-up."""
 
+MANY_ROWS = 100_000
+"""Of all fragments of a batch: with more, the next one has half as many units, with less up to twice as many."""
+
+
+FIRST = 25
+"""Units of the first batch."""
+
 
 class TreeSweep:
     """One view, one batch at a time."""
@@ -59,6 +68,8 @@ class TreeSweep:
         """Of the units of which everything is known."""
         self._open: dict[int, Query] = {}
         self._asked = 0
+        self._most = FIRST
+        """Units of a batch."""
 
     def receive(self, messages: Sequence[Inbound]) -> list[Outbound]:
         for message in messages:
@@ -89,6 +100,7 @@ class TreeSweep:
                 yield from self._ask(wanted)
                 return
             yield from self._made()
+            self._pace()
             self._held.drop(update for unit in self._units for update in unit)
             self._units, self._fragments = [], {}
 
@@ -99,8 +111,13 @@ class TreeSweep:
             fragments = () if fragment.before == fragment.after else (fragment,)
             yield ActionList(self.view.name, covers, nothing(self.view), fragments=fragments)
 
+    def _pace(self) -> None:
+        fragments = self._fragments.values()
+        rows = sum(len(rows.collect()) for f in fragments for side in (f.before, f.after) for rows in side.values())
+        self._most = max(1, self._most // 2) if rows > MANY_ROWS else min(MOST, 2 * self._most)
+
     def _start_batch(self) -> bool:
-        self._units = self._waiting.units(MOST) if self._complete else self._waiting.block()
+        self._units = self._waiting.units(self._most) if self._complete else self._waiting.block()
         changes = [{o.index: change(o, unit) for o in self.view.occurrences} for unit in self._units]
         self._known = Known(self.view, [_changed(unit) for unit in changes])
         return bool(self._units)
@@ -184,7 +201,7 @@ def _without(wanted: Wanted, spot: Spot, asked: Lookup) -> None:
         for other in [other for other in wanted if other[0] == spot[0]]:
             del wanted[other]
     elif spot in wanted:
-        wanted[spot] = {key for key in wanted[spot] if key not in {k for k, _ in asked.keys.collect().items()}}
+        wanted[spot] = wanted[spot] - {key for key, _ in asked.keys.collect().items()}
 
 
 def _changed(changes: dict[int, Relation]) -> dict[int, Bag]:
