@@ -53,7 +53,7 @@ def _preflight(project: Project, sources: Mapping[str, Source]) -> tuple[list[Fi
                 raise StrobeError(f"source {', '.join(sorted(broken))} cannot be read", where=where, fix="See above.")
             planned[name] = plan_view(name, config.sql, config, known, where)
         except StrobeError as error:
-            findings.append(_error(error, where))
+            findings += [_error(each, where) for each in error.each]
     try:
         planned = raise_levels(planned)
     except StrobeError as error:
