@@ -301,8 +301,8 @@ def test_qualify_is_rewritten() -> None:
     )
     assert v.recompute_sql == (
         "SELECT DISTINCT * EXCEPT (`_q0`, `_q1`) FROM (SELECT customer AS c , count(*) OVER (PARTITION BY state) AS "
-        f"`_q0`, total AS `_q1` FROM {snapshot_name(ORDERS)} AS `orders` WHERE id > 1 ) AS `_q` WHERE `_q0` > 1 AND c IS "
-        "NOT NULL AND `_q1` > 0"
+        f"`_q0`, total AS `_q1` FROM {snapshot_name(ORDERS)} AS `orders` WHERE id > 1 ) AS `_q` WHERE `_q0` > 1 AND c "
+        "IS NOT NULL AND `_q1` > 0"
     )
     assert shape(tree(v.sql)) == "Group(Filter(Filter(Filter(Window(Filter(Scan))))))"
 
