@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from bags import expanded
+from statements import Statements
 
 from strobe.algebra.bag import Bag, Row
 from strobe.algebra.schema import Column, RelationSchema
+from strobe.algebra.sql import compile_view
 from strobe.algebra.tree import (
     UNIT,
     Exists,
@@ -28,6 +30,9 @@ from strobe.algebra.tree import (
     Window,
 )
 from strobe.algebra.view import Occurrence, Output, View
+from strobe.auditor.operators import Tree
+from strobe.auditor.verdict import CannotEvaluate
+from strobe.errors import UserError
 from strobe.managers.base import ViewManager
 from strobe.messages import GlobalTransaction
 from strobe.simulator.world import MemorySource, Planned, World
@@ -234,28 +239,107 @@ def random_tree(rng: random.Random, name: str = "v") -> View:
     return TreeMaker(rng, rng.randint(1, 5)).view(name, rng.randint(1, 5))
 
 
-def tree_world(
+def compiled_tree(rng: random.Random, name: str = "v") -> View:
+    """A view of random SQL that has a tree, and one that can be evaluated in memory."""
+    statements = Statements(rng, {r.id: r for r in RELATIONS})
+    while True:
+        try:
+            found = compile_view(name, statements.statement(3), {r.id: r for r in RELATIONS})
+            if found.tree is not None and Tree(found.tree):
+                return found
+        except (UserError, CannotEvaluate):
+            continue
+
+
+@dataclass(frozen=True)
+class TreePlan:
+    """Views, what their sources hold, and what will happen there."""
+
+    views: Mapping[str, View]
+    contents: Mapping[str, Mapping[str, Bag]]
+    planned: tuple[Planned, ...]
+
+    def world(
+        self,
+        make: Callable[[View], ViewManager],
+        *,
+        order: str = "source",
+        source: Callable[[str, Mapping[str, Bag]], MemorySource] | None = None,
+        pace: int = 0,
+    ) -> World:
+        new = source or (lambda name, contents: MemorySource(name, dict(contents)))
+        sources = {name: new(name, contents) for name, contents in self.contents.items()}
+        managers = {name: make(view) for name, view in self.views.items()}
+        return World(sources, managers, deque(self.planned), order=order, pace=pace)
+
+    @property
+    def possible(self) -> bool:
+        """Whether nothing goes that is not there."""
+        state = {(source, name): rows for source, of in self.contents.items() for name, rows in of.items()}
+        for source, changes, _ in self.planned:
+            for name, change in changes.items():
+                state[source, name] = state[source, name].add(change)
+                if not state[source, name].part(-1).known_empty:
+                    return False
+        return True
+
+    def smaller(self) -> Iterator[TreePlan]:
+        """The same without a view, an operator, a transaction, or a relation's first rows."""
+        for name, view in self.views.items():
+            if len(self.views) > 1:
+                yield replace(self, views={n: v for n, v in self.views.items() if n != name})
+            for tree in _smaller(view.tree) if view.tree is not None else ():
+                less = replace(view, tree=tree, outputs=tuple(Output(c, c) for c in tree.columns))
+                yield replace(self, views={**self.views, name: less})
+        for i in range(len(self.planned)):
+            yield replace(self, planned=(*self.planned[:i], *self.planned[i + 1 :]))
+        for source, of in self.contents.items():
+            for name, rows in of.items():
+                if not rows.known_empty:
+                    emptied = {**self.contents, source: {**of, name: Bag(rows.attributes)}}
+                    yield replace(self, contents=emptied)
+
+
+def _smaller(operator: Operator) -> Iterator[Operator]:
+    """The tree without an operator, as far as the columns that are used above are still there."""
+    yield from operator.children
+    names = {1: ("child",), 2: ("left", "right")}.get(len(operator.children), ())
+    for name, child in zip(names, operator.children, strict=not isinstance(operator, Union)):
+        for less in _smaller(child):
+            if set(child.columns) <= set(less.columns) and not isinstance(operator, Union):
+                yield replace(operator, **{name: less})  # type: ignore[type-var]  # all are dataclasses
+
+
+def smallest(plan: TreePlan, fails: Callable[[TreePlan], bool]) -> TreePlan:
+    """A plan that fails, with nothing in it that it could fail without."""
+    while (less := next((p for p in plan.smaller() if p.possible and fails(p)), None)) is not None:
+        plan = less
+    return plan
+
+
+def tree_plan(
     seed: int,
-    make: Callable[[View], ViewManager],
     *,
+    view: Callable[[random.Random, str], View] = random_tree,
     transactions: int = 8,
     views: int = 1,
-    order: str = "source",
-    source: Callable[[str, Mapping[str, Bag]], MemorySource] | None = None,
     together: bool = False,
-) -> World:
-    """Sources, views of random trees over them, and transactions, some of them over several sources."""
+) -> TreePlan:
+    """Views of random trees over a few rows, and transactions, some of them over several sources."""
     rng = random.Random(seed)
     rows = Rows(rng)
-    managers = {f"v{i}": make(random_tree(rng, f"v{i}")) for i in range(views)}
-    new = source or (lambda name, contents: MemorySource(name, dict(contents)))
-    sources = {name: new(name, contents) for name, contents in rows.of_sources().items()}
-    planned: deque[Planned] = deque()
+    made = {f"v{i}": view(rng, f"v{i}") for i in range(views)}
+    contents = rows.of_sources()
+    planned: list[Planned] = []
     for number in range(transactions):
         chosen = rng.sample("xyz", 2) if together and rng.random() < 0.3 else [rng.choice("xyz")]
         part_of = (GlobalTransaction(f"T{number}", frozenset(chosen)),) if len(chosen) > 1 else ()
         planned += [(name, rows.transaction(name), part_of) for name in chosen]
-    return World(sources, managers, planned, order=order)
+    return TreePlan(made, contents, tuple(planned))
+
+
+def tree_world(seed: int, make: Callable[[View], ViewManager], transactions: int = 8) -> World:
+    return tree_plan(seed, transactions=transactions).world(make)
 
 
 def with_occurrences(view: View, **changes: object) -> View:

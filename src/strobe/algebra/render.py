@@ -76,7 +76,7 @@ class _Statement:
             return self.scan(*found)
         if isinstance(tree, Filter):
             child = self.operator(tree.child)
-            return self.step(f"SELECT {_listed(UNIT, *tree.columns)} FROM {child} WHERE {tree.condition}")
+            return self.step(f"SELECT {_listed(UNIT, *tree.columns)} FROM {child} c WHERE {tree.condition}")
         if isinstance(tree, Project):
             outputs = [f"{o.expression} AS {o.name}" for o in tree.outputs]
             return self.step(f"SELECT {_listed(UNIT, *outputs)} FROM {self.operator(tree.child)}")
@@ -106,7 +106,7 @@ class _Statement:
         there may be fewer than none."""
         table = self.tables.rows[scan.occurrence.index]
         where = " AND ".join(f"({c})" for c in conditions)
-        kept = f"{table} WHERE {where}" if where else table
+        kept = f"{table} t WHERE {where}" if where else table  # `table WHERE (flag)` is an alias with a column
         kept = self.step(f"SELECT {_listed(UNIT, *scan.columns, COUNT)} FROM {kept}")
         copies = f"LATERAL VIEW explode(array_repeat(0, CAST({COUNT} AS INT))) _copies AS _copy"
         return self.step(f"SELECT {_listed(UNIT, *scan.columns)} FROM {kept} {copies}")

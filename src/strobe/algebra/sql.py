@@ -1,55 +1,50 @@
-"""Views from SQL: a SELECT over relations `source.table`, compiled to one flat join.
+"""Views from SQL: a query over relations `source.table`, compiled to one flat join or to a tree of operators.
 
-CTEs, subqueries and nested joins are inlined: names are resolved as Spark resolves them (`Scope`), each name stands for
-an expression over raw columns of occurrences (`Value`), and all ON, USING and WHERE conditions become one list of
-conjuncts. With inner joins only, the flat form means what the nested one means, except that Spark may evaluate an
-expression on rows that an inner condition would have kept from it: under ANSI rules `1 / x` can then fail for a row
-that the nested form drops.
+CTEs, subqueries and nested joins that only join, filter and compute are inlined: names are resolved as Spark resolves
+them (`Scope`), each name stands for an expression over columns (`Value`), and their conditions become conjuncts of one
+block of inner joins. Everything else is an operator of its own (`sql_drafts`). A view of one block over relations alone
+is a flat join; every other is a tree.
 
-`recompute_sql`, which Spark runs for loads and audits, is the user's own text with the relations' names replaced.
+Inlined, a query means what it means nested, except that Spark may evaluate an expression on rows that an inner
+condition would have kept from it: under ANSI rules `1 / x` can then fail for a row that the nested form drops.
+
+`recompute_sql`, which Spark runs for loads and audits, is the user's own text with the relations' names replaced, and
+with other words where Spark's answer would depend on the order in which it meets the rows (`sql_rows`).
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from sqlglot import TokenType
 
 from strobe.algebra import sql_calls
-from strobe.algebra.schema import RelationSchema, joinable, quoted
-from strobe.algebra.sql_calls import Call, Specification, calls, filled, specification
+from strobe.algebra.schema import RelationSchema, quoted
+from strobe.algebra.sql_blocks import Block, Conjunct, Subquery
+from strobe.algebra.sql_calls import calls
 from strobe.algebra.sql_drafts import (
     Draft,
-    Exploded,
-    Filtered,
     Grouped,
     Joined,
     Kept,
     Match,
-    Over,
     Planter,
-    Projected,
     Scanned,
-    Ties,
     United,
-    Windowed,
-    certain,
     keys,
     offered,
     placed,
     scans,
     settled,
 )
-from strobe.algebra.sql_expressions import ColumnName, Expression, Item, check_moments, read_expression, read_item
-from strobe.algebra.sql_functions import AGGREGATES, GENERATORS
+from strobe.algebra.sql_expressions import read_expression, read_item
+from strobe.algebra.sql_functions import GENERATORS
 from strobe.algebra.sql_grammar import (
     Alias,
     Combined,
     Join,
-    Lateral,
     Query,
     Select,
     Source,
@@ -63,9 +58,11 @@ from strobe.algebra.sql_grammar import (
     tables,
     top,
 )
-from strobe.algebra.sql_names import Column, Made, Named, Parts, Ref, Scope, Value, columns_of, ends, listed, rendered
-from strobe.algebra.sql_text import Span, Text, bounded
-from strobe.algebra.sql_types import common, infer
+from strobe.algebra.sql_names import Column, Made, Named, Ref, Scope, Value, columns_of, listed, rendered
+from strobe.algebra.sql_rows import RowSets
+from strobe.algebra.sql_text import Consequence, Span, Text, bounded
+from strobe.algebra.sql_types import common
+from strobe.algebra.sql_values import Names
 from strobe.algebra.tree import UNIT, JoinKind
 from strobe.algebra.view import Equality, Occurrence, Output, View, snapshot_name
 from strobe.errors import UserError, suggestion
@@ -78,7 +75,10 @@ def compile_view(name: str, sql: str, relations: Mapping[str, RelationSchema], *
     """The view that a SQL text defines over the given relations, or a `UserError` with the place of what is wrong."""
     with bounded(where or f"view {name}"):
         text = Text(sql, where or f"view {name}")
-        return _Compiler(name, text, relations).view(read(text))
+        with text.noting():
+            view = _Compiler(name, text, relations).view(read(text))
+        text.settle()
+        return view
 
 
 def referenced_relations(sql: str, *, where: str = "") -> list[str]:
@@ -94,13 +94,16 @@ def check_syntax(sql: str, *, where: str) -> list[str]:
         query = read(text)
         for select in selects(query):
             for item in select.items:
-                masked = _masked(text, item)
-                read_item(masked, Span(0, len(masked.tokens)))
+                with text.noting():
+                    masked = _masked(text, item)
+                    read_item(masked, Span(0, len(masked.tokens)))
             for condition in conditions(select):
                 for part in conjuncts(text, condition):
                     if not any(part.start <= opening < part.end for opening in select.subqueries):
-                        masked = _masked(text, part)
-                        read_expression(masked, Span(0, len(masked.tokens)))
+                        with text.noting():
+                            masked = _masked(text, part)
+                            read_expression(masked, Span(0, len(masked.tokens)))
+        text.settle()
         return _relations(query)
 
 
@@ -126,104 +129,16 @@ class Cte:
     visible: Mapping[str, Cte]
 
 
-@dataclass(frozen=True)
-class Conjunct:
-    """A condition that AND joins with others."""
-
-    value: Value
-    match: Match | None = None
-    """What it is, where it is nothing but an equality of raw columns that the driver compares as Spark does."""
-    certain: frozenset[Column] = frozenset()
-    """Columns that are not NULL where it is true."""
-
-
-@dataclass(frozen=True)
-class Subquery:
-    """A query in WHERE of which rows have partners, or none."""
-
-    right: Draft
-    conjuncts: tuple[Conjunct, ...]
-    negated: bool
-    known: tuple[Column | None, Column | None] | None = None
-    """Of NOT IN: what must not be NULL on either side."""
-    at: int = 0
-
-
-@dataclass
-class Block:
-    """Inner joins as they grow, with the conditions on them."""
-
-    parts: list[Draft] = field(default_factory=list)
-    conjuncts: list[Conjunct] = field(default_factory=list)
-    subqueries: list[Subquery] = field(default_factory=list)
-    outer: frozenset[Column] = frozenset()
-    """Of a subquery in WHERE: the columns around it."""
-    correlated: list[Conjunct] = field(default_factory=list)
-
-    def add(self, conjunct: Conjunct) -> None:
-        (self.correlated if conjunct.value.columns & self.outer else self.conjuncts).append(conjunct)
-
-
-@dataclass
-class Rows:
-    """What a SELECT needs many rows for: its groups, and its windows."""
-
-    grouped: Grouped | None = None
-    groups: dict[Parts, Value] = field(default_factory=dict)
-    """What is grouped by, with the columns that hold it."""
-    written: list[tuple[list[str], Value]] = field(default_factory=list)
-    """The same as it is written, word by word, where it is more than a column."""
-    texts: dict[Column, Span] = field(default_factory=dict)
-    """How the user writes what is grouped by."""
-    computed: dict[Made, Value] = field(default_factory=dict)
-    windows: list[tuple[Made, tuple[Column, ...], Over]] = field(default_factory=list)
-    candidates: tuple[tuple[Column, str], ...] = ()
-    """What can break the ties of a window."""
-    unique: tuple[frozenset[Column], ...] = ()
-    named: Mapping[str, Span] = field(default_factory=dict)
-    """What its WINDOW clause defines."""
-    ordered: set[tuple[object, ...]] = field(default_factory=set)
-    """The orders of its windows in which ties were broken."""
-
-
-@dataclass(frozen=True)
-class Names:
-    """What names and calls can mean at a place."""
-
-    scope: Scope
-    aliases: Mapping[str, list[Value]] = field(default_factory=dict)
-    rows: Rows | None = None
-    windows: bool = False
-    after: bool = False
-    """Whether the aliases are those of the whole SELECT: in HAVING and QUALIFY."""
-    clause: str = "here"
-
-
-_EXPLODED = {
-    **dict.fromkeys(("explode", "explode_outer"), ("col",)),
-    **dict.fromkeys(("posexplode", "posexplode_outer"), ("pos", "col")),
-    **dict.fromkeys(("inline", "inline_outer"), ()),
-}
-"""The generators that a view may use, with the names of their columns."""
-_OVER = "\0"
-
-
-class _Compiler:
+class _Compiler(RowSets):
     def __init__(self, name: str, text: Text, relations: Mapping[str, RelationSchema]) -> None:
+        super().__init__(text)
         self.name = name
-        self.text = text
         self.relations = relations
-        self.occurrences: list[tuple[str, RelationSchema]] = []
-        self.block = Block()
-        self.made = 0
-        self.raw: dict[Made, str] = {}
-        """The columns that operators make out of raw ones without changing them, with their types."""
-        self.edits: dict[int, tuple[int, str]] = {}
-        self.rewrites: list[Callable[[Mapping[int, Sequence[int]]], None]] = []
-        """What changes in the text that Spark recomputes, once it is known which columns break ties."""
 
     def view(self, query: Query) -> View:
         columns = self.query(query, {}, None, 0)
+        if self.text.problems:
+            raise Consequence("a view of which something is refused")
         self.check_outputs(query, columns)
         block = self.block
         if block.subqueries or not all(isinstance(part, Scanned) for part in block.parts):
@@ -278,96 +193,6 @@ class _Compiler:
             own = tuple(c.name for c in relation.columns if Ref(i, c.name) in columns)
             found.append(Occurrence(i, alias, relation, own or (relation.key or (relation.columns[0].name,))[:1]))
         return tuple(found)
-
-    def new(self) -> Made:
-        self.made += 1
-        return Made(self.made)
-
-    # ── blocks ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    @contextmanager
-    def apart(self, block: Block | None = None) -> Iterator[Block]:
-        """A block of its own."""
-        kept, self.block = self.block, block or Block()
-        try:
-            yield self.block
-        finally:
-            self.block = kept
-
-    def built(self) -> Draft:
-        """The block's joins: conditions as deep as they go, and next to what is there whatever an equality joins."""
-        block = self.block
-        parts, has = list(block.parts), [offered(part) for part in block.parts]
-        rest: list[Conjunct] = []
-        for conjunct in block.conjuncts:
-            at = next((i for i, h in enumerate(has) if all(map(h, conjunct.value.columns))), None)
-            if at is None or not conjunct.value.columns:
-                rest.append(conjunct)
-            else:
-                parts[at] = placed(parts[at], conjunct.value, conjunct.certain)
-        draft, there = parts[0], {0}
-        while len(there) < len(parts):
-            later = [i for i in range(len(parts)) if i not in there]
-            joined = next((i for i in later if any(_joins(c, has, there, i) for c in rest)), later[0])
-            pairs = [m for c in rest if (m := _joins(c, has, there, joined))]
-            rest = [c for c in rest if not _joins(c, has, there, joined)]
-            draft = Joined(draft, parts[joined], JoinKind.INNER, tuple(pairs))
-            there.add(joined)
-            now = offered(draft)
-            fit = [c for c in rest if c.value.columns and all(map(now, c.value.columns))]
-            draft.conditions = tuple(c.value for c in fit)
-            rest = [c for c in rest if c not in fit]
-        for conjunct in rest:
-            draft = Filtered(draft, conjunct.value)
-        for subquery in block.subqueries:
-            draft = self.kept(draft, subquery)
-        return draft
-
-    def kept(self, draft: Draft, subquery: Subquery) -> Draft:
-        if subquery.known and subquery.negated:
-            left, right = subquery.known
-            if left not in certain(draft) or right not in certain(subquery.right):
-                fix = "Write NOT EXISTS with an equality, or add IS NOT NULL for both columns to their WHERE."
-                message = "NOT IN (SELECT …) where NULL is possible keeps no row at all"
-                raise self.text.refuse(subquery.at, message, fix)
-        pairs, rest = self.partners(draft, subquery.right, subquery.conjuncts)
-        return Kept(draft, subquery.right, pairs, rest, subquery.negated)
-
-    def partners(
-        self, left: Draft, right: Draft, conjuncts: Sequence[Conjunct]
-    ) -> tuple[tuple[Match, ...], tuple[Value, ...]]:
-        """What of some conditions are equalities between two sides, and the others."""
-        ours, theirs = offered(left), offered(right)
-        pairs: list[Match] = []
-        conditions: list[Value] = []
-        for each in conjuncts:
-            match = each.match
-            if match and ours(match.left) and theirs(match.right):
-                pairs.append(match)
-            elif match and ours(match.right) and theirs(match.left):
-                pairs.append(match.turned)
-            else:
-                conditions.append(each.value)
-        return tuple(pairs), tuple(conditions)
-
-    def materialized(self, draft: Draft, values: Sequence[Value]) -> tuple[Draft, list[Value]]:
-        """Values as columns, computed where they are more."""
-        made: dict[Made, Value] = {}
-        known: dict[Parts, Value] = {}
-        found: list[Value] = []
-        for value in values:
-            if not value.plain and value.parts not in known:
-                made[new := self.new()] = value
-                known[value.parts] = Value((new,), value.type)
-            found.append(known.get(value.parts, value))
-        return (Projected(draft, made) if made else draft), found
-
-    def columns(self, draft: Draft, scope: Scope) -> tuple[Draft, Scope]:
-        """A scope whose names are all columns."""
-        offers = (*scope.output, *scope.hidden)
-        draft, found = self.materialized(draft, [c.value for c in offers])
-        named = tuple(replace(c, value=value) for c, value in zip(offers, found, strict=True))
-        return draft, Scope(named[: len(scope.output)], named[len(scope.output) :])
 
     # ── queries ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -448,42 +273,6 @@ class _Compiler:
                 draft = Grouped(draft, tuple(dict.fromkeys(v.plain for v in values if v.plain)))
         self.block.parts.append(draft)
         return self.named(found, alias, at, qualifier, loose)
-
-    def needs_rows(self, query: Select) -> bool:
-        spans = [*query.items, *(s for s in (query.having, query.qualify) if s)]
-        called = any(c.name not in GENERATORS for span in spans for c in calls(self.text, span))
-        exploded = any(self.generator(item) for item in query.items)
-        return called or exploded or query.group is not None or query.having is not None or query.qualify is not None
-
-    def items(
-        self, query: Select, names: Names, aliases: dict[str, list[Value]] | None = None
-    ) -> list[tuple[str | None, Value, Span]]:
-        found: list[tuple[str | None, Value, Span]] = []
-        aliases = {} if aliases is None else aliases
-        names = replace(names, aliases=aliases)
-        for span in query.items:
-            masked, hidden = self.masked(span, names)
-            item = read_item(masked, Span(0, len(masked.tokens)))
-            if item.expression is None:
-                found += [
-                    (c.name, self.grouped(c.value, c.name, span, names), span)
-                    for c in self.star(item, span, names.scope)
-                ]
-                continue
-            value = self.value(masked, item.expression, hidden, names)
-            plain = item.expression.column
-            name = item.alias or (self.own_name(span) if plain else None)
-            found.append((name, value, span))
-            if item.alias:
-                aliases.setdefault(item.alias.lower(), []).append(value)
-        return found
-
-    def own_name(self, span: Span) -> str | None:
-        """The name that a column has without an alias, also where it is grouped by."""
-        last = span.end - 1
-        plain = all(self.text.is_name(i) for i in range(last, span.start - 1, -2))
-        dots = all(self.text.type(i) == TokenType.DOT for i in range(last - 1, span.start - 1, -2))
-        return self.text.tokens[last].text if plain and dots else None
 
     def named(
         self,
@@ -692,30 +481,6 @@ class _Compiler:
         self.block.parts.append(draft)
         return scope
 
-    def lateral(self, draft: Draft, lateral: Lateral, scope: Scope) -> tuple[Draft, tuple[Named, ...]]:
-        found = next(calls(self.text, lateral.call), None)
-        if found is None or found.name not in _EXPLODED:
-            shown = self.text.tokens[lateral.call.start].text
-            fix = f"Use {listed(sorted(_EXPLODED), 'or')}."
-            raise self.text.unsupported(lateral.call.start, f"the generator {shown}()", fix)
-        return self.exploded(draft, found, lateral.alias, scope, outer=lateral.outer, at=lateral.at)
-
-    def exploded(
-        self, draft: Draft, call: Call, alias: Alias, scope: Scope, *, outer: bool, at: int
-    ) -> tuple[Draft, tuple[Named, ...]]:
-        names = alias.columns or _EXPLODED[call.name]
-        if not names:
-            raise self.text.refuse(at, f"the columns of {call.name}() have no names", "Write AS and their names.")
-        arguments = [self.expression(span, Names(scope, clause=f"in {call.name}()")) for span in call.arguments]
-        inside: list[str | Column] = [f"{call.name}("]
-        for i, value in enumerate(arguments):
-            inside += [", "] if i else []
-            inside += value.parts
-        made = tuple(self.new() for _ in names)
-        qualifier = (alias.name,) if alias.name else ()
-        columns = tuple(Named(name, qualifier, Value((m,))) for name, m in zip(names, made, strict=True))
-        return Exploded(draft, Value((*inside, ")")), made, outer), columns
-
     # ── WHERE ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def where(self, query: Select, scope: Scope, visible: Mapping[str, Cte]) -> None:
@@ -723,12 +488,12 @@ class _Compiler:
             return
         hidden = [s for opening in query.subqueries if (s := self.subquery_span(query.where, opening))]
         masked = self.text.masked(query.where, sorted(hidden, key=lambda s: s.start))
-        if not any(calls(self.text, query.where)):
-            read_expression(masked, Span(0, len(masked.tokens)))
         names = Names(scope, clause="in WHERE")
-        for part in conjuncts(self.text, query.where):
-            if not self.subquery(query, part, scope, visible):
-                self.block.add(self.conjunct(part, names))
+        with self.whole(masked):
+            for part in conjuncts(self.text, query.where):
+                with self.text.noting():
+                    if not self.subquery(query, part, scope, visible):
+                        self.block.add(self.conjunct(part, names))
 
     def subquery_span(self, where: Span, opening: int) -> Span | None:
         """What stands for a subquery while the condition around it is checked."""
@@ -772,7 +537,7 @@ class _Compiler:
                 inner = self.with_ctes(query, visible)
                 columns = self.select(single, inner, None, at, loose=True, outer=scope)
             else:
-                columns = self.uncorrelated(query, scope, visible)
+                columns = self.unnamed(query, visible)
             right = self.built()
             found = list(block.correlated)
         known = None
@@ -780,493 +545,8 @@ class _Compiler:
             if len(columns) != 1:
                 raise self.text.refuse(at, f"IN needs one column, and this query has {len(columns)}", "Select one.")
             found.append(self.equal(left, columns[0].value))
-            known = (left.plain, columns[0].value.plain)
+            known = (left.parts, columns[0].value.parts)
         self.block.subqueries.append(Subquery(right, tuple(found), negated, known, at))
-
-    def uncorrelated(self, query: Query, scope: Scope, visible: Mapping[str, Cte]) -> tuple[Named, ...]:
-        return self.unnamed(query, visible)
-
-    # ── conditions and values ────────────────────────────────────────────────────────────────────────────────────────
-
-    def condition(self, span: Span, names: Names) -> list[Conjunct]:
-        if not any(calls(self.text, span)):
-            read_expression(self.text, span)
-        return [self.conjunct(part, names) for part in conjuncts(self.text, span)]
-
-    def conjunct(self, part: Span, names: Names) -> Conjunct:
-        masked, hidden = self.masked(part, names)
-        expression = read_expression(masked, Span(0, len(masked.tokens)))
-        value = self.value(masked, expression, hidden, names)
-        columns = [c for c in expression.columns if c.start not in hidden]
-        if expression.equated and len(columns) == 2:
-            left, right = (self.resolve(c, names) for c in columns)
-            return self.equal(left, right, value, null_safe=expression.equated == "<=>")
-        sure = [self.resolve(c, names).plain for c in columns] if expression.not_null else []
-        return Conjunct(value, None, frozenset(c for c in sure if c))
-
-    def equal(self, left: Value, right: Value, text: Value | None = None, *, null_safe: bool = False) -> Conjunct:
-        """`left = right`, as an equality where both are raw columns that the driver compares as Spark does."""
-        a, b = left.plain, right.plain
-        value = text or Value((*left.embedded, " = ", *right.embedded))
-        sure = frozenset(c for c in (a, b) if c and not null_safe)
-        if a and b and a != b and joinable(self.raw_type(a), self.raw_type(b)):
-            return Conjunct(value, Match(a, b, null_safe), sure)
-        return Conjunct(value, None, sure)
-
-    def raw_type(self, column: Column) -> str:
-        """The type of a column that look-ups can be by; empty if it is none."""
-        if isinstance(column, Made):
-            return self.raw.get(column, "")
-        return self.occurrences[column.occurrence][1].column(column.column).type
-
-    def expression(self, span: Span, names: Names) -> Value:
-        masked, hidden = self.masked(span, names)
-        return self.value(masked, read_expression(masked, Span(0, len(masked.tokens))), hidden, names)
-
-    def masked(self, span: Span, names: Names) -> tuple[Text, dict[int, Value]]:
-        """A text in which calls over many rows, and what is grouped by, stand as if they were columns; and their
-        values by the place where they begin."""
-        found = {call.span: self.called(call, names) for call in calls(self.text, span)}
-        if names.rows and names.rows.written:
-            found |= self.grouped_expressions(span, names.scope, names.rows.written, list(found))
-        ordered = sorted(found, key=lambda s: s.start)
-        starts = {self.text.tokens[s.start].start: value for s, value in found.items()}
-        return self.text.masked(span, ordered), starts
-
-    def value(self, text: Text, expression: Expression, hidden: Mapping[int, Value], names: Names) -> Value:
-        """The expression's text with every column replaced by what it stands for."""
-        values = {c.start: hidden.get(c.start) or self.resolve(c, names) for c in expression.columns}
-
-        def type_of(column: ColumnName) -> str | None:
-            return values[column.start].type
-
-        check_moments(text, expression, type_of)
-        if expression.column:
-            return values[expression.column.start]
-        parts: list[str | Column] = []
-        stretches = {c.start: (c.end, str(c.start)) for c in expression.columns}
-        for piece, replaced in text.render(expression.span, stretches):
-            if replaced:
-                parts += values[int(piece)].embedded
-            else:
-                parts.append(piece)
-        return Value(tuple(parts), infer(expression.tree, lambda node: type_of(expression.name_of(node))))
-
-    def resolve(self, column: ColumnName, names: Names) -> Value:
-        *qualifier, name = column.parts
-        scope = names.scope
-        found = scope.found(column.parts)
-        aliased = names.aliases.get(name.lower(), []) if not qualifier else []
-        if names.after and len(aliased) == 1:
-            return self.after(column, found, aliased[0], names)
-        if not found and len(aliased) == 1:
-            return aliased[0]
-        if not found and scope.outer:
-            scope = scope.outer
-            found = scope.found(column.parts)
-            if not found:
-                scope = names.scope
-        if len(found) != 1:
-            raise self.not_one(column.start, ".".join(column.parts), found, scope)
-        if len(qualifier) > 1:
-            self.shorten(column.start, len(qualifier), found[0].qualifier[-1])
-        return self.grouped_at(found[0].value, ".".join(column.parts), column.start, names)
-
-    def after(self, column: ColumnName, found: Sequence[Named], alias: Value, names: Names) -> Value:
-        """What a name means in HAVING and QUALIFY that is an alias of the SELECT, and may be a column of FROM."""
-        rows = names.rows
-        if not found or (rows and rows.grouped and found[0].value.parts not in rows.groups):
-            return alias
-        value = rows.groups[found[0].value.parts] if rows and rows.grouped else found[0].value
-        if len(found) == 1 and value.parts == alias.parts:
-            return value
-        message = f"{column.parts[-1]} is a column of FROM and another one of SELECT"
-        raise self.text.refuse_at(column.start, message, "Give the one of SELECT another name.")
-
-    def grouped(self, value: Value, name: str, span: Span, names: Names) -> Value:
-        return self.grouped_at(value, name, self.text.tokens[span.start].start, names)
-
-    def grouped_at(self, value: Value, name: str, offset: int, names: Names) -> Value:
-        """A column as it is after GROUP BY."""
-        if not names.rows or names.rows.grouped is None:
-            return value
-        if value.parts not in names.rows.groups:
-            fix = "Add it to GROUP BY, or put it into an aggregate such as max()."
-            raise self.text.refuse_at(offset, f"the column {name} is neither grouped by nor aggregated", fix)
-        return names.rows.groups[value.parts]
-
-    def star(self, item: Item, span: Span, scope: Scope) -> tuple[Named, ...]:
-        if not item.star:
-            return scope.output
-        found = tuple(c for c in (*scope.hidden, *scope.output) if ends(c.qualifier, item.star))
-        start = self.text.tokens[span.start].start
-        if not found:
-            fix = f"Known here: {listed(['.'.join(q) for q in scope.qualifiers])}."
-            raise self.text.refuse_at(start, f"unknown alias {'.'.join(item.star)}", fix)
-        if len(item.star) > 1:
-            self.shorten(start, len(item.star), found[0].qualifier[-1])
-        return found
-
-    def shorten(self, start: int, parts: int, alias: str) -> None:
-        """`shop.orders.id` becomes `orders.id` in the text that Spark recomputes."""
-        first = next(i for i, token in enumerate(self.text.tokens) if token.start == start)
-        self.edits[start] = (self.text.tokens[first + 2 * (parts - 1)].end, quoted(alias))
-
-    def not_one(self, offset: int, name: str, found: Sequence[Named], scope: Scope) -> Exception:
-        if found:
-            candidates = [".".join((*c.qualifier, c.name)) for c in found]
-            fix = f"It could be {listed(candidates, 'or')}: write which, or give them different names."
-            return self.text.refuse_at(offset, f"the column {name} is ambiguous", fix)
-        offered = list(dict.fromkeys(".".join((*c.qualifier, c.name)) for c in scope.output))
-        last = name.split(".")[-1].lower()
-        near = difflib.get_close_matches(last, [o.split(".")[-1].lower() for o in offered], n=5, cutoff=0.6)
-        close = [o for o in offered if o.split(".")[-1].lower() in near]
-        fix = f"Did you mean {listed(close, 'or')}?" if close else f"Known here: {listed(offered[:12])}."
-        return self.text.refuse_at(offset, f"unknown column {name}", fix)
-
-    # ── groups and windows ───────────────────────────────────────────────────────────────────────────────────────────
-
-    def over_rows(
-        self, query: Select, scope: Scope, draft: Draft
-    ) -> tuple[list[tuple[str | None, Value, Span]], Draft]:
-        """The columns of a SELECT with aggregates, windows or a generator, and the rows that have them."""
-        spans = [*query.items, *(s for s in (query.having, query.qualify) if s)]
-        found = [c for span in spans for c in calls(self.text, span)]
-        windowed = any(c.windowed for c in found)
-        inside = [c for f in found if f.windowed for c in calls(self.text, Span(f.span.start + 1, f.span.end))]
-        grouped = query.group is not None or query.having is not None
-        grouped |= any(c.name in AGGREGATES and not c.windowed for c in (*found, *inside))
-        exploded = [(call, item) for item in query.items if (call := self.generator(item))]
-        if exploded:
-            return self.generated(query, exploded, scope, draft, grouped or windowed)
-        rows = Rows(named=query.windows)
-        if windowed and not grouped:
-            draft, scope = self.columns(draft, scope)
-            rows.unique = tuple(keys(draft))
-            rows.candidates = self.candidates(scope)
-        if grouped:
-            rows.grouped = self.groups(query, scope, draft, rows)
-            rows.unique = (frozenset(rows.grouped.by),)
-            draft = rows.grouped
-        names = Names(scope, rows=rows, windows=True, clause="here")
-        aliases: dict[str, list[Value]] = {}
-        columns = self.items(query, names, aliases)
-        later = replace(names, aliases=aliases, after=True)
-        if query.having:
-            for each in self.condition(query.having, replace(later, windows=False, clause="in HAVING")):
-                draft = placed(draft, each.value, each.certain)
-        conditions = self.condition(query.qualify, later) if query.qualify else []
-        if rows.computed:
-            draft = Projected(draft, rows.computed)
-        for by in dict.fromkeys(by for _, by, _ in rows.windows):
-            draft = Windowed(draft, by, {made: over for made, of, over in rows.windows if of == by})
-        for each in conditions:
-            draft = Filtered(draft, each.value, each.certain)
-        if query.qualify:
-            span = query.qualify
-            self.rewrites.append(lambda _: self.rewrite_qualify(query, span, set(aliases)))
-        return columns, draft
-
-    def groups(self, query: Select, scope: Scope, draft: Draft, rows: Rows) -> Grouped:
-        by: dict[Column, None] = {}
-        computed: dict[Made, Value] = {}
-        names = Names(scope, clause="in GROUP BY")
-        for written in query.group or ():
-            span = self.group_target(query, written, scope)
-            value = self.expression(span, names)
-            if value.parts in rows.groups:
-                continue
-            column = value.plain
-            if column is None:
-                computed[made := self.new()] = value
-                column = made
-            by[column] = None
-            rows.groups[value.parts] = held = Value((column,), value.type)
-            if span.end - span.start > 1:
-                rows.written.append(([word for word, _, _ in self.words(span, scope)], held))
-            rows.texts[column] = span
-        rows.written.sort(key=lambda each: -len(each[0]))
-        return Grouped(Projected(draft, computed) if computed else draft, tuple(by))
-
-    def group_target(self, query: Select, span: Span, scope: Scope) -> Span:
-        """The expression that an item of GROUP BY means: itself, or that of a column of SELECT by number or name."""
-        token, single = self.text.tokens[span.start], span.end - span.start == 1
-        if single and token.token_type == TokenType.NUMBER and token.text.isdigit():
-            number = int(token.text)
-            items = query.items[:number]
-            if not 1 <= number <= len(query.items) or any(self.text.type(i.end - 1) == TokenType.STAR for i in items):
-                fix = f"Write a number from 1 to {len(query.items)}, or the column itself."
-                raise self.text.refuse(span.start, f"there is no column {number} in this SELECT", fix)
-            return self.unaliased(items[-1])[0]
-        if single and self.text.is_name(span.start) and not scope.found((token.text,)):
-            for item in query.items:
-                inner, alias = self.unaliased(item)
-                if alias and alias.lower() == token.text.lower():
-                    return inner
-        return span
-
-    def unaliased(self, span: Span) -> tuple[Span, str | None]:
-        """An item of SELECT without its alias, and the alias."""
-        masked = self.text.masked(span, [call.span for call in calls(self.text, span)])
-        item = read_item(masked, Span(0, len(masked.tokens)))
-        if item.alias is None:
-            return span, None
-        end = span.end - 2 if self.text.word(span.end - 2) == "AS" else span.end - 1
-        return Span(span.start, end), item.alias
-
-    def words(self, span: Span, scope: Scope) -> list[tuple[str, int, int]]:
-        """A text word by word, with columns as what they stand for: words, and the tokens from and to which they go."""
-        found: list[tuple[str, int, int]] = []
-        i = span.start
-        while i < span.end:
-            end = i + 1
-            token = self.text.tokens[i]
-            if self.text.is_name(i):
-                while end + 1 < span.end and self.text.type(end) == TokenType.DOT and self.text.is_name(end + 1):
-                    end += 2
-                named = scope.found([self.text.tokens[j].text for j in range(i, end, 2)])
-                if len(named) == 1 and self.text.type(end) != TokenType.L_PAREN:
-                    found.append((repr(named[0].value.parts), i, end))
-                    i = end
-                    continue
-                end = i + 1
-            literal = token.token_type in (TokenType.STRING, TokenType.RAW_STRING)
-            shown = self.text.sql[token.start : token.end + 1]
-            found.append((shown if literal else shown.upper(), i, end))
-            i = end
-        return found
-
-    def grouped_expressions(
-        self, span: Span, scope: Scope, written: Sequence[tuple[list[str], Value]], hidden: Sequence[Span]
-    ) -> dict[Span, Value]:
-        """Where in a text there are the expressions that are grouped by."""
-        words = self.words(span, scope)
-        taken = [(s.start, s.end) for s in hidden]
-        found: dict[Span, Value] = {}
-        for wanted, value in written:
-            for i in range(len(words) - len(wanted) + 1):
-                if [word for word, _, _ in words[i : i + len(wanted)]] != wanted:
-                    continue
-                place = Span(words[i][1], words[i + len(wanted) - 1][2])
-                free = all(place.end <= start or end <= place.start for start, end in taken)
-                if free and self.stands_alone(place, span):
-                    found[place] = value
-                    taken.append((place.start, place.end))
-        return found
-
-    def stands_alone(self, place: Span, span: Span) -> bool:
-        """Whether a stretch of an expression is one operand of it, whatever is around it."""
-        text = self.text
-        called = text.is_name(place.start) and text.type(place.start + 1) == TokenType.L_PAREN
-        if called and closing(text, place.start + 1) == place.end - 1:
-            return place.start == span.start or text.type(place.start - 1) != TokenType.DOT
-        if enclosed(text, place):
-            return place.start == span.start or not text.is_name(place.start - 1)
-        before = place.start == span.start or text.type(place.start - 1) in (TokenType.L_PAREN, TokenType.COMMA)
-        last = place.end in (span.end, span.end - 1) or text.word(place.end) == "AS"
-        return before and (last or text.type(place.end) in (TokenType.R_PAREN, TokenType.COMMA))
-
-    def called(self, call: Call, names: Names) -> Value:
-        """What a call over many rows yields: a column that an operator makes."""
-        sql_calls.check(self.text, call)
-        rows = names.rows
-        if rows is None or (call.windowed and not names.windows) or (not call.windowed and rows.grouped is None):
-            what = f"the window function {call.name}()" if call.windowed else f"the aggregate {call.name}()"
-            fix = "Compute it in a subquery in FROM, and use its column here."
-            raise self.text.refuse(call.span.start, f"{what} cannot stand {names.clause}", fix)
-        return (
-            self.aggregate(call, names, rows.grouped)
-            if not call.windowed and rows.grouped
-            else self.window(call, names, rows)
-        )
-
-    def aggregate(self, call: Call, names: Names, grouped: Grouped) -> Value:
-        inner = Names(names.scope, clause=f"inside {call.name}()")
-        values = [self.expression(span, inner) for span in call.arguments]
-        suffix: Parts = ()
-        if call.filter:
-            suffix = (" FILTER (WHERE ", *self.expression(call.filter, inner).parts, ")")
-        words, type_ = sql_calls.template(self.text, call, [v.type for v in values])
-        self.rewrite_call(call, words)
-        parts = filled(words, {**self.slots(call), **{str(i): v.parts for i, v in enumerate(values)}, "s": suffix})
-        same = next((made for made, value in grouped.outputs.items() if value.parts == parts), None)
-        if same is None:
-            grouped.outputs[same := self.new()] = Value(parts, type_)
-        return Value((same,), type_)
-
-    def slots(self, call: Call) -> dict[str, Parts]:
-        return {"n": (call.name,), "d": ("DISTINCT ",) if call.distinct else ()}
-
-    def rewrite_call(self, call: Call, words: str) -> None:
-        """The same words in what is recomputed."""
-        if words.startswith("{n}(") and "CASE" not in words:
-            return
-
-        def rewrite(_: Mapping[int, Sequence[int]]) -> None:
-            close = closing(self.text, call.span.start + 1)
-            suffix = " " + self.user(Span(close + 1, call.span.end)) if close + 1 < call.span.end else ""
-            slots = {str(i): (self.user(span),) for i, span in enumerate(call.arguments)}
-            parts = filled(words, {**self.slots(call), **slots, "s": (suffix,)})
-            first, last = self.text.tokens[call.span.start], self.text.tokens[call.span.end - 1]
-            self.edits[first.start] = (last.end, "".join(map(str, parts)))
-
-        self.rewrites.append(rewrite)
-
-    def window(self, call: Call, names: Names, rows: Rows) -> Value:
-        span = call.over or rows.named.get(call.window)
-        if span is None:
-            fix = f"Define it: WINDOW {call.window} AS (PARTITION BY … ORDER BY …)."
-            raise self.text.refuse(call.span.end - 1, f"unknown window {call.window}", fix)
-        spec = specification(self.text, span)
-        inner = replace(names, windows=False, clause="inside a window function")
-        values = [self.expression(each, inner) for each in call.arguments]
-        by: dict[Column, None] = {}
-        for each in spec.partition:
-            value = self.expression(each, inner)
-            known = next((m for m, v in rows.computed.items() if v.parts == value.parts), None)
-            column = value.plain or known or self.new()
-            if not value.plain and isinstance(column, Made):
-                rows.computed[column] = value
-            by[column] = None
-        order = tuple(self.ordering(each, inner) for each in spec.order)
-        frame = self.user(spec.frame) if spec.frame else ""
-        if "(" in frame:
-            raise self.text.unsupported(span.start, "a window frame with calls in it", "Write numbers or intervals.")
-        words, type_ = sql_calls.template(self.text, call, [v.type for v in values])
-        sensitive = sql_calls.sensitive(self.text, call, spec)
-        ties = self.ties(call, span, tuple(by), order, rows) if sensitive else None
-        if ties:
-            self.rewrites.append(lambda chosen: self.rewrite_ties(call, spec, span, ties, rows, chosen))
-        self.rewrite_call(call, words)
-        slots = {**self.slots(call), **{str(i): v.parts for i, v in enumerate(values)}, "s": (call.nulls, _OVER)}
-        pieces: list[list[str | Column]] = [[]]
-        for part in filled(words, slots):
-            if part == _OVER:
-                pieces.append([])
-            else:
-                pieces[-1].append(part)
-        rows.windows.append(
-            (made := self.new(), tuple(by), Over(tuple(map(tuple, pieces)), order, (frame,) if frame else (), ties))
-        )
-        return Value((made,), type_)
-
-    def ordering(self, span: Span, names: Names) -> Value:
-        """An item of ORDER BY with its direction."""
-        end = span.end
-        while end > span.start + 1 and self.text.word(end - 1) in ("ASC", "DESC", "NULLS", "FIRST", "LAST"):
-            end -= 1
-        value = self.expression(Span(span.start, end), names)
-        direction = "".join(f" {self.text.word(i)}" for i in range(end, span.end))
-        return Value((*value.embedded, direction)) if direction else value
-
-    def candidates(self, scope: Scope) -> tuple[tuple[Column, str], ...]:
-        """The columns of a FROM, each with how it is written there."""
-        found: dict[Column, str] = {}
-        for c in (*scope.output, *scope.hidden):
-            column = c.value.plain
-            if column is None or column in found:
-                continue
-            for parts in ((*c.qualifier[-1:], c.name), (c.name,)):
-                if len(scope.found(parts)) == 1:
-                    found[column] = ".".join(map(quoted, parts))
-                    break
-        return tuple(found.items())
-
-    def ties(self, call: Call, span: Span, by: tuple[Column, ...], order: Sequence[Value], rows: Rows) -> Ties | None:
-        """What makes the order of a window total: a key of its rows, or all of their columns that are used."""
-        fixed = {*by, *(c for value in order for c in [_ordered(value)] if c)}
-        if rows.grouped is not None:
-            candidates: tuple[Column, ...] = rows.grouped.by
-        else:
-            candidates = tuple(column for column, _ in rows.candidates)
-        wanted = [key - fixed for key in rows.unique if key <= fixed | set(candidates)]
-        place = self.text.tokens[call.span.start].start
-        if wanted:
-            key = min(wanted, key=lambda k: (len(k), [candidates.index(c) for c in candidates if c in k]))
-            columns = tuple(c for c in candidates if c in key)
-            return Ties(place, columns, whole=True) if columns else None
-        rows.ordered.add((tuple(sorted(map(repr, by))), tuple(value.parts for value in order)))
-        if len(rows.ordered) > 1:
-            fix = "Compute one of them in a subquery in FROM, or select from relations with keys."
-            message = f"{call.name}() and another window that orders rows otherwise, over rows without a key"
-            raise self.text.refuse(call.span.start, message, fix)
-        return Ties(place, tuple(c for c in candidates if c not in fixed), whole=False)
-
-    def rewrite_ties(
-        self, call: Call, spec: Specification, span: Span, ties: Ties, rows: Rows, chosen: Mapping[int, Sequence[int]]
-    ) -> None:
-        """The columns that break ties, in what is recomputed."""
-        written = dict(rows.candidates)
-        columns = [ties.columns[i] for i in chosen.get(ties.place, ())]
-        texts = [f"({self.user(rows.texts[c])})" if c in rows.texts else written[c] for c in columns]
-        if not texts:
-            return
-        added = (", " if spec.order else " ORDER BY ") + ", ".join(texts)
-        if call.window:
-            first = self.text.tokens[call.span.end - 1]
-            rest = " " + self.user(spec.frame) if spec.frame else ""
-            self.edits[first.start] = (first.end, f"({self.user(Span(span.start, spec.end))}{added}{rest})")
-            return
-        token = self.text.tokens[spec.end]
-        shown = self.text.sql[token.start : token.end + 1]
-        self.edits[token.start] = (token.end, f"{added}{' ' if spec.frame else ''}{shown}")
-
-    def rewrite_qualify(self, query: Select, span: Span, aliases: set[str]) -> None:
-        """QUALIFY as a subquery, since Spark cannot read it."""
-        hidden = [call.span for call in calls(self.text, span)]
-        masked = self.text.masked(span, hidden)
-        expression = read_expression(masked, Span(0, len(masked.tokens)))
-        inside: dict[int, tuple[int, str]] = {}
-        extra: list[str] = []
-        starts = {self.text.tokens[s.start].start for s in hidden}
-        for column in expression.columns:
-            name = column.parts[-1]
-            if len(column.parts) == 1 and name.lower() in aliases and column.start not in starts:
-                continue
-            shown = quoted(f"_q{len(extra)}")
-            first = next(i for i, t in enumerate(self.text.tokens) if t.start == column.start)
-            last = next(i for i, t in enumerate(self.text.tokens) if t.end == column.end)
-            extra.append(f"{self.user(Span(first, last + 1))} AS {shown}")
-            inside[column.start] = (column.end, shown)
-        condition = "".join(piece for piece, _ in masked.render(Span(0, len(masked.tokens)), inside))
-        start, from_ = self.text.tokens[query.at], self.text.tokens[query.items[-1].end]
-        hides = f"EXCEPT ({', '.join(quoted(f'_q{i}') for i in range(len(extra)))}) " if extra else ""
-        end = start.end
-        if query.distinct:
-            end = self.text.tokens[query.at + 1].end
-        distinct = "DISTINCT " if query.distinct else ""
-        self.edits[start.start] = (end, f"SELECT {distinct}* {hides}FROM (SELECT")
-        if extra:
-            self.edits[from_.start] = (from_.end, f", {', '.join(extra)} FROM")
-        clause, last_token = self.text.tokens[span.start - 1], self.text.tokens[span.end - 1]
-        self.edits[clause.start] = (last_token.end, f") WHERE {condition}")
-
-    def generator(self, item: Span) -> Call | None:
-        """The generator that an item of SELECT is."""
-        found = next(calls(self.text, item), None)
-        return found if found and found.name in GENERATORS and found.span.start == item.start else None
-
-    def generated(
-        self,
-        query: Select,
-        exploded: Sequence[tuple[Call, Span]],
-        scope: Scope,
-        draft: Draft,
-        other: bool,
-    ) -> tuple[list[tuple[str | None, Value, Span]], Draft]:
-        """The columns of a SELECT of which one is a generator."""
-        call, item = exploded[0]
-        if other or len(exploded) > 1 or call.name not in _EXPLODED:
-            fix = f"Write LATERAL VIEW {call.name}(…) t AS x after FROM."
-            raise self.text.unsupported(call.span.start, f"the generator {call.name}() beside other calls", fix)
-        rest = [i for i in range(call.span.end, item.end) if self.text.is_name(i) and self.text.word(i) != "AS"]
-        alias = Alias("", tuple(self.text.tokens[i].text for i in rest))
-        draft, columns = self.exploded(draft, call, alias, scope, outer=False, at=item.start)
-        at = query.items.index(item)
-        before, after = query.items[:at], query.items[at + 1 :]
-        found = self.items(replace(query, items=before), Names(scope))
-        found += [(c.name, c.value, item) for c in columns]
-        return found + self.items(replace(query, items=after), Names(scope)), draft
 
     # ── the result ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -1309,10 +589,6 @@ class _Compiler:
             rewrite(ties)
         return self.user(Span(0, len(self.text.tokens))).rstrip("; \n\t\r")
 
-    def user(self, span: Span) -> str:
-        """The user's own text, as it is recomputed."""
-        return "".join(piece for piece, _ in self.text.render(span, self.edits))
-
 
 def _equality(conjunct: Conjunct) -> bool:
     """Whether a flat join has it as an equality."""
@@ -1320,20 +596,6 @@ def _equality(conjunct: Conjunct) -> bool:
     if match is None or match.null_safe or not isinstance(match.left, Ref) or not isinstance(match.right, Ref):
         return False
     return match.left.occurrence != match.right.occurrence
-
-
-def _ordered(value: Value) -> Column | None:
-    """The column that an item of ORDER BY sorts by, if it is nothing else."""
-    return next(iter(value.columns)) if isinstance(value.parts[0], (Ref, Made)) and len(value.parts) <= 2 else None
-
-
-def _joins(conjunct: Conjunct, has: Sequence[Callable[[Column], bool]], there: set[int], part: int) -> Match | None:
-    """The equality by which a part joins those that are there."""
-    match = conjunct.match
-    for each in (match, match.turned) if match else ():
-        if has[part](each.right) and any(has[i](each.left) for i in there):
-            return each
-    return None
 
 
 def _holder(key: Ref, names: Mapping[Ref, str], same: Sequence[tuple[Ref, Ref]]) -> str | None:

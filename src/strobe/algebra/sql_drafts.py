@@ -14,6 +14,7 @@ from strobe.algebra.sql_names import Column, Made, Parts, Ref, Value, columns_of
 from strobe.algebra.view import Occurrence, Output
 
 Columns = frozenset[Column]
+Sure = frozenset[Parts]
 _MOST_KEYS = 8
 
 
@@ -34,8 +35,8 @@ class Scanned(Draft):
 class Filtered(Draft):
     child: Draft
     condition: Value
-    certain: Columns = frozenset()
-    """Columns that are not NULL where the condition is true."""
+    certain: Sure = frozenset()
+    """Values that are not NULL where the condition is true."""
 
 
 @dataclass(eq=False)
@@ -173,10 +174,10 @@ def _made(draft: Draft) -> Iterable[Made]:
 # ── what is certain of rows ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def certain(draft: Draft) -> Columns:
-    """Columns that are never NULL."""
+def certain(draft: Draft) -> Sure:
+    """Values that are never NULL: columns, and what a filter says of more."""
     if isinstance(draft, Scanned):
-        return frozenset(Ref(draft.occurrence, column) for column in draft.relation.key)
+        return frozenset((Ref(draft.occurrence, column),) for column in draft.relation.key)
     if isinstance(draft, Filtered):
         return certain(draft.child) | draft.certain
     if isinstance(draft, Joined):
@@ -184,18 +185,21 @@ def certain(draft: Draft) -> Columns:
             return frozenset()
         if draft.kind is tree.JoinKind.LEFT:
             return certain(draft.left)
-        equal = {c for pair in draft.pairs if not pair.null_safe for c in (pair.left, pair.right)}
+        equal = {(c,) for pair in draft.pairs if not pair.null_safe for c in (pair.left, pair.right)}
         return certain(draft.left) | certain(draft.right) | equal
     if isinstance(draft, Kept):
-        equal = {pair.left for pair in draft.pairs if not pair.null_safe and not draft.negated}
+        equal = {(pair.left,) for pair in draft.pairs if not pair.null_safe and not draft.negated}
         return certain(draft.left) | equal
     if isinstance(draft, United):
         each = [certain(branch) for branch in draft.branches]
         return frozenset(
-            made for made, of in draft.outputs.items() if all(c in known for c, known in zip(of, each, strict=True))
+            (made,) for made, of in draft.outputs.items() if all((c,) in sure for c, sure in zip(of, each, strict=True))
         )
     if isinstance(draft, Grouped):
-        return certain(draft.child) & frozenset(draft.by)
+        return certain(draft.child) & frozenset((column,) for column in draft.by)
+    if isinstance(draft, Projected):
+        sure = certain(draft.child)
+        return sure | {(made,) for made, value in draft.made.items() if value.parts in sure}
     return certain(draft.child)  # type: ignore[attr-defined]
 
 
@@ -210,7 +214,7 @@ def keys(draft: Draft) -> list[Columns]:
         return keys(draft.left)
     if isinstance(draft, Grouped):
         by = frozenset(draft.by)
-        return [by] if by and by <= certain(draft.child) else []
+        return [by] if by and {(column,) for column in by} <= certain(draft.child) else []
     if isinstance(draft, (United, Exploded)):
         return []
     return keys(draft.child)  # type: ignore[attr-defined]
@@ -231,7 +235,7 @@ def _keys_of_join(draft: Joined) -> list[Columns]:
 # ── conditions, as deep as they mean the same ────────────────────────────────────────────────────────────────────────
 
 
-def placed(draft: Draft, condition: Value, sure: Columns = frozenset()) -> Draft:
+def placed(draft: Draft, condition: Value, sure: Sure = frozenset()) -> Draft:
     """The rows for which a condition is true, which is applied as early as it means the same: directly on a relation
     where it speaks of its columns alone."""
     inner = _lower(draft, condition.columns)
@@ -422,11 +426,12 @@ class Planter:
 
     def windowed(self, draft: Windowed) -> tree.Operator:
         child = self.grown(draft.child)
-        if not draft.needed & draft.outputs.keys():
+        used = [(made, over) for made, over in draft.outputs.items() if made in draft.needed]
+        if not used:
             return child
         by = tuple(map(self.column, draft.by))
-        outputs = [Output(self.name(m), self.over(by, over)) for m, over in draft.outputs.items() if m in draft.needed]
-        return tree.Window(child, self.number(), by, tuple(outputs))
+        outputs = tuple(Output(self.name(made), self.over(by, over)) for made, over in used)
+        return tree.Window(child, self.number(), by, outputs)
 
     def over(self, by: Sequence[str], over: Over) -> str:
         order = [self.text(value) for value in over.order]

@@ -139,6 +139,8 @@ REFUSED = {
     "SYSTEM_TIME": _TRAVEL,
 }
 _TRAVELS = {"VERSION", "TIMESTAMP", "SYSTEM_VERSION", "SYSTEM_TIME"}
+_AT_THE_END = ("ORDER", "SORT", "CLUSTER", "DISTRIBUTE", "LIMIT", "OFFSET")
+_OTHER_SETS = ("EXCEPT", "MINUS", "INTERSECT")
 _OUTER_KINDS = ("LEFT", "RIGHT", "FULL")
 _KINDS = (*_OUTER_KINDS, "INNER", "CROSS", "SEMI", "ANTI")
 _CLAUSES = frozenset(REFUSED) - _TRAVELS - {"ROLLUP", "CUBE", "GROUPING"}
@@ -198,8 +200,10 @@ class _Reader:
     def combined(self) -> Query:
         left = self.term()
         joined = False
-        while self.word == "UNION":
+        while self.word == "UNION" or self.word in _OTHER_SETS:
             at = self.at
+            if self.word in _OTHER_SETS:
+                self.text.problems.append(self.unexpected())
             self.at += 1
             whole = self.word == "ALL"
             if self.word in ("ALL", "DISTINCT"):
@@ -239,7 +243,9 @@ class _Reader:
         select = self.at
         self.at += 1
         if self.type == TokenType.HINT:
-            raise self.unsupported("a hint", "Take the hint away: Strobe and Spark choose how to join.")
+            hint = self.unsupported("a hint", "Take the hint away: Strobe and Spark choose how to join.")
+            self.text.problems.append(hint)
+            self.at += 1
         distinct = self.word == "DISTINCT" and self.text.type(self.at + 1) not in (TokenType.COMMA, TokenType.DOT)
         if distinct or (self.word == "ALL" and self.text.type(self.at + 1) not in (TokenType.COMMA, TokenType.DOT)):
             self.at += 1
@@ -258,7 +264,11 @@ class _Reader:
         having = self.expression("a condition") if self.clause("HAVING") else None
         windows = self.windows() if self.clause("WINDOW") else {}
         qualify = self.expression("a condition") if self.clause("QUALIFY") else None
-        if self.type not in (None, TokenType.R_PAREN, TokenType.SEMICOLON) and self.word != "UNION":
+        while self.word in _AT_THE_END:
+            self.text.problems.append(self.unexpected())
+            self.skip()
+        ended = self.type in (None, TokenType.R_PAREN, TokenType.SEMICOLON)
+        if not ended and self.word != "UNION" and self.word not in _OTHER_SETS:
             raise self.unexpected()
         found, self.subqueries = self.subqueries, kept
         return Select(
@@ -275,6 +285,14 @@ class _Reader:
             subqueries=found,
             end=self.at,
         )
+
+    def skip(self) -> None:
+        """Passes over a clause at the end of a query."""
+        self.at += 1
+        while self.type not in (None, TokenType.R_PAREN, TokenType.SEMICOLON, TokenType.UNION):
+            if self.word in _AT_THE_END or self.word in _OTHER_SETS:
+                return
+            self.at = closing(self.text, self.at) + 1 if self.type == TokenType.L_PAREN else self.at + 1
 
     def clause(self, word: str) -> bool:
         if self.word != word:
@@ -426,7 +444,7 @@ class _Reader:
         return alias
 
     def refuse_clause(self) -> None:
-        if self.word in _CLAUSES and not self.lateral_view:
+        if self.word in _CLAUSES and self.word not in (*_AT_THE_END, *_OTHER_SETS) and not self.lateral_view:
             raise self.unexpected()
 
     def expression(self, wanted: str) -> Span:

@@ -470,7 +470,11 @@ def _(operator: Group, node: _Node, columns: Columns, keys: Rows, to: _Collectin
 def _(operator: Window, node: _Node, columns: Columns, keys: Rows, to: _Collecting) -> Rows:
     (child,) = node.children
     found = _rows(child, columns, keys, to)
-    return child.keys(_whole(operator, child, found, to), node.columns)
+    if set(columns) <= set(operator.cover):
+        to.cover(operator.number, columns, keys)  # a partition has the same in all its rows
+    else:
+        found = _whole(operator, child, found, to)
+    return child.keys(found, node.columns)
 
 
 # ── What both need ───────────────────────────────────────────────────────────────────────────────────────────────────

@@ -53,7 +53,7 @@ def _preflight(project: Project, sources: Mapping[str, Source]) -> tuple[list[Fi
                 raise StrobeError(f"source {', '.join(sorted(broken))} cannot be read", where=where, fix="See above.")
             planned[name] = plan_view(name, config.sql, config, known, where)
         except StrobeError as error:
-            findings.append(_error(error, where))
+            findings += [_error(each, where) for each in error.each]
     try:
         planned = raise_levels(planned)
     except StrobeError as error:
@@ -107,8 +107,9 @@ def _of_partitions(
     source: str, keys: Mapping[str, Sequence[str] | None], planned: Iterable[ViewPlan]
 ) -> Iterator[Finding]:
     """Views that stop when a partition leaves, though the source says where that happens."""
-    fix = "Show the column in the view, or `strobe rebuild` the view whenever a partition is dropped or detached."
+    rebuild = "`strobe rebuild` the view whenever a partition is dropped or detached."
     for plan in planned:
+        fix = f"Show the column in the view, or {rebuild}" if plan.view.tree is None else rebuild
         for occurrence in (o for o in plan.view.occurrences if o.source == source and o.relation.name in keys):
             key = keys[occurrence.relation.name]
             why = cannot(occurrence, plan.view, key or ()) or ("its commits have a fixed number" if plan.pace else "")

@@ -187,6 +187,21 @@ def test_place_in_a_text_of_several_lines() -> None:
     assert "o.id" in caught.value.fix
 
 
+def test_everything_that_is_refused_is_named_at_once() -> None:
+    """One error has all obstacles of a view, and none that only follows from another."""
+    error = refused(
+        "WITH t AS (SELECT now() AS moment, id FROM shop.orders LIMIT 3) SELECT t.moment, t.id, rand() AS r, "
+        "my_udf(c.name) AS f FROM t JOIN shop.customers c ON c.id = t.id AND c.city = uuid() WHERE c.idd = 1 AND t.id "
+        "IN (SELECT 1, 2 FROM shop.orders) EXCEPT SELECT 1, 2, 3, 4 FROM shop.orders ORDER BY 1"
+    )
+    said = [each.message for each in error.each]
+    for word in ("LIMIT", "ordering", "set operation", "now()", "uuid()", "rand()", "my_udf()", "IN needs one column"):
+        assert sum(word in message for message in said) == 1, (word, said)
+    assert len(said) == 8
+    assert all(each.where.startswith("view v: line 1, column ") and each.fix for each in error.each)
+    assert str(error).count("view v: line 1") == 8
+
+
 def test_candidates_are_named() -> None:
     """An ambiguous column names its candidates, an unknown relation its neighbours."""
     assert "o.id or c.id" in refused(f"SELECT id {TWO}").fix

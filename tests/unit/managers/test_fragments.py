@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from trees import RELATIONS, Rows, random_tree
+from trees import RELATIONS, Rows, compiled_tree, random_tree
 
 from strobe.algebra import tree
 from strobe.algebra.bag import Bag
@@ -26,10 +26,10 @@ Contents = Mapping[int, Bag]
 class Case:
     """A tree, what its relations held before a batch, and the units of the batch."""
 
-    def __init__(self, seed: int, units: int = 2) -> None:
+    def __init__(self, seed: int, view: Callable[[random.Random], View] = random_tree, units: int = 2) -> None:
         self.rng = random.Random(seed)
         rows = Rows(self.rng)
-        self.view = random_tree(self.rng)
+        self.view = view(self.rng)
         self.states = [self._of_occurrences(rows.contents)]
         self.changes: list[Contents] = []
         for _ in range(units):
@@ -127,6 +127,16 @@ def seeds(most: int) -> Sequence[object]:
 def test_the_view_over_a_fragment_changes_by_exactly_its_change(some: range) -> None:
     for seed in some:
         assert changes_exactly(Case(seed)), f"seed {seed}"
+
+
+@pytest.mark.parametrize(
+    "some", [range(200), pytest.param(range(200, 6000), marks=pytest.mark.slow)], ids=["few", "many"]
+)
+def test_views_of_sql_change_by_exactly_their_change(some: range) -> None:
+    """Random statements, as they are compiled."""
+    for seed in some:
+        case = Case(seed, compiled_tree)
+        assert changes_exactly(case), f"seed {seed}: {case.view.sql}"
 
 
 @pytest.mark.parametrize("some", seeds(400), ids=["few", "many"])

@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 from stalling import Stalling
-from trees import R, S, T, U, tree_world
+from trees import R, S, T, U, tree_plan
 from worlds import run
 
 from strobe.algebra.bag import Bag
@@ -158,7 +158,7 @@ def test_a_key_is_asked_for_once_a_batch() -> None:
     """However many units need it, whatever was answered in between."""
     for seed in range(100):
         complete, snapshots = bool(seed % 2), partial(Stalling, rng=random.Random(seed))
-        run(tree_world(seed, partial(Counting, complete=complete), transactions=12, source=snapshots), seed)
+        run(tree_plan(seed, transactions=12).world(partial(Counting, complete=complete), source=snapshots), seed)
 
 
 def test_questions_to_different_sources_are_open_at_the_same_time() -> None:
