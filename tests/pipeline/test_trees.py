@@ -33,7 +33,7 @@ def test_every_commit_is_a_state_of_the_sources(tmp_path: Path, level: str, seco
 
 def test_copies_answer_in_the_place_of_sources(tmp_path: Path) -> None:
     """Look-ups in copies at the warehouse, between which there are commits."""
-    views = {name: VIEWS[name] for name in ("everything", "by_customer", "latest")}
+    views = {name: VIEWS[name] for name in ("left_to_many", "everything", "latest")}
     text = project(views).replace("freshness", "algorithm: sc, freshness")
     topology = opened(tmp_path, text, DATABASES)
     warehouse, past, states = run(topology, tmp_path, seconds=1.0, commit_seconds=0.05, write=write)
