@@ -329,7 +329,7 @@ class RowSets(Values):
             key = min(wanted, key=lambda k: (len(k), [candidates.index(c) for c in candidates if c in k]))
             columns = tuple(c for c in candidates if c in key)
             return Ties(place, columns, whole=True) if columns else None
-        rows.ordered.add((tuple(sorted(map(repr, by))), tuple(value.parts for value in order)))
+        rows.ordered.add((by, tuple(value.parts for value in order)))
         if len(rows.ordered) > 1:
             fix = "Compute one of them in a subquery in FROM, or select from relations with keys."
             message = f"{call.name}() and another window that orders rows otherwise, over rows without a key"
@@ -383,7 +383,7 @@ class RowSets(Values):
         if extra:
             self.edits[from_.start] = (from_.end, f", {', '.join(extra)} FROM")
         clause, last_token = self.text.tokens[span.start - 1], self.text.tokens[span.end - 1]
-        self.edits[clause.start] = (last_token.end, f") WHERE {condition}")
+        self.edits[clause.start] = (last_token.end, f") AS `_q` WHERE {condition}")
 
     # ── generators ───────────────────────────────────────────────────────────────────────────────────────────────────
 
