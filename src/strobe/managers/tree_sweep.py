@@ -36,7 +36,7 @@ from strobe.managers.sweep import MOST
 from strobe.managers.units import Received
 from strobe.messages import ActionList, Answer, Cut, Fragment, Lookup, Query, Update
 
-MOST_ROWS = 1_000_000
+MOST_ROWS = 500_000
 """Rows of a change, or of an answer to a look-up."""
 
 MANY_ROWS = 100_000
