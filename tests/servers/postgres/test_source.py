@@ -15,11 +15,12 @@ from psycopg.sql import SQL
 
 from strobe.algebra.bag import Bag
 from strobe.coordinator.maintenance import end_of
-from strobe.errors import LostGuarantee, SourceLost, SourceUnavailable
+from strobe.errors import Damaged, LostGuarantee, SourceLost, SourceUnavailable
 from strobe.messages import SeenByXid
 from strobe.sources.postgres.catalog import read_tables
 from strobe.sources.postgres.limits import SlotLimits, Timing
 from strobe.sources.postgres.reader import RowDecoder, TableSearch
+from strobe.sources.postgres.stream import Visible
 
 
 def test_a_snapshot_sees_a_later_commit_without_an_earlier_one(db: Database) -> None:
@@ -445,3 +446,18 @@ def test_a_statement_that_takes_too_long_is_ended(db: Database) -> None:
             list(reader.scan("orders", ["id"]))
         reader.close()
     source.close()
+
+
+def test_an_id_that_was_damaged_on_its_way_is_not_waited_for(db: Database) -> None:
+    """No transaction has it yet, or it was taken back; one that is still open is waited for."""
+    source = db.make(ORDERS, "orders")
+    visible = Visible(source._pool)
+    ((xid,),) = db.server.execute(db.name, "SELECT pg_current_xact_id()::text::int8")
+    assert visible.wait(xid, lambda: False)
+    with pytest.raises(Damaged, match="there is no transaction"):
+        visible.wait(xid + 1_000_000, lambda: False)
+    with psycopg.connect(db.server.admin_dsn(db.name)) as other:
+        ((open_,),) = other.execute("SELECT pg_current_xact_id()::text::int8").fetchall()
+        looks = iter(range(30))
+        assert not visible.wait(open_, lambda: next(looks, None) is None)
+        other.rollback()

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from strobe.algebra.bag import Row
-from strobe.errors import RelationLost, SourceUnavailable, Unfit, UserError
+from strobe.errors import UNREADABLE, RowOf, RowUnfit, SourceUnavailable, Unfit, UserError
 from strobe.messages import Lookup, Seen
 from strobe.redaction import content
 from strobe.sources.base import Reader
@@ -50,24 +50,22 @@ class RowDecoder:
         except Unfit:
             raise self._refused(raw) from None
 
-    def _refused(self, raw: Sequence[Any]) -> RelationLost:
-        known = dict(zip(self._types, raw, strict=True))
-        row = ", ".join([f"{c} = {known[c]!r}" for c in self._key if c in known][:5])
-        column, reason = next(filter(None, map(self._misfit, self._types, raw)))
-        return RelationLost(
-            f"{content(known[column])} cannot be read as {self._types[column]}: {reason}",
+    def _refused(self, raw: Sequence[Any]) -> RowUnfit:
+        values, wrong = list[Any](), list[tuple[str, str]]()
+        for (column, type_), decode, value in zip(self._types.items(), self._decoders, raw, strict=True):
+            try:
+                values.append(None if value is None else decode(value))
+            except Unfit as unfit:
+                values.append(UNREADABLE)
+                wrong.append((column, f"{content(value)} cannot be read as {type_}: {unfit}"))
+        column, message = wrong[0]
+        return RowUnfit(
+            message,
+            row=RowOf.named(self._source, self._relation, self._key, tuple(self._types), values),
             source=self._source,
             relations=[self._relation],
-            where=f"{self._where}, column {column}{row and f', row {row}'}",
-            fix="Change the value, or leave the column out of the views; then rebuild those that use the table.",
+            where=f"{self._where}, column {column}",
         )
-
-    def _misfit(self, column: str, value: Any) -> tuple[str, str] | None:
-        try:
-            _ = None if value is None else decoder(self._types[column])(value)
-        except Unfit as unfit:
-            return column, str(unfit)
-        return None
 
 
 class SqliteReader(Reader):
