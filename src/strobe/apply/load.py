@@ -76,7 +76,7 @@ class LoadSnapshot:
             found = failing_rows(view, rows, partial(recompute, spark, view))
         except FAILURES:
             return error
-        return data_error(view, cause, found) or error
+        return data_error(view, cause, found, complete=bool(found) and view.tree is None) or error
 
 
 @contextmanager

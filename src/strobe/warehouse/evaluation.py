@@ -5,7 +5,8 @@ the attributes, and stay in one partition, so that netting needs no shuffle. Lar
 the same plan as they are.
 
 A view that rows are removed from by key, or altogether, is read as it was at the last commit, in the same plan, and
-what goes is netted with what comes. A view without removals is not read.
+what goes is netted with what comes. A view without removals is not read. Of a view that is a tree of operators,
+`fragments` evaluates what a commit brings.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ from strobe.algebra.view import Occurrence, View
 from strobe.data.arrow import canonical_ddl, to_arrow
 from strobe.errors import BrokenInvariant, RowFailed, RowOf
 from strobe.merge.removals import Resolved, resolve
-from strobe.messages import Commit, Removal
+from strobe.messages import Commit, Fragment, Removal
 from strobe.redaction import content
 from strobe.spark.relation import COUNT, SparkRelation, local_data
+from strobe.warehouse import fragments
 from strobe.warehouse.records import Generation
 from strobe.warehouse.removal_plan import COMMIT, leaving
 
@@ -51,18 +53,26 @@ def changed_rows(
     `together`."""
     changes: dict[str, dict[int, Relation]] = {}
     removals: dict[str, dict[int, Removal]] = {}
+    trees: dict[str, list[tuple[int, Fragment]]] = {}
     for commit in commits:
+        for name, some in commit.fragments.items():
+            trees.setdefault(name, []).extend((commit.number, fragment) for fragment in some)
         for name, relation in commit.changes.items():
             if not relation.known_empty:
                 changes.setdefault(name, {})[commit.number] = relation
         for name, removal in commit.removals.items():
             removals.setdefault(name, {})[commit.number] = removal
     found = {}
-    for name in dict.fromkeys([*changes, *removals]):
+    for name in dict.fromkeys([*changes, *removals, *trees]):
         if name not in members:
             raise BrokenInvariant("a change of a view that takes part in no commit", where=f"view {name}")
         view = members[name].view
-        if name in removals:
+        if name in trees:
+            if name in changes or name in removals:
+                raise BrokenInvariant("a change that is not a fragment, of a tree", where=f"view {name}")
+            rows, small = fragments.net_change(spark, view, trees[name])
+            found[name] = (_net(view, rows), small)
+        elif name in removals:
             resolved = resolve(view, removals[name], changes.get(name, {}))
             found[name] = _with_removals(spark, view, resolved, *stored(name), together)
         else:
@@ -104,15 +114,21 @@ def failing_view(
     goes was evaluated when it came.
     """
     changes: dict[str, list[Relation]] = defaultdict(list)
+    trees: dict[str, list[Fragment]] = defaultdict(list)
     for commit in commits:
         for name, relation in commit.changes.items():
             changes[name].append(relation)
-    for name in dict.fromkeys([*changes, *carried]):
+        for name, some in commit.fragments.items():
+            trees[name] += some
+    for name in dict.fromkeys([*changes, *trees, *carried]):
         view, error = members[name].view, None
+        if name in trees and (error := _tried(partial(_over, spark, view, trees[name]))) is not None:
+            return data_error(view, error, _failing_parts(spark, view, trees[name]))
         if name in changes and (error := _failure(spark, view, changes[name])) is not None:
             bags = [relation for relation in changes[name] if isinstance(relation, Bag)]
             row = _failing_row(spark, view, bags)
-            return data_error(view, error, [_part(o, view, row) for o in view.occurrences] if row is not None else [])
+            parts = [_part(o, _values(view, o, row)) for o in view.occurrences] if row is not None else []
+            return data_error(view, error, parts, complete=row is not None)
         if name in carried and (error := _tried(partial(itemgetter(0), carried[name]))) is not None:
             return data_error(view, error)
     return None
@@ -129,6 +145,17 @@ def _tried(frame: Callable[[], DataFrame]) -> Exception | None:
     except Exception as error:
         return error
     return None
+
+
+def _over(spark: SparkSession, view: View, some: Sequence[Fragment]) -> DataFrame:
+    return fragments.evaluated(spark, view, some)[0]
+
+
+def _failing_parts(spark: SparkSession, view: View, some: Sequence[Fragment]) -> list[RowOf | None]:
+    """Rows of relations over which a tree cannot be evaluated. That they are to blame is likely, not certain: a part of
+    a group may fail where the whole does not."""
+    found = fragments.narrowed(some, lambda less: _tried(partial(_over, spark, view, less)) is not None)
+    return [_part(view.occurrences[index], row) for index, row in found.items()]
 
 
 def _failing_row(spark: SparkSession, view: View, changes: Sequence[Bag]) -> Row | None:
@@ -150,9 +177,11 @@ UNFIT = (pa.ArrowException, ValueError, OverflowError)
 """What making Arrow data raises of a value that is not of its column's type."""
 
 
-def data_error(view: View, error: Exception, rows: Sequence[RowOf | None] = ()) -> RowFailed | None:
-    """What to tell of a failure that a row of a view has caused, joined from these rows of relations (None for one that
-    has no key); None if it has another cause."""
+def data_error(
+    view: View, error: Exception, parts: Sequence[RowOf | None] = (), *, complete: bool = False
+) -> RowFailed | None:
+    """What to tell of a failure that a row of a view has caused; None if it has another cause. `parts` are the rows of
+    relations that it was made of, as far as they are known by a key; with `complete` there are no others."""
     if isinstance(error, UNFIT):
         reason = f"a value is not of its column's type: {content(str(error), 'a message')}"
     elif _DATA_EXCEPTION in str(error):
@@ -161,32 +190,39 @@ def data_error(view: View, error: Exception, rows: Sequence[RowOf | None] = ()) 
         reason = f"{kind}]: {content(text.strip(), 'a message')}"
     else:
         return None
-    known = [each for each in rows if each is not None]
+    known = [each for each in parts if each is not None]
     shown = f", of {' and '.join(map(str, known))}," if known else ""
     return RowFailed(
         f"a row{shown} cannot be computed: {reason}",
         view=view.name,
         rows=known,
-        complete=bool(rows) and len(known) == len(rows),
+        complete=complete and len(known) == len(parts),
         where=f"view {view.name}",
         fix="Change the row at its source: the view is then loaded again by itself; the others go on meanwhile. Or "
         "change the view's SQL so that it copes with such rows (`try_divide`, `try_cast`, …), and run `strobe apply`.",
     )
 
 
-def _part(occurrence: Occurrence, view: View, row: Row) -> RowOf | None:
-    """What an occurrence has contributed to a row over a view's attributes; None if that has no key."""
+def _part(occurrence: Occurrence, values: Row) -> RowOf | None:
+    """What an occurrence has contributed to a row; None if that has no key."""
     relation = occurrence.relation
     if not relation.key or not set(relation.key) <= set(occurrence.columns):
         return None
-    values = tuple(row[view.attributes.index(attribute)] for attribute in occurrence.attributes)
     return RowOf(relation.source, relation.name, tuple(relation.key), occurrence.columns, values)
+
+
+def _values(view: View, occurrence: Occurrence, row: Row) -> Row:
+    """An occurrence's part of a row over a view's attributes."""
+    return tuple(row[view.attributes.index(attribute)] for attribute in occurrence.attributes)
 
 
 def output_types(spark: SparkSession, view: View) -> dict[str, str]:
     """The Spark types of a view's columns, as commits will yield them."""
-    raw, _ = _raw(spark, view, [(0, Bag(view.attributes))])
-    return {f.name: f.dataType.simpleString() for f in _evaluated(view, raw).schema if f.name not in (COMMIT, COUNT)}
+    if view.tree is not None:
+        rows = fragments.net_change(spark, view, [(0, Fragment({}, {}))])[0]
+    else:
+        rows = _evaluated(view, _raw(spark, view, [(0, Bag(view.attributes))])[0])
+    return {f.name: f.dataType.simpleString() for f in rows.schema if f.name not in (COMMIT, COUNT)}
 
 
 def _raw(spark: SparkSession, view: View, changes: Sequence[tuple[int, Relation]]) -> tuple[DataFrame, bool]:
