@@ -82,7 +82,7 @@ class LoadSnapshot:
             found = failing_rows(view, rows, compute)
         except FAILURES:
             return error
-        return data_error(view, cause, found, complete=bool(found) and view.tree is None) or error
+        return data_error(view, cause, found) or error
 
 
 @contextmanager

@@ -65,7 +65,7 @@ def check(document: Document) -> Iterable[RenderableType]:
 
 
 _AUDITED_WHOLE = (
-    "the audit compares it whole, and only while it is small: among its columns there is the key of none of its tables"
+    "the audit compares it whole, and only while it is small: it is more than inner joins, or shows the key of no table"
 )
 
 
