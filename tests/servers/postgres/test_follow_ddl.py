@@ -471,6 +471,17 @@ def test_bounds_of_many_kinds_are_read(db: Database) -> None:
             reader.close()
 
 
+def test_the_trigger_is_in_nobodys_way(db: Database) -> None:
+    """A statement about another table takes no lock on a partition, and so waits for none."""
+    followed(db)
+    with psycopg.connect(db.server.admin_dsn(db.name)) as connection:
+        connection.execute("CREATE TABLE other (n int)")
+        connection.execute("ALTER TABLE other ADD COLUMN m int")
+        connection.execute("DROP TABLE other")
+        held = connection.execute("SELECT relation::regclass::text FROM pg_locks WHERE pid = pg_backend_pid()")
+        assert not [name for (name,) in held if name and name.startswith("lines")]
+
+
 def test_undo_takes_the_trigger_out(db: Database) -> None:
     """By a superuser; Strobe's own role says who can."""
     source = followed(db)
