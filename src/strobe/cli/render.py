@@ -93,6 +93,11 @@ def status(document: Document) -> Iterable[RenderableType]:
     if document.get("appends"):
         appends = document["appends"]
         yield Text(f"appends: {appends['number']:,} in {appends['milliseconds'] / 1000:,.1f} s")
+    if published := document.get("published"):
+        within = published["publish_seconds"]
+        setting = "" if within is None else f" (publish: {seconds(within)})"
+        behind = "is the last" if not published["lag_seconds"] else f"is {seconds(published['lag_seconds'])} behind"
+        yield Text(f"other engines read commit {published['commit']}, which {behind}{setting}")
     for name, view in document["views"].items():
         if view.get("problem"):
             yield Text(f"view {name} stands still: {view['problem']}", style="bold red")
