@@ -217,6 +217,7 @@ def refreshed_in_duckdb(found: dict[str, Any]) -> Callable[[], Read]:
     connection = duckdb_with_delta()
     for statement in found["once"]:
         connection.execute(statement)
+    connection.execute("RESET VARIABLE strobe_versions")  # as in another session with the same database file
     with pytest.raises(Exception, match="strobe_versions is not set"):
         connection.execute("SELECT * FROM lines()")
 

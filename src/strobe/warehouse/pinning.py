@@ -169,19 +169,19 @@ _VERSIONS = "strobe_versions"
 
 
 def duckdb_current(found: Pinned, published: Location) -> Statements:
-    """Macros, which a database file keeps, and the statement that moves all of them."""
-    return Statements(
-        (
-            f'SET VARIABLE {_VERSIONS} = (SELECT arg_max(views, ("commit", published_at)) '
-            f"FROM delta_scan({_text(published)}))",
-        ),
-        tuple(
-            f"CREATE OR REPLACE MACRO {_name(view)}() AS TABLE SELECT COLUMNS(c -> c <> '{COPY}') "
-            f"FROM delta_scan({_text(table.location)}, version => coalesce(getvariable('{_VERSIONS}')[{_text(view)}], "
-            f"error({_text(f'view {view} is not in the published commit, or {_VERSIONS} is not set')})))"
-            for view, table in found.tables.items()
-        ),
+    """Macros, which a database file keeps, and the statement that moves all of them; it comes before them too, since
+    DuckDB looks at a macro's tables when it is made."""
+    move = (
+        f'SET VARIABLE {_VERSIONS} = (SELECT arg_max(views, ("commit", published_at)) '
+        f"FROM delta_scan({_text(published)}))"
     )
+    macros = (
+        f"CREATE OR REPLACE MACRO {_name(view)}() AS TABLE SELECT COLUMNS(c -> c <> '{COPY}') "
+        f"FROM delta_scan({_text(table.location)}, version => coalesce(getvariable('{_VERSIONS}')[{_text(view)}], "
+        f"error({_text(f'view {view} is not in the published commit, or {_VERSIONS} is not set')})))"
+        for view, table in found.tables.items()
+    )
+    return Statements((move,), (move, *macros))
 
 
 def spark_current(found: Pinned, published: Location) -> Statements:

@@ -25,6 +25,7 @@ from paths import ROOT
 from patience import PATIENCE
 from rich.console import Console
 from rich.live import Live
+from rich.text import Text
 
 from strobe.api import parse_at
 from strobe.cli import render
@@ -388,6 +389,52 @@ def test_a_wait_believes_only_views_that_are_kept(
         wait.wait(project, timeout=0)
 
 
+# Watching, and the shell's help.
+
+
+def test_status_is_shown_again_and_again(
+    shop: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until Ctrl-C, which is no failure; on a terminal in place."""
+    naps = iter([None, None])
+
+    def sleep(seconds: float) -> None:
+        if next(naps, seconds):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("strobe.cli.terminal.time.sleep", sleep)
+    code, out, err = run(capsys, "status", "--watch")
+    assert (code, err, out.count("nothing committed yet")) == (0, "", 3)
+    assert document(capsys, "status", "--watch", code=2)["error"]["message"].endswith("do not go together")
+    naps = iter([None])
+    terminal = Terminal()
+    terminal.out = Console(file=(file := io.StringIO()), force_terminal=True, width=100)
+    terminal.watch(lambda: {"n": "one [bold]"}, lambda found: [Text(found["n"])], 2.0)
+    assert "one [bold]" in file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("strobe reb", {"rebuild"}),
+        ("strobe explain ", {"paid_orders", "order_lines"}),
+        ("strobe rebuild paid", {"paid_orders"}),
+        ("strobe prepare ", {"shop", "billing", "catalog"}),
+        ("strobe pin --engine d", {"duckdb"}),
+        ("strobe run --until", {"--until-idle"}),
+    ],
+)
+def test_a_shell_completes_commands_options_and_names(shop: Path, line: str, offered: set[str]) -> None:
+    """With the script that `strobe --show-completion` prints; names are those of the project."""
+    words = line.split(" ")
+    environment = {**os.environ, "_STROBE_COMPLETE": "complete_bash", "PYTHONPATH": str(ROOT / "src")}
+    environment |= {"COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+    done = subprocess.run(
+        [sys.executable, "-m", "strobe"], capture_output=True, text=True, env=environment, timeout=240
+    )
+    assert (done.returncode, set(done.stdout.split()), done.stderr) == (0, offered, "")
+
+
 # Errors.
 
 
@@ -557,6 +604,7 @@ def test_the_live_table_shows_everything_but_secrets() -> None:
         told = LiveReporter(live)
         told.tell(Loading(["paid_orders"]))
         told.tell(RowsRead("shop", 12_345))
+        told.tell(RowsRead("billing", 500, 4_000))
         told.status(STATUS)
     shown = file.getvalue()
     for part in (
@@ -566,8 +614,11 @@ def test_the_live_table_shows_everything_but_secrets() -> None:
         "5:1",
         "6:1",
         "no [bold]***[/bold]",
+        "of about 4,000",
+        "lag",
+        "2.5 s",
         "commit 7",
-        "stands still",
+        "stale",
     ):
         assert part in shown
 
