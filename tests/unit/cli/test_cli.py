@@ -79,6 +79,37 @@ def only_sqlite(shop: Path) -> None:
     (shop / "views" / "order_lines.sql").unlink()
 
 
+# Making projects.
+
+
+def test_a_project_for_ones_own_sources(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A source of each type, with what has to be set and done next; what is written can be read, and the editor's
+    schema lies beside it."""
+    folder = tmp_path / "My shop"
+    made = document(capsys, "init", str(folder), "--sources", "postgres,mysql,mysql,mariadb,sqlite,files,delta")
+    assert [line.split("=")[0] for line in made["next"][:4]] == [
+        "export POSTGRES_DSN", "export MYSQL_DSN", "export MYSQL2_DSN", "export MARIADB_DSN"
+    ]  # fmt: skip
+    for variable in ("POSTGRES_DSN", "MYSQL_DSN", "MYSQL2_DSN", "MARIADB_DSN"):
+        monkeypatch.setenv(variable, "mysql://strobe:longsecret@h/d")
+    (folder / "views" / "mine.sql").write_text("SELECT a.id FROM sqlite.a a")
+    project = load_project(folder)
+    types = {name: source.type for name, source in project.sources.items()}
+    assert (project.name, types.pop("mysql2")) == ("my_shop", "mysql") and all(n == t for n, t in types.items())
+    first = (folder / "strobe.yml").read_text().splitlines()[0]
+    assert first == "# yaml-language-server: $schema=strobe.schema.json"
+    assert json.loads((folder / "strobe.schema.json").read_text())["title"] == "strobe.yml"
+    error = document(capsys, "init", str(tmp_path / "b"), "--sources", "postgre", code=2)["error"]
+    assert error["fix"].startswith("Did you mean postgres?") and not (tmp_path / "b").exists()
+
+
+def test_the_example_begins_with_its_schema(shop: Path) -> None:
+    assert (shop / "strobe.yml").read_text().startswith("# yaml-language-server: $schema=strobe.schema.json\n")
+    assert json.loads((shop / "strobe.schema.json").read_text())["title"] == "strobe.yml"
+
+
 # Looking.
 
 
