@@ -266,9 +266,10 @@ def test_a_source_whose_view_is_refused_is_used(shop: Path, capsys: pytest.Captu
     """Only a source that no view's SQL names is reported as unused."""
     only_sqlite(shop)
     (shop / "views" / "lost.sql").write_text("SELECT x.nothing FROM spare.x x")
+    (shop / "views" / "refused.sql").write_text("SELECT count(*) AS n FROM other.x x GROUP BY x.y")
     text = (shop / "strobe.yml").read_text()
-    spare = "  spare: {type: sqlite, path: shop.db}\n  unused: {type: sqlite, path: shop.db}\n  billing:"
-    (shop / "strobe.yml").write_text(text.replace("  billing:", spare))
+    more = "".join(f"  {name}: {{type: sqlite, path: shop.db}}\n" for name in ("spare", "other", "unused"))
+    (shop / "strobe.yml").write_text(text.replace("  billing:", f"{more}  billing:"))
     found = document(capsys, "check", code=2)["findings"]
     assert [f["where"] for f in found if f["message"] == "no view uses it"] == ["source unused"]
 
@@ -301,6 +302,15 @@ def test_explain_names_the_order_of_asking(shop: Path, capsys: pytest.CaptureFix
     code, out, _ = run(capsys, "explain", "paid_orders")
     assert code == 0
     assert "a change of billing.payments as p: 2 messages" in out
+
+
+def test_explain_names_what_is_refused_and_explains_the_rest(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The error has the view, its file and the place; other views are explained all the same."""
+    (shop / "views" / "refused.sql").write_text("SELECT o.id\nFROM shop.orders o\nLIMIT 3")
+    error = document(capsys, "explain", "refused", code=2)["error"]
+    assert error["where"] == "views/refused.sql: view refused: line 3, column 1"
+    assert document(capsys, "explain", "paid_orders")["view"] == "paid_orders"
+    assert document(capsys, "explain", "paid_order", code=2)["error"]["fix"].startswith("Did you mean paid_orders?")
 
 
 def test_status_before_the_first_run(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
