@@ -11,7 +11,7 @@ happened (`CommitUnknown`), Spark has to be started anew (`SparkLost`), or Strob
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -90,6 +90,16 @@ class RowOf:
     values: tuple[Any, ...] = field(repr=False)
     """`UNREADABLE` where a value could not be read."""
 
+    @classmethod
+    def named(
+        cls, source: str, relation: str, key: Sequence[str], columns: Sequence[str], values: Sequence[Any]
+    ) -> RowOf | None:
+        """The row, if its key is among the values and can be read."""
+        found = dict(zip(columns, values, strict=True))
+        if not key or any(found.get(column) is None or found[column] is UNREADABLE for column in key):
+            return None
+        return cls(source, relation, tuple(key), tuple(columns), tuple(values))
+
     def __str__(self) -> str:
         """By its key."""
         parts = (f"{name}={self.values[self.columns.index(name)]!r}" for name in self.key)
@@ -98,16 +108,22 @@ class RowOf:
 
 class RowUnfit(RelationLost):
     """The same for the views that use a relation, one of whose rows has a value that Spark cannot hold. They are loaded
-    again when the row can be read."""
-
-    complete = True
+    again when the row can be read; where nobody knows it by its key, now and then."""
 
     def __init__(
-        self, message: str, *, row: RowOf, source: str = "", relations: Collection[str] = (), where: str = ""
+        self,
+        message: str,
+        *,
+        row: RowOf | None = None,
+        source: str = "",
+        relations: Collection[str] = (),
+        where: str = "",
     ) -> None:
         fix = "Change the value: the views are then loaded again by themselves. Or leave the column out of them."
-        super().__init__(f"{message}, in {row}", source=source, relations=relations, where=where, fix=fix)
-        self.rows = (row,)
+        text = f"{message}, in {row}" if row is not None else message
+        super().__init__(text, source=source, relations=relations, where=where, fix=fix)
+        self.rows = (row,) if row is not None else ()
+        self.complete = row is not None
 
 
 class DefinitionChanged(RelationLost):

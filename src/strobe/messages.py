@@ -157,6 +157,17 @@ class SeenByXid(Seen):
         return transaction.xid < self.xmax and transaction.xid not in self.running
 
 
+@dataclass(frozen=True)
+class BroughtBack(Seen):
+    """What is left in an answer of what its snapshot had `seen`, after everything later than `through` was taken out
+    again."""
+
+    seen: Seen
+
+    def saw(self, transaction: TransactionInfo) -> bool:
+        return super().saw(transaction) and self.seen.saw(transaction)
+
+
 @dataclass(frozen=True, slots=True)
 class Update(Immutable):
     """A transaction with the integrator's number."""
@@ -197,8 +208,8 @@ class Lookup(Immutable):
 
     `keys` is a relation with one attribute for each of `on`, in order; or the index of an earlier look-up of the same
     query together with its columns (`keys_from`), whose values in the rows found there are the keys; or neither, when
-    every row is asked for. An answer may hold more rows than match, never fewer, and never a row twice that is there
-    once.
+    every row is asked for. NULL finds nothing; with `null_safe` it finds NULL. An answer may hold more rows than match,
+    never fewer, and never a row twice that is there once.
     """
 
     occurrence: int
@@ -207,6 +218,7 @@ class Lookup(Immutable):
     on: tuple[str, ...] = ()
     keys: Relation | None = None
     keys_from: tuple[int, tuple[str, ...]] | None = None
+    null_safe: bool = False
 
 
 @dataclass(frozen=True)
@@ -280,11 +292,34 @@ Delete = KeyDelete | BoundDelete
 
 
 @dataclass(frozen=True)
+class Covered(Immutable):
+    """Which groups, or partitions of a window, are whole in a fragment: those with one of these keys, over some columns
+    by which they are formed. NULL is a key like any other."""
+
+    keys: Relation
+
+
+@dataclass(frozen=True)
+class Fragment(Immutable):
+    """What changes a view that is a tree of operators: of each occurrence the rows that matter, by its index, over its
+    attributes, before and after. The view changes by what the tree yields over `after`, minus what it yields over
+    `before`. An occurrence that is missing has no row that matters.
+
+    `covered` says by the number of an operator which of its groups are whole; where an operator is missing, all are.
+    """
+
+    before: Mapping[int, Relation]
+    after: Mapping[int, Relation]
+    covered: Mapping[int, tuple[Covered, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class ActionList(Immutable):
     """The change of a view that brings it from the state before the covered updates to the state after them.
 
     First what `deletes` says goes from the view as it is (everything, where the list `replaces` the view); then `delta`
     is added: net and signed, over all attributes of the view. Spark selects and projects it in the plan of the commit.
+    Of a view that is a tree of operators there are `fragments` instead of a delta.
     """
 
     view: str
@@ -292,11 +327,12 @@ class ActionList(Immutable):
     delta: Relation
     deletes: tuple[Delete, ...] = ()
     replaces: bool = False
+    fragments: tuple[Fragment, ...] = ()
 
     @property
     def empty(self) -> bool:
         """Whether it is certain, without work, that the view stays as it is."""
-        return self.delta.known_empty and not self.deletes and not self.replaces
+        return self.delta.known_empty and not self.deletes and not self.replaces and not self.fragments
 
     @property
     def number(self) -> int:
@@ -391,12 +427,14 @@ class Commit(Immutable):
     """One atomic step of all views, to be appended to the log: where they stand afterwards, and how their rows change.
 
     First `removals` go from the views as the commit before left them; then `changes` are added. A view's change is over
-    its raw attributes. Spark finds what goes, and selects, projects and nets what comes, in the plan of the append.
+    its raw attributes. Spark finds what goes, and selects, projects and nets what comes, in the plan of the append; it
+    evaluates the `fragments` of views that are trees of operators.
     """
 
     header: CommitHeader
     changes: Mapping[str, Relation] = field(default_factory=dict)
     removals: Mapping[str, Removal] = field(default_factory=dict)
+    fragments: Mapping[str, tuple[Fragment, ...]] = field(default_factory=dict)
 
     @property
     def number(self) -> int:

@@ -11,8 +11,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from strobe.algebra.schema import RelationSchema
+
+if TYPE_CHECKING:
+    from strobe.algebra.tree import Operator
 
 
 def attribute(occurrence: int, column: int) -> str:
@@ -89,6 +93,9 @@ class View:
     view's rows cannot repeat; empty otherwise."""
     recompute_sql: str = ""
     """The user's SQL with every relation `source.table` replaced by the name that `snapshot_name` gives it."""
+    tree: Operator | None = None
+    """Of a view that is more than a flat join: then there are no `equalities` and no `condition`, and each output's
+    expression is a column of the tree."""
 
     def __deepcopy__(self, _memo: object) -> View:
         return self  # immutable

@@ -98,8 +98,11 @@ class MemorySource:
             rows = self.states[-1][lookup.relation].project(lookup.columns)
             keys: Relation | None = lookup.keys
             if lookup.keys_from is not None:
-                keys = found[lookup.keys_from[0]].keys(lookup.keys_from[1])
-            if keys is not None:
+                keys = found[lookup.keys_from[0]].keys(lookup.keys_from[1], nulls=lookup.null_safe)
+            if keys is not None and lookup.null_safe:
+                others = rows.key_delete(keys, list(zip(lookup.on, keys.attributes, strict=True)))
+                rows = added(rows, others.negate())
+            elif keys is not None:
                 renamed = keys.rename(dict(zip(keys.attributes, (f"k{i}" for i in range(len(lookup.on))), strict=True)))
                 pairs = [(column, f"k{i}") for i, column in enumerate(lookup.on)]
                 matched = rows.join(renamed, pairs).project(lookup.columns)

@@ -96,8 +96,9 @@ class Reader(ABC):
 
     @abstractmethod
     def lookup(self, lookup: Lookup, keys: Iterable[Row] | None) -> Iterator[Row]:
-        """Rows over `lookup.columns` in which `lookup.on` equals some of `keys` (distinct, without NULLs), or all rows
-        when keys is None. May yield more rows than asked for, never fewer, never one twice for the keys of one call."""
+        """Rows over `lookup.columns` in which `lookup.on` equals some of `keys` (distinct), or all rows when keys is
+        None. NULL in a key finds NULL: whoever asks leaves out keys that are to find nothing. May yield more rows than
+        asked for, never fewer, never one twice for the keys of one call."""
 
     @abstractmethod
     def scan(self, relation: str, columns: Sequence[str]) -> Iterator[Row]:

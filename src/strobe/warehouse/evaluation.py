@@ -111,7 +111,8 @@ def failing_view(
         view, error = members[name].view, None
         if name in changes and (error := _failure(spark, view, changes[name])) is not None:
             bags = [relation for relation in changes[name] if isinstance(relation, Bag)]
-            return data_error(view, error, _failing_row(spark, view, bags))
+            row = _failing_row(spark, view, bags)
+            return data_error(view, error, [_part(o, view, row) for o in view.occurrences] if row is not None else [])
         if name in carried and (error := _tried(partial(itemgetter(0), carried[name]))) is not None:
             return data_error(view, error)
     return None
@@ -149,8 +150,9 @@ UNFIT = (pa.ArrowException, ValueError, OverflowError)
 """What making Arrow data raises of a value that is not of its column's type."""
 
 
-def data_error(view: View, error: Exception, row: Row | None = None) -> RowFailed | None:
-    """What to tell of a failure that a row of a view has caused; None if it has another cause."""
+def data_error(view: View, error: Exception, rows: Sequence[RowOf | None] = ()) -> RowFailed | None:
+    """What to tell of a failure that a row of a view has caused, joined from these rows of relations (None for one that
+    has no key); None if it has another cause."""
     if isinstance(error, UNFIT):
         reason = f"a value is not of its column's type: {content(str(error), 'a message')}"
     elif _DATA_EXCEPTION in str(error):
@@ -159,11 +161,10 @@ def data_error(view: View, error: Exception, row: Row | None = None) -> RowFaile
         reason = f"{kind}]: {content(text.strip(), 'a message')}"
     else:
         return None
-    rows = [_part(occurrence, view, row) for occurrence in view.occurrences] if row is not None else []
     known = [each for each in rows if each is not None]
     shown = f", of {' and '.join(map(str, known))}," if known else ""
     return RowFailed(
-        f"a row that a change brings{shown} cannot be computed: {reason}",
+        f"a row{shown} cannot be computed: {reason}",
         view=view.name,
         rows=known,
         complete=bool(rows) and len(known) == len(rows),

@@ -39,6 +39,10 @@ CLOCK = "SELECT (extract(epoch FROM clock_timestamp() - timestamptz '2000-01-01 
 """The server's, in microseconds since its epoch."""
 
 
+LATE = 10
+"""Looks after which a transaction should be visible, unless a synchronous standby is waited for."""
+
+
 class Slots:
     """Whether a stream of this process reads the slot at the moment: a second one reads a copy."""
 
@@ -395,5 +399,17 @@ class Visible:
                 break
             if stopped():
                 return False
+            if retry.failures == LATE:
+                self._require(xid)
             retry.again()
         return True
+
+    def _require(self, xid: int) -> None:
+        """What is in the log has begun and is not taken back. Nothing else says that an id was damaged on its way."""
+        with self._pool.session() as connection:
+            try:
+                found = rows(connection, "SELECT pg_xact_status(%s::text::xid8)", str(xid)) != [("aborted",)]
+            except psycopg.errors.InvalidParameterValue:  # it is in the future
+                found = False
+        if not found:
+            raise Damaged(f"there is no transaction {xid}", 0, where=self._pool.settings.where)

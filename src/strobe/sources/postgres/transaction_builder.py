@@ -364,30 +364,24 @@ class ChangeDecoder:
         type_ = self.watched.types[column].name
         return Damaged(f"column {column} of table {self.watched.name} has what is not of type {type_}", 0)
 
-    def _unfit(self, column: str, value: bytes, reason: str, row: Tuple = ()) -> RelationLost:
+    def _unfit(self, column: str, value: bytes, reason: str, row: Tuple = ()) -> RowUnfit:
         found = unfit_error(self._where, column, self.watched.types[column], value, reason)
-        if (named := self._named(row)) is not None:
-            relations = [self.watched.name]
-            return RowUnfit(
-                found.message, row=named, source=self._settings.source, relations=relations, where=found.where
-            )
-        fix = "Change the value, or leave the column out of the views; then `strobe rebuild` those that use the table."
-        return RelationLost(
-            found.message, source=self._settings.source, relations=[self.watched.name], where=found.where, fix=fix
+        relations = [self.watched.name]
+        return RowUnfit(
+            found.message, row=self._named(row), source=self._settings.source, relations=relations, where=found.where
         )
 
     def _named(self, row: Tuple) -> RowOf | None:
         """A row by its key; None if that cannot be read."""
-        key = self.watched.named_by
-        found: dict[str, Any] = {}
-        for column, place, decode in zip(self._columns, self._places, self._decoders, strict=True):
-            if row and column in key and isinstance(value := row[place], bytes):
+        found: list[Any] = []
+        for place, decode in zip(self._places, self._decoders, strict=True) if row else ():
+            value = row[place]
+            found.append(None if value is None else UNREADABLE)
+            if isinstance(value, bytes):
                 with suppress(Unfit, ValueError, ArithmeticError):
-                    found[column] = decode(value)
-        if not key or not set(key) <= found.keys():
-            return None
-        values = tuple(found.get(column, UNREADABLE) for column in self._columns)
-        return RowOf(self._settings.source, self.watched.name, key, self._columns, values)
+                    found[-1] = decode(value)
+        columns = self._columns if row else ()
+        return RowOf.named(self._settings.source, self.watched.name, self.watched.named_by, columns, found)
 
     def _out_of_line(self, column: str) -> RelationLost:
         return self._settings.table_lost(
