@@ -191,7 +191,8 @@ def spark_current(found: Pinned, published: Location) -> Statements:
     ]
     for view, pinned in zip(found.tables, spark(found, "").statements, strict=True):
         text = pinned.removesuffix(str(found.tables[view].version))
-        statements.append(f"SET VARIABLE strobe_view = {_spark_text(text)} || {_VERSIONS}[{_spark_text(view)}]")
+        version = f"CAST({_VERSIONS}[{_spark_text(view)}] AS STRING)"
+        statements.append(f"SET VARIABLE strobe_view = {_spark_text(text)} || {version}")
         statements.append("EXECUTE IMMEDIATE strobe_view")
     declared = (f"{_VERSIONS} MAP<STRING, BIGINT>", "strobe_view STRING")
     return Statements(tuple(statements), tuple(f"DECLARE OR REPLACE VARIABLE {variable}" for variable in declared))
