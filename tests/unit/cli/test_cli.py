@@ -30,7 +30,7 @@ from rich.text import Text
 from strobe.api import parse_at
 from strobe.cli import render
 from strobe.cli.main import app, main
-from strobe.cli.reporter import LiveReporter, LogReporter
+from strobe.cli.reporter import LiveReporter, Loads, LogReporter
 from strobe.cli.signals import serve
 from strobe.cli.terminal import Terminal
 from strobe.client import wait
@@ -662,6 +662,15 @@ def test_the_live_table_shows_everything_but_secrets() -> None:
         "stale",
     ):
         assert part in shown
+
+
+def test_how_fast_a_source_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Since it was first heard of; one that is read again, in another snapshot, begins again."""
+    now = iter([0.0, 0.5, 2.0, 3.0, 5.0])
+    monkeypatch.setattr("strobe.cli.reporter.time.monotonic", lambda: next(now))
+    loads = Loads()
+    assert [loads.rate(RowsRead("shop", rows)) for rows in (100, 200, 1_100)] == [None, None, 500.0]
+    assert [loads.rate(RowsRead("shop", rows)) for rows in (0, 50)] == [None, 25.0]
 
 
 class _Service:
