@@ -499,6 +499,8 @@ def test_a_shell_completes_commands_options_and_names(shop: Path, line: str, off
         (["sql", "SELECT 1; SELECT 2"], "only one SELECT"),
         (["sql", "SELEC 1"], ""),
         (["fold"], "nothing has been committed yet"),
+        (["pin", "--engine", "duckdb", "--current"], "nothing has been committed yet"),
+        (["pin", "--engine", "duckdb", "--current", "--at", "3"], "do not go together"),
         (["rebuild", "nothing"], "no view 'nothing'"),
         (["audit", "nothing"], "no view 'nothing'"),
     ],
