@@ -65,7 +65,7 @@ def check(document: Document) -> Iterable[RenderableType]:
 
 
 _AUDITED_WHOLE = (
-    "the audit compares it whole, and only while it is small: among its columns there is the key of none of its tables"
+    "the audit compares it whole, and only while it is small: it is more than inner joins, or shows the key of no table"
 )
 
 
@@ -282,7 +282,12 @@ def explain(document: Document) -> Iterable[RenderableType]:
         ["occurrence", "relation", "columns used"],
         [[o["alias"], o["relation"], o["columns"]] for o in document["occurrences"]],
     )
-    yield Text(f"joined by: {shown(document['equalities'])}")
+    if document["tree"]:
+        yield Text("evaluated by Spark over the rows that matter, before and after:")
+        for line in document["tree"]:
+            yield Text(f"{'  ' * (line['depth'] + 1)}{line['operator']} {line['detail']}".rstrip())
+    else:
+        yield Text(f"joined by: {shown(document['equalities'])}")
     if document["condition"]:
         yield Text(f"kept where: {document['condition']}  (evaluated by Spark)")
     for change in document["changes"]:

@@ -54,7 +54,7 @@ def _preflight(project: Project, sources: Mapping[str, Source]) -> tuple[list[Fi
                 raise StrobeError(f"source {', '.join(sorted(broken))} cannot be read", where=where, fix="See above.")
             planned[name] = plan_view(name, config.sql, config, known, where)
         except StrobeError as error:
-            findings.append(_error(error, where))
+            findings += [_error(each, where) for each in error.each]
     try:
         planned = raise_levels(planned)
     except StrobeError as error:
@@ -108,8 +108,9 @@ def _of_partitions(
     source: str, keys: Mapping[str, Sequence[str] | None], planned: Iterable[ViewPlan]
 ) -> Iterator[Finding]:
     """Views that stop when a partition leaves, though the source says where that happens."""
-    fix = "Show the column in the view, or `strobe rebuild` the view whenever a partition is dropped or detached."
+    rebuild = "`strobe rebuild` the view whenever a partition is dropped or detached."
     for plan in planned:
+        fix = f"Show the column in the view, or {rebuild}" if plan.view.tree is None else rebuild
         for occurrence in (o for o in plan.view.occurrences if o.source == source and o.relation.name in keys):
             key = keys[occurrence.relation.name]
             why = cannot(occurrence, plan.view, key or ()) or ("its commits have a fixed number" if plan.pace else "")
@@ -129,7 +130,8 @@ def _costs(project: Project, planned: ViewPlan) -> Iterator[Finding]:
         if each.step.cost >= 2 and this not in told:
             told.add(this)
             kind = project.sources[relation.source].type
-            yield Finding("warning", f"view {planned.view.name}", _slow(each), _remedy(each, kind))
+            told_of = _slow_tree if planned.view.tree is not None else _slow
+            yield Finding("warning", f"view {planned.view.name}", told_of(each), _remedy(each, kind))
 
 
 def _under_load(project: Project, planned: ViewPlan) -> Iterator[Finding]:
@@ -138,7 +140,7 @@ def _under_load(project: Project, planned: ViewPlan) -> Iterator[Finding]:
     if planned.algorithm.burdened and project.views[name].algorithm != "auto":
         message = (
             f"{planned.algorithm.name} asks for every update by itself, and compensates it for what comes meanwhile: "
-            "a backlog costs more than in proportion, and is waited for"
+            "the more are on their way, the more each costs; so a backlog is taken in some hundred at a time"
         )
         yield Finding("warning", f"view {name}", message, "`algorithm: sweep` works off any backlog at one rate.")
 
@@ -151,9 +153,17 @@ def _slow(each: LookupStep) -> str:
     return f"{relation.id} has no index on the joined column {columns}: a change of {changed.id} makes it scan"
 
 
+def _slow_tree(each: LookupStep) -> str:
+    relation, changed = each.occurrence.relation, each.changed.relation
+    if not each.columns:
+        return f"every change of {changed.id} fetches all rows of {relation.id}: no plain column leads there"
+    columns = ", ".join(each.columns)
+    return f"{relation.id} has no index on {columns}, by which a change of {changed.id} looks rows up: it scans"
+
+
 def _remedy(each: LookupStep, kind: str) -> str:
     if not each.columns:
-        return "Join it by equality of plain columns of one type, or keep that relation small."
+        return "Join, group and partition by plain columns, joined ones of one type; or keep that relation small."
     columns = ", ".join(each.columns)
     if kind == "files":
         return "A drop has no indexes but its key: join by the key, or keep the file small."

@@ -7,7 +7,9 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
+from strobe.algebra import asking
 from strobe.algebra.connected import connected
 from strobe.algebra.substitution import Step, next_fragment
 from strobe.algebra.view import Occurrence, View
@@ -16,6 +18,7 @@ from strobe.errors import UserError, suggestion
 from strobe.managers.registry import keys, one_source
 from strobe.planning.source_set import SourceSet
 from strobe.planning.topology import ViewPlan, known_sources, plan_view, schemas, source_names
+from strobe.report import tree
 from strobe.report.document import Document
 
 FOUND = ("key", "index", "scan", "all rows")
@@ -42,6 +45,9 @@ class LookupStep:
 
 def fragments(view: View, changed: Occurrence, *, whole: bool = False) -> Iterator[tuple[Step, ...]]:
     """The queries that a change of an occurrence leads to."""
+    if view.tree is not None:
+        yield from ((step,) for step in asking.asked(view, changed))
+        return
     term = [changed.index]
     while steps := next_fragment(view, term, whole=whole):
         yield steps
@@ -94,6 +100,7 @@ def _plan(planned: ViewPlan) -> Document:
             for e in view.equalities
         ],
         "condition": _named(view, view.condition) if view.condition else None,
+        "tree": list(tree.lines(view.tree, partial(_named, view))) if view.tree is not None else None,
         "changes": [_change(planned, changed) for changed in view.occurrences],
     }
 

@@ -45,6 +45,7 @@ ALTER TABLE lines_2 REPLICA IDENTITY FULL;
 INSERT INTO lines VALUES (1, 1, 'a'), (2, 11, 'b');
 """
 ATTACH = "ALTER TABLE lines ATTACH PARTITION more FOR VALUES FROM (30) TO (40)"
+OTHER = "ALTER TABLE lines ATTACH PARTITION other FOR VALUES FROM (40) TO (50)"
 BACK = "ALTER TABLE lines ATTACH PARTITION lines_2 FOR VALUES FROM (10) TO (20)"
 MORE = """
 CREATE TABLE more (junk int, note text, id bigint NOT NULL, day int NOT NULL, PRIMARY KEY (id, day));
@@ -180,6 +181,11 @@ INSERT INTO more VALUES (7, 37, NULL), (8, 38, 'a "b", {c}\\')
         ),
         ([f"{MORE} {HALF}"], ["INSERT INTO lines VALUES (3, 3)", ATTACH], {(7, 37, None): 1, (3, 3, None): 1}),
         ([f"{MORE} {HALF}"], [f"DO $$ BEGIN {ATTACH}; DELETE FROM lines WHERE day = 37; END $$"], {}),
+        (
+            [f"{MORE} {HALF}"],
+            [f"DO $$ BEGIN {ATTACH}; ALTER TABLE lines_1 SET (fillfactor = 90); END $$", "ALTER TABLE more SET LOGGED"],
+            {(7, 37, None): 1},
+        ),
         ([f"{MORE} {HALF}"], ["SAVEPOINT a", ATTACH, "ROLLBACK TO a", "DELETE FROM more", ATTACH], {}),
         ([f"{MORE} {HALF}"], ["DROP TABLE lines_2", ATTACH], {(7, 37, None): 1}),
     ],
@@ -218,6 +224,21 @@ def test_a_partition_that_was_truncated_is_not_taken_for_one_that_moved(db: Data
         each.close()
 
 
+@pytest.mark.parametrize("leave", ["DROP TABLE below_1", "ALTER TABLE below DETACH PARTITION below_1"])
+@pytest.mark.parametrize("truncated", [True, False])
+def test_the_files_of_all_that_is_below_a_partition_are_compared(db: Database, leave: str, truncated: bool) -> None:
+    source = db.make(KINDS, "below")
+    for statement in source.ddl_script():
+        db.run(statement)
+    source.schemas()
+    old = source.fingerprints(["below"])["below"]
+    if truncated:
+        db.run("TRUNCATE below_1b")
+    db.run(leave)
+    what = source.changed("below", ["n"], old, source.fingerprints(["below"])["below"])
+    assert ("below_1b was truncated" in what) == truncated == bool(what)
+
+
 def test_a_drop_that_waited_for_a_truncate_is_not_taken_for_one_that_did_not(db: Database) -> None:
     """The statement's own look at the catalog is from before it waited."""
     source = followed(db)
@@ -245,6 +266,39 @@ def test_rows_that_come_while_a_partition_is_about_to_be_attached_come_with_it(d
     waiting.join(PATIENCE)
     (transaction,) = read(source, start)
     assert transaction.changes["lines"] == Bag(("id", "day", "note"), {(8, 38, None): 1})
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        [f"{MORE.replace('more', 'other')} {HALF.replace('37', '47')}", OTHER],
+        [
+            "CREATE TABLE other PARTITION OF lines FOR VALUES FROM (40) TO (50)",
+            "ALTER TABLE other REPLICA IDENTITY FULL",
+            "INSERT INTO lines VALUES (7, 47)",
+        ],
+        [BELOW.replace("more", "other").replace("37", "47").replace("38", "48"), OTHER],
+    ],
+)
+def test_what_another_transaction_attached_is_in_its_message_alone(db: Database, other: Sequence[str]) -> None:
+    """Also where the statement waited for that one, and finds what it has brought."""
+    source = followed(db)
+    db.run(f"{MORE} {HALF}")
+    start = source.now()
+    with psycopg.connect(db.server.admin_dsn(db.name)) as connection:
+        for statement in other:
+            connection.execute(statement.encode())
+        waiting = threading.Thread(target=db.run, args=(ATTACH,))
+        waiting.start()
+        eventually(lambda: db.server.execute(db.name, "SELECT 1 FROM pg_locks WHERE NOT granted"))
+    waiting.join(PATIENCE)
+    first, second = (_bag(t.changes["lines"]) for t in read(source, start))
+    assert second == Bag(("id", "day", "note"), {(7, 37, None): 1})
+    reader = source.reader()
+    reader.open()
+    there = Bag.of(second.attributes, reader.scan("lines", second.attributes))
+    reader.close()
+    assert there == first.add(second).add(Bag.of(second.attributes, [(1, 1, "a"), (2, 11, "b")]))
 
 
 def test_a_snapshot_that_is_older_than_an_attached_partition_is_taken_again(db: Database) -> None:
@@ -430,6 +484,17 @@ def test_bounds_of_many_kinds_are_read(db: Database) -> None:
             assert there.outside(left.bound) == Bag.of(columns, reader.scan(name, columns)), name
             assert len(there.outside(left.bound)) == rest, name
             reader.close()
+
+
+def test_the_trigger_is_in_nobodys_way(db: Database) -> None:
+    """A statement about another table takes no lock on a partition, and so waits for none."""
+    followed(db)
+    with psycopg.connect(db.server.admin_dsn(db.name)) as connection:
+        connection.execute("CREATE TABLE other (n int)")
+        connection.execute("ALTER TABLE other ADD COLUMN m int")
+        connection.execute("DROP TABLE other")
+        held = connection.execute("SELECT relation::regclass::text FROM pg_locks WHERE pid = pg_backend_pid()")
+        assert not [name for (name,) in held if name and name.startswith("lines")]
 
 
 def test_undo_takes_the_trigger_out(db: Database) -> None:
