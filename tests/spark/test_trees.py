@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-SEEDS = 40
+SEEDS = 25
 SLOW_SEEDS = 1500
 STATES = 2
 
@@ -301,6 +301,16 @@ VIEWS = {
     "scalar beside a window": (
         "SELECT id, rank() OVER (ORDER BY total) AS r, (SELECT count(*) FROM depot.lines l WHERE l.order_id = "
         "o.id) AS n FROM shop.orders o"
+    ),
+    "exists under or": (
+        "SELECT id FROM shop.orders o WHERE state = 'a' OR NOT EXISTS (SELECT 1 FROM depot.lines l WHERE "
+        "l.order_id = o.id) OR "
+        "CASE WHEN EXISTS (SELECT 1 FROM shop.customers c WHERE c.id = o.customer AND c.city = 'b') THEN id > 3 END"
+    ),
+    "exists in select": (
+        "SELECT id, EXISTS (SELECT 1 FROM depot.lines l WHERE l.order_id = o.id) AS e, CASE WHEN EXISTS (SELECT "
+        "* FROM shop.customers "
+        "WHERE city = 'b') THEN 1 END AS f FROM shop.orders o"
     ),
     "scalar in exists": (
         "SELECT id FROM shop.customers c WHERE EXISTS (SELECT 1 FROM shop.orders o WHERE o.customer = c.id AND "

@@ -111,9 +111,10 @@ def _masked(text: Text, span: Span, select: Select) -> Text:
             sql_calls.check(text, call)
     hidden = [call.span for call in found]
     for opening in select.subqueries:
-        scalar = text.word(opening - 1) not in ("EXISTS", "IN") and span.start <= opening < span.end
+        start = opening - 1 if text.word(opening - 1) == "EXISTS" else opening
+        scalar = text.word(opening - 1) != "IN" and span.start <= start < span.end
         if scalar and not any(h.start <= opening < h.end for h in hidden):
-            hidden.append(Span(opening, closing(text, opening) + 1))
+            hidden.append(Span(start, closing(text, opening) + 1))
     return text.masked(span, sorted(hidden, key=lambda s: s.start))
 
 
@@ -549,10 +550,12 @@ class _Compiler(RowSets):
 
     def scalar(self, place: Span, names: Names) -> Value:
         """A value of a query in an expression: an aggregate without GROUP BY, which has one row, or, if equalities say
-        which rows of the query belong to one around it, one row for each of their values."""
-        query, visible = self.queries[place.start]
+        which rows of the query belong to one around it, one row for each of their values. EXISTS is a count."""
+        exists = self.text.word(place.start) == "EXISTS"
+        query, visible = self.queries[place.start + exists]
         fix = "Select one aggregate without GROUP BY, such as max(x), or join a subquery in FROM."
-        if not isinstance(query, Select) or query.group is not None or query.having or query.qualify:
+        groups = not isinstance(query, Select) or query.group is not None or query.having or query.qualify
+        if not isinstance(query, Select) or groups or (exists and self.needs_rows(query)):
             raise self.text.unsupported(place.start, "a subquery inside an expression that groups or combines", fix)
         inner = self.with_ctes(query, visible)
         self.queries |= {opening: (each, inner) for opening, each in query.subqueries.items()}
@@ -571,6 +574,11 @@ class _Compiler(RowSets):
             how = "Correlate it by = between columns of relations, and put other conditions into FROM."
             raise self.text.unsupported(place.start, "a subquery correlated by more than equalities", how)
         grouped = Grouped(draft, tuple(dict.fromkeys(pair.right for pair in pairs)))
+        if exists:
+            self.items(query, Names(scope, clause="in EXISTS"))
+            grouped.outputs[count := self.new()] = Value(("count(*)",), "bigint")
+            self.block.values.append((grouped, tuple(Conjunct(Value(()), pair) for pair in pairs)))
+            return Value(("coalesce(", count, ", 0L) > 0"), "boolean")
         if len(query.items) != 1:
             raise self.text.refuse(place.start, f"a value is one column, not {len(query.items)}", "Select one.")
         rows = Rows(grouped=grouped)

@@ -142,12 +142,13 @@ class Values(Blocks):
         return found
 
     def scalars(self, span: Span) -> list[Span]:
-        """The scalar subqueries in a text, without those inside of others."""
+        """The scalar subqueries and EXISTS in a text, without those inside of others."""
         found: list[Span] = []
         for opening in sorted(self.inner):
             outside = not found or found[-1].end <= opening
-            if span.start <= opening < span.end and outside and self.text.word(opening - 1) not in ("EXISTS", "IN"):
-                found.append(Span(opening, closing(self.text, opening) + 1))
+            if span.start <= opening < span.end and outside and self.text.word(opening - 1) != "IN":
+                start = opening - 1 if self.text.word(opening - 1) == "EXISTS" else opening
+                found.append(Span(start, closing(self.text, opening) + 1))
         return found
 
     @contextmanager

@@ -82,7 +82,9 @@ REFUSED = [
     ("SELECT id FROM shop.orders ¶TIMESTAMP AS OF '2024-01-01'", "time travel"),
     ("SELECT id FROM shop.orders ¶FOR VERSION AS OF 3", "time travel"),
     # subqueries in expressions
-    (f"SELECT o.id {ONE} WHERE o.id = 1 OR ¶EXISTS (SELECT 1 FROM shop.customers)", "subquery"),
+    (f"SELECT o.id {ONE} WHERE o.id = 1 OR o.id IN (¶SELECT id FROM shop.customers)", "subquery"),
+    (f"SELECT o.id {ONE} WHERE id = 1 OR ¶EXISTS (SELECT 1 FROM shop.customers c WHERE c.id > o.id)", "more than"),
+    (f"SELECT o.id {ONE} WHERE id = 1 OR EXISTS (SELECT ¶x FROM shop.customers)", "unknown column x"),
     (f"SELECT ¶(SELECT 1 FROM shop.customers) AS x {ONE}", "without an aggregate"),
     (f"SELECT ¶(SELECT max(id) FROM shop.customers GROUP BY city) AS x {ONE}", "groups or combines"),
     (f"SELECT ¶(SELECT max(id), 1 FROM shop.customers) AS x {ONE}", "one column, not 2"),
