@@ -10,7 +10,8 @@ happened (`CommitUnknown`), Spark has to be started anew (`SparkLost`), or Strob
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import difflib
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -111,6 +112,16 @@ class RowOf:
     values: tuple[Any, ...] = field(repr=False)
     """`UNREADABLE` where a value could not be read."""
 
+    @classmethod
+    def named(
+        cls, source: str, relation: str, key: Sequence[str], columns: Sequence[str], values: Sequence[Any]
+    ) -> RowOf | None:
+        """The row, if its key is among the values and can be read."""
+        found = dict(zip(columns, values, strict=True))
+        if not key or any(found.get(column) is None or found[column] is UNREADABLE for column in key):
+            return None
+        return cls(source, relation, tuple(key), tuple(columns), tuple(values))
+
     def __str__(self) -> str:
         """By its key."""
         parts = (f"{name}={self.values[self.columns.index(name)]!r}" for name in self.key)
@@ -119,16 +130,22 @@ class RowOf:
 
 class RowUnfit(RelationLost):
     """The same for the views that use a relation, one of whose rows has a value that Spark cannot hold. They are loaded
-    again when the row can be read."""
-
-    complete = True
+    again when the row can be read; where nobody knows it by its key, now and then."""
 
     def __init__(
-        self, message: str, *, row: RowOf, source: str = "", relations: Collection[str] = (), where: str = ""
+        self,
+        message: str,
+        *,
+        row: RowOf | None = None,
+        source: str = "",
+        relations: Collection[str] = (),
+        where: str = "",
     ) -> None:
         fix = "Change the value: the views are then loaded again by themselves. Or leave the column out of them."
-        super().__init__(f"{message}, in {row}", source=source, relations=relations, where=where, fix=fix)
-        self.rows = (row,)
+        text = f"{message}, in {row}" if row is not None else message
+        super().__init__(text, source=source, relations=relations, where=where, fix=fix)
+        self.rows = (row,) if row is not None else ()
+        self.complete = row is not None
 
 
 class DefinitionChanged(RelationLost):
@@ -238,6 +255,14 @@ class BrokenInvariant(StrobeError):
 
 class Unfit(Exception):
     """A value that its type cannot hold exactly, and why. Whoever knows the column makes an error for people of it."""
+
+
+def suggestion(written: str, known: Iterable[str], listed: str = "There are") -> str:
+    """What to write instead of a name that is not known: the one that looks like it, and all that there are."""
+    names = list(known)
+    close = difflib.get_close_matches(written, names, n=1)
+    instead = f"Did you mean {close[0]}? " if close else ""
+    return f"{instead}{listed} {', '.join(names) or 'none'}."
 
 
 def raised(document: Mapping[str, str]) -> StrobeError:

@@ -372,6 +372,17 @@ class AskingCoordinator(Event):
 
 
 @dataclass(frozen=True)
+class CoordinatorAwaited(Event):
+    """Nobody is at work; one that was started a moment ago may appear."""
+
+    what: str
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.what}: waiting {self.seconds:g} s for one to start"
+
+
+@dataclass(frozen=True)
 class NobodyAnswersQueries(Event):
     """A query takes a Spark of its own."""
 

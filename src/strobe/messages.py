@@ -157,6 +157,17 @@ class SeenByXid(Seen):
         return transaction.xid < self.xmax and transaction.xid not in self.running
 
 
+@dataclass(frozen=True)
+class BroughtBack(Seen):
+    """What is left in an answer of what its snapshot had `seen`, after everything later than `through` was taken out
+    again."""
+
+    seen: Seen
+
+    def saw(self, transaction: TransactionInfo) -> bool:
+        return super().saw(transaction) and self.seen.saw(transaction)
+
+
 @dataclass(frozen=True, slots=True)
 class Update(Immutable):
     """A transaction with the integrator's number."""

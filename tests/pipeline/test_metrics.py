@@ -15,6 +15,7 @@ from patience import PATIENCE
 from prometheus_client.parser import text_string_to_metric_families
 
 from strobe.cli import render
+from strobe.cli.commands.run import _address
 from strobe.coordinator import status
 from strobe.coordinator.metrics import serving
 from strobe.errors import UserError
@@ -55,6 +56,7 @@ def test_a_coordinator_says_what_waits_and_what_it_asked(tmp_path: Path, monkeyp
     statuses: list[status.Status] = []
     documents: list[dict[str, Any]] = []
     read: list[dict[tuple[str, ...], float]] = []
+    late: dict[str, bool] = {}
 
     def record(pipeline: Pipeline) -> None:
         statuses.append(status.observe(pipeline))
@@ -70,6 +72,7 @@ def test_a_coordinator_says_what_waits_and_what_it_asked(tmp_path: Path, monkeyp
         def run(self, step: Any = None, pause: Any = lambda: TURN) -> RunEnd:
             end = super().run(step, pause)
             record(self)
+            late.update({name: view.stale for name, view in status.observe(self, overdue={"billing"}).views.items()})
             return end
 
     def happened() -> list[bool]:
@@ -91,6 +94,7 @@ def test_a_coordinator_says_what_waits_and_what_it_asked(tmp_path: Path, monkeyp
         memory_live.run(topology, tmp_path, seconds=1, commit_seconds=0.02, enough=lambda _: all(happened()))
         found, last = scraped(port), documents[-1]
     assert happened() == [True] * 5
+    assert late == {"paid": True, "pairs": False, "never": False}, "the source of some is down for long"
     assert (last["waiting"]["rows"], last["waiting"]["oldest"], last["views"]["paid"]["queue"]) == (0, None, 0)
     asked = last["sources"]["sales"]["asked"]
     assert (
@@ -124,7 +128,7 @@ def test_a_coordinator_says_what_waits_and_what_it_asked(tmp_path: Path, monkeyp
 
 
 def test_a_view_is_behind_by_the_sources_own_clock() -> None:
-    """Views that stand still have no numbers of their own; the others say how far behind each source they are."""
+    """A view says how far behind each source it is, also one that is stale; a lost source keeps its counters."""
     first = datetime(2026, 1, 1, tzinfo=timezone.utc)
     asked = QueryCounts(queries=1, snapshots=1, keys=2, rows=3, milliseconds=4, through_spark=0, bytes=5)
     said = status.Status(
@@ -133,7 +137,7 @@ def test_a_view_is_behind_by_the_sources_own_clock() -> None:
         committed_at=first,
         sources={
             "sales": status.WatchedSource("5", "6", "retrying", "x", asked),
-            "gone": status.DetachedSource("x"),
+            "gone": status.DetachedSource("x", "lost", asked, 4096),
         },
         views={
             "paid": status.MaintainedView(
@@ -148,7 +152,8 @@ def test_a_view_is_behind_by_the_sources_own_clock() -> None:
                 {"sales": 12.5},
                 verified=Verified(1, 7, 1767225500.0),
             ),
-            "lost": status.StaleView(["gone"]),
+            "late": status.MaintainedView("strong", "sweep", 1.0, 0, (), 0, 0, {}, {"sales": 30.0}, stale=True),
+            "lost": status.StaleView(["gone"], dropped=6, behind={"gone": 99.5}),
         },
         waiting=status.Backlog(3, status.OldestRow(17, ["paid"]), {}, 2),
         appends=status.Appends(0, 0),
@@ -164,9 +169,31 @@ def test_a_view_is_behind_by_the_sources_own_clock() -> None:
     assert found["strobe_view_verified_commit", "paid"] == 7
     assert found["strobe_view_verified_timestamp_seconds", "paid"] == 1767225500
     assert (found["strobe_source_up", "sales"], found["strobe_source_up", "gone"]) == (0, 0)
-    assert (found["strobe_view_stale", "lost"], found["strobe_view_stale", "paid"]) == (1, 0)
-    assert ("strobe_source_queries_total", "gone") not in found
-    assert ("strobe_view_waiting_updates", "lost") not in found
+    assert [found["strobe_view_stale", view] for view in ("lost", "paid", "late")] == [1, 0, 1]
+    assert (found["strobe_source_queries_total", "gone"], found["strobe_source_rows_total", "gone"]) == (1, 3)
+    assert found["strobe_source_retained_bytes", "gone"] == 4096
+    assert ("strobe_source_retained_bytes", "sales") not in found
+    assert (found["strobe_view_behind_seconds", "lost", "gone"], found["strobe_view_dropped_total", "lost"]) == (
+        99.5,
+        6,
+    )
+    assert found["strobe_view_waiting_updates", "lost"] == 0
+
+
+def test_metrics_are_served_where_the_user_says() -> None:
+    with serving(0, "shop", lambda: None, "127.0.0.2") as port:
+        with socket.create_connection(("127.0.0.2", port), timeout=PATIENCE):
+            pass
+        with pytest.raises(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            pass
+    assert (_address("9100"), _address("0.0.0.0:9100"), _address("[::1]:80")) == (
+        ("", 9100),
+        ("0.0.0.0", 9100),
+        ("::1", 80),
+    )
+    for wrong in ("", "host", "0", "70000", "host:", "::1:80", "a:b:1"):
+        with pytest.raises(UserError, match="no address"):
+            _address(wrong)
 
 
 @pytest.mark.parametrize(

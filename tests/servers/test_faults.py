@@ -23,7 +23,10 @@ from patience import PATIENCE, Writing, eventually
 
 from strobe.coordinator.status import MaintainedView, observe
 from strobe.errors import AccessRefused, SourceUnavailable
+from strobe.messages import Transaction
+from strobe.pipeline import read_ahead
 from strobe.pipeline.backpressure import Limits
+from strobe.pipeline.read_ahead import ReadAhead
 from strobe.simulator.world import Contents
 
 # The network.
@@ -318,6 +321,31 @@ def test_a_burst_of_ten_times_the_load(world: World) -> None:
     for name, (text, state) in loads.items():
         assert past.state(world.topology, name, text) == state
     assert max(sizes) < 1500  # 50, what is on its way, and what answers wait for
+
+
+def test_a_backlog_after_a_downtime(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every answer has seen the end of it. It is read ahead into a file, and no more is in memory than under any other
+    load; every commit is a state of the databases, at complete each of them."""
+    writers = [threading.Thread(target=world.write, args=(name, 1.5, 0.001, 20)) for name in world.proxies]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    limits = Limits(updates=20, queued=10)
+    pipeline, ahead, sizes = world.pipeline(limits=limits), list[int](), list[int]()
+    add = ReadAhead.add
+
+    def added(self: ReadAhead, transaction: Transaction) -> None:
+        add(self, transaction)
+        ahead.append(len(self))
+        sizes.append(pipeline.engine.size)
+
+    monkeypatch.setattr(ReadAhead, "add", added)
+    monkeypatch.setattr(read_ahead, "CHUNK", 5)
+    world.keep(pipeline, 0.5, commits=50)
+    world.judge(commits=50)
+    assert max(ahead) > 100
+    assert max(sizes) <= limits.updates + limits.queued + 5
 
 
 def test_a_clock_that_is_moved(world: World) -> None:

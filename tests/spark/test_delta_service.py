@@ -66,7 +66,7 @@ def test_only_views_of_a_table_that_cannot_be_followed_stand_still(tmp_path: Pat
         assert "placed" in still(coordinator.status)
         for view in ("placed", "pairs"):
             assert "commit" in requests.request(
-                Layout(shop.warehouse).control, {"kind": "rebuild", "view": view}, timeout=300
+                Layout(shop.warehouse).control, {"kind": "rebuild", "views": [view]}, timeout=300
             )
         wait_for(lambda: not still(coordinator.status))
         wait_for(lambda: shop.rows("placed") == [(12, "text")] and shop.rows("pairs") == [(12, "Ada")])

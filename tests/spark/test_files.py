@@ -121,6 +121,25 @@ def test_the_difference_between_drops_is_a_transaction(drops: Drops) -> None:
     assert found == Bag.of(["sku"], [("a",), ("d",)]) and now.through == source.now()
 
 
+def test_a_load_stages_the_first_drop(drops: Drops) -> None:
+    """`strobe prepare` starts no Spark, so the drop waits for whoever loads; one that is refused stops the load, and a
+    question that is not a load stages nothing."""
+    path = drops.put("sku,price\na,one\n")
+    config = Config(str(path), columns={"price": "bigint"})
+    FilesSource("catalog", config, drops.folder / "warehouse", None).prepare([])
+    source = drops.source(columns={"price": "bigint"})
+    assert rows(source, "sku") == []
+    with pytest.raises(UserError, match="is no bigint"):
+        source.reader(at_a_position=True)
+    drops.put("sku,price\na,1\nb,2\n")
+    reader = source.reader(at_a_position=True)
+    assert reader.open().through == source.now() and source.now().order == (1,)
+    assert sorted(reader.scan("products", ["sku"])) == [("a",), ("b",)]
+    drops.put("sku,price\na,1\n")
+    reader = source.reader(at_a_position=True)
+    assert reader.open().through.order == (1,)  # what comes later is a transaction
+
+
 BROKEN: dict[str, tuple[str | bytes, str]] = {
     "missing column": ("sku,name\na,x\n", "'price' is missing"),
     "too few fields": ("sku,price\na,1\nb\n", "a broken record of 1 characters"),

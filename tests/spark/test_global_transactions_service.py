@@ -110,7 +110,7 @@ class Accounts(Shop):
                 thread.join()
 
     def rebuild(self, view: str) -> dict[str, Any]:
-        return requests.request(Layout(self.warehouse).control, {"kind": "rebuild", "view": view}, timeout=300)
+        return requests.request(Layout(self.warehouse).control, {"kind": "rebuild", "views": [view]}, timeout=300)
 
     def torn(self) -> list[tuple[int, str]]:
         """Commits with rows that show one part of a global transaction and not the other, read without Spark."""

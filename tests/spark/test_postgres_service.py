@@ -108,7 +108,7 @@ def test_only_views_of_a_table_that_cannot_be_followed_stand_still(shop: PgShop)
         shop.sql("INSERT INTO orders VALUES (12, 2, '{}')")
         for view in ("placed", "pairs"):
             assert "commit" in requests.request(
-                Layout(shop.warehouse).control, {"kind": "rebuild", "view": view}, timeout=300
+                Layout(shop.warehouse).control, {"kind": "rebuild", "views": [view]}, timeout=300
             )
         wait_for(lambda: not still(coordinator.status))
         shop.sql("INSERT INTO orders VALUES (13, 1, '{b}')")
@@ -139,7 +139,7 @@ def test_a_dropped_partition_stops_its_views_before_a_row_is_wrong(
             wait_for(lambda: shop.rows("people") == [(1, "Ada"), (2, "Bob")])
             assert shop.rows("placed") == before
             for view in ("placed", "pairs"):
-                wanted = {"kind": "rebuild", "view": view}
+                wanted = {"kind": "rebuild", "views": [view]}
                 assert "commit" in requests.request(Layout(shop.warehouse).control, wanted, timeout=300)
             wait_for(lambda: not still(coordinator.status))
             assert shop.rows("placed") == [(110, None), (210, None), (211, None)]

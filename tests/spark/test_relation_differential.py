@@ -144,7 +144,8 @@ def rename(draw: st.DrawFn, case: Case) -> Case:
 
 def keys(draw: st.DrawFn, case: Case) -> Case:
     kept = subset(draw, case.attributes)
-    return Case(tuple(kept), lambda leaf: case.evaluate(leaf).keys(kept), f"keys{kept}{case}")
+    nulls = draw(st.booleans())
+    return Case(tuple(kept), lambda leaf: case.evaluate(leaf).keys(kept, nulls=nulls), f"keys{kept}{nulls}{case}")
 
 
 def key_delete(draw: st.DrawFn, case: Case) -> Case:

@@ -235,3 +235,27 @@ def test_an_expression_that_fails_on_a_row(tmp_path: Path, spark: SparkSession) 
         wait_for(lambda: (33, 10.0) in shop.rows("orders"))
         wait_for(lambda: coordinator.pipeline is not None and coordinator.pipeline.idle())
     assert [row for row in shop.rows("orders") if row[0] >= 30] == [(30, 2.0), (31, 4.0), (33, 10.0)]
+
+
+def test_several_rows_on_which_expressions_fail(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One row of the many in a transaction is named. When it has changed and another one fails, the view waits for that
+    one too. If all views are stopped, the run waits all the same."""
+    monkeypatch.setattr("strobe.coordinator.requests.REBUILD", Policy((0.2,)))
+    shop = with_numbers(tmp_path, spark)
+    (tmp_path / "strobe.yml").write_text(FAILING[: FAILING.index("  paid:")])
+    with shop.running():
+        values = ", ".join(f"({n}, 1, '{n if n not in (140, 160) else 'no'}')" for n in range(100, 200))
+        shop.write("sales", f"INSERT INTO orders VALUES {values}")
+        wait_for(lambda: "(id=140)" in still(shop.notes.last_status).get("orders", ""))
+        shop.write("sales", "UPDATE orders SET state = '1' WHERE id = 140")
+        wait_for(lambda: "(id=160)" in still(shop.notes.last_status).get("orders", ""))
+        shop.write("sales", "DELETE FROM orders WHERE id = 160")
+        wait_for(lambda: (140, 100.0) in shop.rows("orders"))
+    assert len(shop.rows("orders")) == 3 + 99
+    shop.write("sales", "INSERT INTO orders VALUES (30, 1, 'no')")
+    with pytest.raises(UserError, match=r"(?s)orders stands still.*\(id=30\)"):
+        shop.coordinator().run(until_idle=True)
+    shop.write("sales", "DELETE FROM orders WHERE id = 30")
+    shop.coordinator().run(until_idle=True)

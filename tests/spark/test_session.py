@@ -81,13 +81,26 @@ def test_a_cluster_keeps_its_own_sizes() -> None:
 CTRL_C = """
 import os, signal, sys, time
 from pathlib import Path
+from strobe import redaction
 from strobe.spark import session
+SECRET = "planted-secret-1"
 settings = {"spark.master": "local[1]", "spark.driver.memory": "513m"}
 settings |= {"spark.hadoop.key": r"hun ter:2=\\ \u00fc\U0001d11e#"}
+redaction.learn([settings["spark.hadoop.key"], SECRET])
 spark = session.start(settings, log=Path(sys.argv[1]))
 process = spark._jvm.java.lang.ProcessHandle.current()
 print("jvm", process.pid(), "ter:2" in Path(f"/proc/{process.pid()}/cmdline").read_text(), flush=True)
 launched = spark._jvm.System.getProperty("spark.hadoop.key") == settings["spark.hadoop.key"]
+spark._jvm.System.err.println("\x1b[31mopened postgresql://strobe:hun%20ter%3A2%3D%5C%20%C3%BC%F0%9D%84%9E%23@db/shop")
+spark._jvm.System.out.println(settings["spark.hadoop.key"])
+for failing in (
+    lambda: spark.range(1).selectExpr("raise_error(concat('of the query: ', '" + SECRET + "'))").collect(),
+    lambda: spark.sparkContext.parallelize([1]).foreach(lambda _: open("of the worker: " + SECRET)),
+):
+    try:
+        failing()
+    except Exception:
+        pass
 print("key", launched, "-Xmx513m" in Path(f"/proc/{process.pid()}/cmdline").read_text(), flush=True)
 try:
     os.killpg(0, signal.SIGINT)
@@ -100,7 +113,8 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @pytest.mark.live
 def test_silent_offline_discreet_and_deaf_to_ctrl_c(spark: SparkSession, tmp_path: Path) -> None:
-    """With cached jars Spark starts offline and prints into its log; Ctrl-C lets it finish, and it ends with Python."""
+    """With cached jars Spark starts offline and prints into its log, where no secret is, whoever prints; Ctrl-C lets it
+    finish, and it ends with Python."""
     nowhere = " ".join(f"-D{scheme}.proxyHost=127.0.0.1 -D{scheme}.proxyPort=9" for scheme in ("http", "https"))
     log = tmp_path / "spark.log"
     ran = subprocess.run(
@@ -116,7 +130,10 @@ def test_silent_offline_discreet_and_deaf_to_ctrl_c(spark: SparkSession, tmp_pat
     assert first.endswith("False"), "a secret stands on the command line"
     assert second == "key True True"
     assert third == "count 7"
-    assert log.read_text()
+    logged = log.read_text()
+    assert "opened postgresql://strobe:***@db/shop" in logged and "\n***\n" in logged
+    assert "of the query: ***" in logged and "of the worker: ***" in logged
+    assert not any(part in logged for part in ("ter:2", "ter%3A2", "planted", "\x1b"))
     jvm = Path("/proc") / first.split()[1]
     deadline = time.monotonic() + 120
     while jvm.exists() and time.monotonic() < deadline:
@@ -129,15 +146,15 @@ def test_a_failed_start_says_where_to_look(tmp_path: Path) -> None:
     """Settings that Spark cannot start with are the user's mistake, in one message that names the log."""
     code = (
         "import sys; from pathlib import Path; from strobe.spark import session\n"
-        "from strobe.errors import UserError\n"
-        "try: session.start({'spark.driver.memory': 'lots'}, log=Path(sys.argv[1]))\n"
+        "from strobe.errors import UserError; from strobe import redaction; redaction.learn(['planted-secret-2'])\n"
+        "try: session.start({'spark.driver.memory': 'planted-secret-2'}, log=Path(sys.argv[1]))\n"
         "except UserError as error: print(error)"
     )
     log = tmp_path / "spark.log"
     ran = subprocess.run([sys.executable, "-c", code, str(log)], capture_output=True, text=True, timeout=300)
     assert ran.stderr == ""
     assert str(log) in ran.stdout
-    assert log.read_text()
+    assert "***" in log.read_text() and "planted" not in log.read_text() + ran.stdout
 
 
 def test_what_fails_is_raised_and_not_printed(spark: SparkSession) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -161,6 +161,25 @@ def test_answers_for_a_bag_for_nothing_and_for_everything(spark: SparkSession, d
     assert staged.seen.through.text == str(MANY)
     (found,), _ = answer(spark, reader, query((), None), view(ITEMS), Scratch(tmp_path))
     assert found.dataframe().count() == MANY
+
+
+@pytest.mark.parametrize("null_safe", [True, False])
+def test_null_finds_null_where_it_is_asked_for(
+    spark: SparkSession, depot: Path, tmp_path: Path, null_safe: bool
+) -> None:
+    """Keys in memory or in Spark; a reader is given those with NULL, and what it finds comes once."""
+    from strobe.spark.relation import SparkRelation
+    from strobe.spark.staging import answer
+
+    values = replace(VALUES, indexes=(("string",),))
+    keys = Bag.of(["r0c3", "r0c2"], [(None, None), (None, "e\u0301日本"), (date(1, 1, 1), None)])
+    columns = tuple(column.name for column in VALUES.columns)
+    types = {"r0c3": "date", "r0c2": "string"}
+    for given in (keys, SparkRelation.of_bag(spark, keys, types)):
+        lookup = Lookup(0, "values", columns, ("date", "string"), given, null_safe=null_safe)
+        asked = Query("v", 1, "depot", (lookup,))
+        (found,), _ = answer(spark, SqliteReader(depot), asked, view(values), Scratch(tmp_path))
+        assert found.collect() == Bag.of(columns, VALUE_ROWS[1:] * null_safe)
 
 
 def test_a_whole_query_is_answered_whole(spark: SparkSession, depot: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ python tests/support/recorded.py      # records all of them again; needs the ser
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,6 +24,8 @@ from strobe.sources.postgres import pgoutput
 from strobe.sources.postgres.transaction_builder import TransactionBuilder as PostgresBuilder
 from strobe.sources.postgres.transaction_builder import Watched
 from strobe.sources.postgres.values import PgType
+from strobe.sources.postgres.walsender import Arrived
+from strobe.sources.postgres.walsender import Incoming as Frames
 
 CORPUS = Path(__file__).parents[1] / "unit" / "sources" / "corpus"
 MOST = 1 << 24
@@ -165,14 +167,17 @@ class Walsender:
         key, images = (("id",), True) if name == "items" else (("id", "at"), False)
         return Watched(name, types, key, images, f"public.{name}", ("public", name), numbers)
 
-    def read(self, frames: Sequence[bytes] | None = None) -> Iterator[Transaction]:
-        builder = self.builder()
+    def incoming(self) -> Frames:
+        """With the clock of the server as it was then."""
+        first = pgoutput.frame(self.frames[0])
+        return Frames(0, lambda: first.sent_at)
+
+    def read(self, frames: Iterable[bytes] | None = None, incoming: Frames | None = None) -> Iterator[Transaction]:
+        incoming, builder = incoming or self.incoming(), self.builder()
         for data in self.frames if frames is None else frames:
-            frame = pgoutput.frame(data)
-            if isinstance(frame, pgoutput.Data):
-                done = builder.receive(pgoutput.decode(frame.payload), len(frame.payload))
-                if done is not None:
-                    yield done
+            found = incoming.read(data)
+            if isinstance(found, Arrived) and (done := builder.receive(found.message, found.size)) is not None:
+                yield done
 
 
 _TABLES = {"items": ITEMS, "keyed": KEYED}

@@ -62,6 +62,9 @@ LINES: dict[Event, str] = {
     events.ApplyFailed("no column"): "no column",
     events.RebuildPutOff(("a", "b"), "gone"): "a, b could not be rebuilt yet: gone",
     events.AskingCoordinator(): "asking the running coordinator",
+    events.CoordinatorAwaited("no coordinator is running", 15.0): (
+        "no coordinator is running: waiting 15 s for one to start"
+    ),
     events.NobodyAnswersQueries(): "no running coordinator answers here: starting Spark for this query, which takes a "
     "while",
     events.CoordinatorReplied("loading a"): "loading a",

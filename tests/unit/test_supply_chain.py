@@ -145,6 +145,33 @@ def test_a_database_out_of_reach_is_said_to_be(
     assert capsys.readouterr().out.startswith("not checked: ")
 
 
+def test_what_was_recorded_is_held_against_what_is_locked(
+    osv: dict[str, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody is asked, and the calendar does not count; how old the record is, and what it does not know, is said."""
+    monkeypatch.setattr(audit, "RECORD", tmp_path / "known.json")
+    osv["pkg:maven/b/c@2"] = ["CVE-1"]
+    accept(monkeypatch, tmp_path, "CVE-1 | pkg:maven/b/c@2 | 2026-01-05 | it is about a server that we do not run")
+    assert audit.main(["--record"], DAY) == 0
+    monkeypatch.setenv("OSV_URL", "http://127.0.0.1:1/")
+    assert audit.main(["--offline"], date(2027, 1, 1)) == 0
+    assert "not checked against a service since 2026-01-05" in capsys.readouterr().out
+    accept(monkeypatch, tmp_path, "")
+    assert audit.main(["--offline"], DAY) == 1
+    assert "vulnerable: pkg:maven/b/c@2: CVE-1" in capsys.readouterr().out
+    monkeypatch.setattr(audit, "document", lambda: {"components": [{"purl": "pkg:pypi/a@2"}]})
+    assert audit.main(["--offline"], DAY) == 0
+    assert "not checked at all, since they were locked later: pkg:pypi/a@2" in capsys.readouterr().out
+    (tmp_path / "known.json").write_text('{"checked": null, "packages": {"pkg:pypi/a@2": ["CVE-2"]}}')
+    assert audit.main(["--offline"], DAY) == 1
+    assert "never checked against a service" in capsys.readouterr().out
+
+
+def test_nothing_that_is_installed_is_known_to_be_vulnerable() -> None:
+    """As far as the record says."""
+    assert audit.main(["--offline"], DAY) == 0
+
+
 def test_the_list_of_accepted_vulnerabilities_can_be_read() -> None:
     """Each has a date and a reason. That a date is past is for `make audit` to say: no test fails by the calendar."""
     assert all(entry.reason for entry in audit.accepted(audit.ACCEPTED.read_text()))

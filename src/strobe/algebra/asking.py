@@ -20,6 +20,7 @@ from strobe.algebra.tree import (
     Join,
     JoinKind,
     Operator,
+    Pair,
     Project,
     Scan,
     Union,
@@ -58,9 +59,10 @@ class _Walk:
             self._whole(operator)
         elif isinstance(operator, Join) and operator.kind is JoinKind.FULL:
             side = operator.left if from_there[0] else operator.right
-            keys = [attribute_of(side, p.left if from_there[0] else p.right) for p in operator.pairs]
-            self.rows(operator.left, dict(zip((p.left for p in operator.pairs), keys, strict=True)))
-            self.rows(operator.right, dict(zip((p.right for p in operator.pairs), keys, strict=True)))
+            pairs = [p for p in operator.pairs if not p.null_safe or not _padded(operator, p)]
+            keys = [attribute_of(side, p.left if from_there[0] else p.right) for p in pairs]
+            self.rows(operator.left, dict(zip((p.left for p in pairs), keys, strict=True)))
+            self.rows(operator.right, dict(zip((p.right for p in pairs), keys, strict=True)))
         elif isinstance(operator, (Join, Exists)):
             left, right = from_there
             inner = isinstance(operator, Join) and operator.kind is JoinKind.INNER
@@ -84,7 +86,8 @@ class _Walk:
             self.rows(operator.child, keys)
         elif isinstance(operator, Window):
             self.rows(operator.child, keys)
-            self._whole(operator)
+            if not keys.keys() <= set(operator.cover):
+                self._whole(operator)
         elif isinstance(operator, Exists):
             self.rows(operator.left, keys)
             self._partners(operator)
@@ -93,7 +96,8 @@ class _Walk:
 
     def _joined(self, operator: Join, keys: Keys) -> None:
         """From the side that has the columns, then the other by the keys of the join."""
-        if by := [m for m in operator.merged if m.name in keys]:
+        by = [m for m in operator.merged if m.name in keys]
+        if by or (operator.kind is JoinKind.FULL and not keys):
             self.rows(operator.left, {m.left: keys[m.name] for m in by})
             self.rows(operator.right, {m.right: keys[m.name] for m in by})
             return
@@ -145,6 +149,10 @@ class _Walk:
             if attribute in occurrence.attributes:
                 return occurrence.index, occurrence.columns[occurrence.attributes.index(attribute)]
         raise KeyError(attribute)
+
+
+def _padded(operator: Join, pair: Pair) -> bool:
+    return pair.left in operator.left.padded or pair.right in operator.right.padded
 
 
 def _same(step: Step, other: Step) -> bool:

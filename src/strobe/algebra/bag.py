@@ -172,10 +172,10 @@ class Bag:
     def rename(self, names: Mapping[str, str]) -> Bag:
         return self._sharing_rows([names.get(a, a) for a in self._attributes], self._room)
 
-    def keys(self, attributes: Sequence[str]) -> Bag:
+    def keys(self, attributes: Sequence[str], *, nulls: bool = False) -> Bag:
         pick = picker([self._attributes.index(a) for a in attributes])
         found = {pick(row) for row in self._rows}
-        return Bag(attributes, {key: 1 for key in found if None not in key}, self._room)
+        return Bag(attributes, {key: 1 for key in found if nulls or None not in key}, self._room)
 
     def key_delete(self, keys: Relation, on: Sequence[tuple[str, str]]) -> Relation:
         if not isinstance(keys, Bag):

@@ -45,8 +45,9 @@ class Relation(Protocol):
 
     def rename(self, names: Mapping[str, str]) -> Relation: ...
 
-    def keys(self, attributes: Sequence[str]) -> Relation:
-        """The distinct combinations without a NULL of these attributes, over all rows of any sign, each once."""
+    def keys(self, attributes: Sequence[str], *, nulls: bool = False) -> Relation:
+        """The distinct combinations of these attributes, over all rows of any sign, each once; with `nulls` also those
+        that have a NULL."""
         ...
 
     def key_delete(self, keys: Relation, on: Sequence[tuple[str, str]]) -> Relation:

@@ -6,7 +6,7 @@ partitions are its own. So one statement gives what the tree yields before and a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from strobe.algebra.schema import quoted
@@ -46,9 +46,11 @@ class Tables:
     rows: Mapping[int, str]
     """By occurrence: a table with its attributes, `UNIT` and `COUNT`."""
     units: str
-    """A table of all units."""
+    """A table of all units, which an aggregate without GROUP BY needs."""
     covered: Mapping[int, Sequence[Keys]] = field(default_factory=dict)
     """By the number of an operator; all groups are whole where it is missing."""
+    once: Collection[int] = ()
+    """Occurrences of which every row is there once: they need no `COUNT`."""
 
 
 def render(tree: Operator, outputs: Sequence[Output], tables: Tables) -> str:
@@ -107,6 +109,8 @@ class _Statement:
         table = self.tables.rows[scan.occurrence.index]
         where = " AND ".join(f"({c})" for c in conditions)
         kept = f"{table} t WHERE {where}" if where else table  # `table WHERE (flag)` is an alias with a column
+        if scan.occurrence.index in self.tables.once:
+            return self.step(f"SELECT {_listed(UNIT, *scan.columns)} FROM {kept}")
         kept = self.step(f"SELECT {_listed(UNIT, *scan.columns, COUNT)} FROM {kept}")
         copies = f"LATERAL VIEW explode(array_repeat(0, CAST({COUNT} AS INT))) _copies AS _copy"
         return self.step(f"SELECT {_listed(UNIT, *scan.columns)} FROM {kept} {copies}")

@@ -65,6 +65,10 @@ from strobe.algebra.sql_types import common
 from strobe.algebra.sql_values import Names, Rows
 from strobe.algebra.tree import UNIT, JoinKind
 from strobe.algebra.view import Equality, Occurrence, Output, View, snapshot_name
+from strobe.errors import UserError, suggestion
+
+_MOST_LISTED = 5
+"""Tables that a message offers in the place of one that is not there."""
 
 
 def compile_view(name: str, sql: str, relations: Mapping[str, RelationSchema], *, where: str = "") -> View:
@@ -369,9 +373,18 @@ class _Compiler(RowSets):
         matches = matches or [r for key, r in self.relations.items() if key.lower() == id_.lower()]
         if len(matches) == 1:
             return matches[0]
-        near = difflib.get_close_matches(id_, self.relations, n=5, cutoff=0.5) or sorted(self.relations)[:5]
-        fix = f"Known relations: {listed(near)}." if near else "Declare the source and its tables."
-        raise self.text.refuse(at, f"unknown relation {id_}", fix)
+        raise self.unknown(at, id_, sorted(self.relations))
+
+    def unknown(self, at: int, id_: str, known: Sequence[str]) -> UserError:
+        """For a relation that is not there: its source is not, or that has no such table."""
+        source, _, table = id_.partition(".")
+        found = [relation for relation in known if relation.lower().startswith(f"{source.lower()}.")]
+        if not found:
+            sources = dict.fromkeys(relation.partition(".")[0] for relation in known)
+            fix = suggestion(source, sources, "Sources with tables:")
+            return self.text.refuse(at, f"there is no source {source}, or it has no table that can be read", fix)
+        near = difflib.get_close_matches(id_, found, n=_MOST_LISTED, cutoff=0.0)
+        return self.text.refuse(at, f"source {source} has no table {table}", suggestion(id_, near))
 
     def join(self, join: Join, visible: Mapping[str, Cte]) -> Scope:
         if join.kind != "INNER":

@@ -117,9 +117,9 @@ class Cutover:
                 self.change.topology.sources.close()
                 self.change = None
 
-    def rebuild(self, warehouse: Warehouse, pipeline: Pipeline, request: str, view: str) -> Operation:
-        """Load one view anew, as strobe.yml defines it now."""
-        wanted = partial(plan.rebuilt, view=view, kept=pipeline.topology.views)
+    def rebuild(self, warehouse: Warehouse, pipeline: Pipeline, request: str, views: Sequence[str]) -> Operation:
+        """Load views again, as strobe.yml defines them now."""
+        wanted = partial(plan.rebuilt, views=views, kept=pipeline.topology.views)
         return self.carry_out(warehouse, pipeline, request, self._assembled, wanted)
 
     def apply(self, warehouse: Warehouse, pipeline: Pipeline, request: str, drop_tables: bool) -> Operation:

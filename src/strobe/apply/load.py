@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING, TypeVar
 from strobe.algebra.schema import RelationSchema
 from strobe.algebra.view import View
 from strobe.data.scratch import Scratch
-from strobe.errors import NotNow, SourceUnavailable
+from strobe.errors import NotNow, RowFailed, SourceUnavailable
 from strobe.messages import CommitHeader, Parts, Position
 from strobe.retry import LOAD_SOURCE, Retry
 from strobe.sources.base import Source, contained
 from strobe.spark import staging
-from strobe.spark.failures import reading
+from strobe.spark.failures import FAILURES, reading
 from strobe.spark.recompute import recompute
+from strobe.warehouse.evaluation import data_error
+from strobe.warehouse.failing_rows import failing_rows
 from strobe.warehouse.records import Generation
 from strobe.warehouse.warehouse import Load, Warehouse
 
@@ -63,6 +65,18 @@ class LoadSnapshot:
     def load(self, spark: SparkSession, view: View) -> Load:
         """What is written to the view's table."""
         return view, self.compute(spark, view), self.fingerprints_of(view)
+
+    def named(self, spark: SparkSession, view: View, error: RowFailed) -> RowFailed:
+        """The same, with the row on which the view fails, if it can be found."""
+        cause = error.__cause__
+        if not isinstance(cause, Exception):
+            return error
+        rows = {r.id: self.staged[r.source].dataframe(r) for r in view.relations}
+        try:
+            found = failing_rows(view, rows, partial(recompute, spark, view))
+        except FAILURES:
+            return error
+        return data_error(view, cause, found) or error
 
 
 @contextmanager
@@ -163,7 +177,11 @@ def load(
 
     with snapshot(spark, sources, views, scratch, progress) as taken:
         told(0)
-        generations = warehouse.load_all([partial(taken.load, spark, view) for view in views], told)
+        try:
+            generations = warehouse.load_all([partial(taken.load, spark, view) for view in views], told)
+        except RowFailed as error:
+            view = next(view for view in views if view.name == error.view)
+            raise taken.named(spark, view, error) from error
         return Loaded(generations, first_header(sources, views, taken), taken.parts(sources))
 
 

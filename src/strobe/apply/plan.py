@@ -4,14 +4,14 @@ written."""
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from strobe.algebra.copies import COPIES, copy_of
 from strobe.algebra.view import View
 from strobe.config.model import Project
-from strobe.errors import StrobeError, UserError
+from strobe.errors import StrobeError, UserError, suggestion
 from strobe.planning.topology import Topology, assemble
 from strobe.sources.base import Source
 from strobe.warehouse import inspect, storage, tables
@@ -61,13 +61,16 @@ def _differs(view: View, definition: Definition) -> bool:
     return view.sql.strip() != definition.sql.strip() or tuple(view.key) != tuple(definition.key)
 
 
-def rebuilt(topology: Topology, applied: Mapping[str, Definition], view: str, kept: Collection[str]) -> ApplyPlan:
-    """Load one view anew, with the copies that it needs and nobody keeps; all others stay as they were last applied."""
-    if view not in topology.views:
-        known = ", ".join(topology.views)
-        raise UserError(f"there is no view {view!r}", where="strobe.yml", fix=f"It has {known}.")
-    needed = [copy_of(o.source, o.relation.name) for o in topology.views[view].view.occurrences if o.copied]
-    load = dict.fromkeys((*(name for name in needed if name not in kept), view))
+def rebuilt(
+    topology: Topology, applied: Mapping[str, Definition], views: Sequence[str], kept: Collection[str]
+) -> ApplyPlan:
+    """Load views again, with the copies that they need and nobody keeps; all others stay as they were last applied."""
+    for view in views:
+        if view not in topology.views:
+            raise UserError(f"there is no view {view!r}", where="strobe.yml", fix=suggestion(view, topology.views))
+    occurrences = [occurrence for view in views for occurrence in topology.views[view].view.occurrences]
+    needed = [copy_of(o.source, o.relation.name) for o in occurrences if o.copied]
+    load = dict.fromkeys((*(name for name in needed if name not in kept), *views))
     return ApplyPlan(
         add=tuple(name for name in load if name not in applied),
         rebuild=tuple(name for name in load if name in applied),

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, TextIO, cast
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from strobe import __version__
 from strobe.cli.commands.algorithms import algorithms
@@ -37,8 +38,29 @@ from strobe.cli.terminal import RedactedStream, Terminal
 from strobe.errors import StrobeError, UserError
 from strobe.redaction import SHOW_VALUES, show_values
 
+
+class _Shown:
+    """Switches take no value, and help offers none for them."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        found: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for each in found:
+            if getattr(each, "is_flag", False):
+                each.metavar = ""
+        return found
+
+
+class _Command(_Shown, TyperCommand):
+    pass
+
+
+class _Group(_Shown, TyperGroup):
+    pass
+
+
 app = typer.Typer(
     name="strobe",
+    cls=_Group,
     help="Joined views of several live databases, kept fresh and never wrong, in Delta tables.",
     no_args_is_help=True,
     add_completion=False,
@@ -52,7 +74,7 @@ for command in (
     *(sql, pin),
     *(simulate, spectrum),
 ):
-    app.command(command.__name__)(command)
+    app.command(command.__name__, cls=_Command)(command)
 
 
 def _version(wanted: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from strobe.errors import UserError
+from strobe.errors import UserError, suggestion
 
 ProjectFolder = Annotated[Path, typer.Option("--project", metavar="DIR", help="The project's folder. Default: here.")]
 WarehouseFolder = Annotated[
@@ -26,5 +26,5 @@ def known(names: Sequence[str], there: Iterable[str], what: str) -> list[str]:
     """The names, all of which are there."""
     for name in names:
         if name not in there:
-            raise UserError(f"there is no {what} {name!r}", where="strobe.yml", fix=f"There are {', '.join(there)}.")
+            raise UserError(f"there is no {what} {name!r}", where="strobe.yml", fix=suggestion(name, there))
     return list(names)

@@ -65,7 +65,7 @@ def check(document: Document) -> Iterable[RenderableType]:
 
 
 _AUDITED_WHOLE = (
-    "the audit compares it whole, and only while it is small: among its columns there is the key of none of its tables"
+    "the audit compares it whole, and only while it is small: it is more than inner joins, or shows the key of no table"
 )
 
 
@@ -134,10 +134,13 @@ def plan(document: Document) -> Iterable[RenderableType]:
         yield table(["reads", "rows"], read, right=["rows"])
     if document["code"]:
         yield Text(f"Spark settings that can load code: {', '.join(document['code'])}", style=_STYLES["warning"])
+    if document["stale"]:
+        yield table(["stale view", "because"], document["stale"].items())
+        yield Text("`strobe rebuild --stale` loads them again.", style=_STYLES["warning"])
     if any(document[key] for key in ("add", "rebuild", "drop")):
         yield Text("`strobe apply` does it.")
     else:
-        yield Text("Nothing to do: the views are as strobe.yml has them.")
+        yield Text("Nothing to apply: the views are as strobe.yml has them.")
 
 
 def applied(document: Document) -> Iterable[RenderableType]:

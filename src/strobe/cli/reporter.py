@@ -58,7 +58,8 @@ class LogReporter:
         self._console.file.flush()
 
     def status(self, status: Status) -> None:
-        problems = {name: source.problem for name, source in status.sources.items() if source.problem}
+        tried = {name: source for name, source in status.sources.items() if source.state != "lost"}
+        problems = {name: source.problem for name, source in tried.items() if source.problem}
         for name, problem in problems.items():
             if self._problems.get(name) != problem:
                 self.tell(SourceRetried(name, problem))

@@ -11,10 +11,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from strobe.config.model import Project
-from strobe.errors import NotNow, SourceUnavailable, UserError
+from strobe.errors import NotNow, SourceUnavailable, UserError, suggestion
+from strobe.events import CoordinatorAwaited, Listener, ignore
 from strobe.messages import CommitHeader, Position
 from strobe.planning.source_set import SourceSet
-from strobe.planning.topology import source_names
+from strobe.planning.topology import known_sources
 from strobe.sources.base import Source
 from strobe.warehouse import inspect, storage
 from strobe.warehouse.control import heartbeat, requests
@@ -25,6 +26,10 @@ _LOOK = 0.1
 """Seconds between two looks at the heartbeat; the log is looked at less often."""
 
 _LOOK_AT_LOG = 1.0
+
+GRACE = 15.0
+"""Seconds that nobody is at work before a wait gives up: a coordinator that was started a moment ago has not been heard
+of yet."""
 
 
 def described(heard: Heard) -> str:
@@ -57,32 +62,63 @@ def last_header(warehouse: Path) -> CommitHeader | None:
     return inspect.last_header(layout) if storage.exists(layout.log) else None
 
 
-def wait(project: Project, names: Sequence[str] = (), timeout: float = 60.0) -> dict[str, str]:
+def wait(
+    project: Project,
+    names: Sequence[str] = (),
+    timeout: float = 60.0,
+    tell: Listener = ignore,
+    grace: float = GRACE,
+) -> dict[str, str]:
     """Return the positions at which the sources were, once they are visible in these views (all, if none are named).
 
-    `NotNow` if that is not so within `timeout` seconds. Where the sources cannot be asked from here, the running
-    coordinator asks them.
+    `NotNow` if that is not so within `timeout` seconds, or if no coordinator has been at work for `grace` seconds.
+    Where the sources cannot be asked from here, the running coordinator asks them.
     """
-    if project.missing.sources or not project.sources:
-        return _asked_of_coordinator(project, names, timeout)
     deadline = time.monotonic() + timeout
+    attendance = _Attendance(tell, min(grace, timeout))
+    if project.missing.sources or not project.sources:
+        return _asked_of_coordinator(project, names, deadline, attendance)
     needed = _needed(project, names)
     used = {source for sources in needed.values() for source in sources}
     with SourceSet.open(project) as opened:
         barrier = _Barrier(project, {name: opened[name] for name in sorted(used)}, needed)
         while barrier.missing():
             if time.monotonic() >= deadline:
-                raise barrier.refusal(timeout)
+                raise barrier.refusal(f"within {timeout:g} s")
+            if attendance.nobody(barrier.heard):
+                raise barrier.refusal("and nobody is at work who would make it so")
             time.sleep(min(_LOOK, max(0.0, deadline - time.monotonic())))
         return {source: position.text for source, position in barrier.goal.items()}
 
 
-def _asked_of_coordinator(project: Project, names: Sequence[str], timeout: float) -> dict[str, str]:
-    heard = hear(project.warehouse)
-    if not heard.alive:
+class _Attendance:
+    """Whether somebody is at work, or may be soon."""
+
+    def __init__(self, tell: Listener, grace: float) -> None:
+        self._tell, self._grace = tell, grace
+        self._since: float | None = None
+
+    def nobody(self, heard: Heard) -> bool:
+        """Whether no coordinator has been heard for long enough; the first time it is missing, that is reported."""
+        if heard.alive:
+            self._since = None
+            return False
+        if self._since is None:
+            self._since = time.monotonic()
+            self._tell(CoordinatorAwaited(described(heard), self._grace))
+        return time.monotonic() - self._since >= self._grace
+
+
+def _asked_of_coordinator(
+    project: Project, names: Sequence[str], deadline: float, attendance: _Attendance
+) -> dict[str, str]:
+    while not (heard := hear(project.warehouse)).alive:
         project.missing.demand(project.missing.sources)
-        fix = "Start `strobe run`, or use --project where the sources can be reached."
-        raise NotNow(described(heard), where=str(project.warehouse), fix=fix)
+        if attendance.nobody(heard):
+            fix = "Start `strobe run`, or use --project where the sources can be reached."
+            raise NotNow(described(heard), where=str(project.warehouse), fix=fix)
+        time.sleep(_LOOK)
+    timeout = max(0.0, deadline - time.monotonic())
     wanted = {"kind": "wait", "views": list(names), "seconds": timeout}
     reply = requests.request(Layout(project.warehouse).control, wanted, timeout=timeout)
     return dict(reply["positions"])
@@ -92,13 +128,9 @@ def _needed(project: Project, names: Sequence[str]) -> dict[str, list[str]]:
     """The sources that each of these views uses."""
     for name in names:
         if name not in project.views:
-            raise UserError(f"there is no view {name!r}", fix=f"There are {', '.join(project.views)}.")
-    found = {name: sorted(source_names(project.views[name].sql)) for name in names or project.views}
-    for name, sources in found.items():
-        for source in sources:
-            if source not in project.sources:
-                raise UserError(f"there is no source {source!r}", where=f"view {name}", fix="See `strobe check`.")
-    return found
+            raise UserError(f"there is no view {name!r}", fix=suggestion(name, project.views))
+    chosen = ((name, project.views[name].sql) for name in names or project.views)
+    return {name: sorted(known_sources(sql, project.sources, f"view {name}")) for name, sql in chosen}
 
 
 class _Barrier:
@@ -111,14 +143,14 @@ class _Barrier:
         self.goal: dict[str, Position] = {}
         self._identity: dict[str, str] = {}
         self._problems: dict[str, str] = {}
-        self._heard = Heard()
+        self.heard = Heard()
         self._header: CommitHeader | None = None
         self._next_look = 0.0
 
     def missing(self) -> list[tuple[str, str]]:
         """The (view, source) pairs of which readers do not see enough yet."""
         self._ask()
-        self._heard = hear(self._warehouse)
+        self.heard = hear(self._warehouse)
         if time.monotonic() >= self._next_look:
             self._header = last_header(self._warehouse)
             self._next_look = time.monotonic() + _LOOK_AT_LOG
@@ -147,17 +179,17 @@ class _Barrier:
         parse = self._sources[source].position
         if self._header is not None and source in self._header.positions.get(view, {}):
             yield parse(self._header.positions[view][source])
-        said = self._heard.document if self._heard.alive else {}
+        said = self.heard.document if self.heard.alive else {}
         kept, position = said.get("views", {}).get(view), said.get("sources", {}).get(source, {}).get("position")
         if kept is not None and not kept.get("stale") and position is not None:
             yield parse(position)
 
-    def refusal(self, timeout: float) -> NotNow:
+    def refusal(self, why: str) -> NotNow:
         missing = self.missing()
         reasons = list(dict.fromkeys(self._reason(view, source) for view, source in missing))
-        fix = "Wait longer with --timeout, or see `strobe status`." if self._heard.alive else "Start `strobe run`."
+        fix = "Wait longer with --timeout, or see `strobe status`." if self.heard.alive else "Start `strobe run`."
         return NotNow(
-            f"not everything was visible within {timeout:g} s: {'; '.join(reasons)}; {described(self._heard)}",
+            f"not everything is visible {why}: {'; '.join(reasons)}; {described(self.heard)}",
             where=f"views {', '.join(dict.fromkeys(view for view, _ in missing))}",
             fix=fix,
         )
@@ -170,5 +202,5 @@ class _Barrier:
         if self._header.identity.get(source) != self._identity[source]:
             return f"source {source} is another database than the one that the views were loaded from"
         seen = max(self._visible(view, source), key=lambda position: position.order, default=None)
-        problem = self._heard.document.get("sources", {}).get(source, {}).get("problem") if self._heard.alive else None
+        problem = self.heard.document.get("sources", {}).get(source, {}).get("problem") if self.heard.alive else None
         return f"source {source} is at {self.goal[source]} and seen up to {seen}{f' ({problem})' if problem else ''}"

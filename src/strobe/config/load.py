@@ -8,7 +8,6 @@ came in through `${…}`.
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import re
@@ -44,7 +43,7 @@ from strobe.config.model import (
 )
 from strobe.config.references import Allowed, MissingError, References
 from strobe.config.yamlfile import FILE, NodePath, YamlFile, mistake
-from strobe.errors import UserError
+from strobe.errors import UserError, suggestion
 
 _LONGEST_SQL = 256 * 1024
 _MOST_SQL = 512 * 1024
@@ -195,7 +194,7 @@ def _check_sources(source: YamlFile, sources: Any) -> None:
             _check_files(source, path, config)
         if config.get("type") in ("files", "delta"):
             _check_key(source, path, config)
-        if config.get("type") in ("postgres", "mariadb"):
+        if config.get("type") in ("postgres", "mariadb", "mysql"):
             _check_dsn(source, path)
 
 
@@ -263,7 +262,7 @@ def _explain(source: YamlFile, detail: ErrorDetails) -> tuple[int, UserError]:
     kind, context, line = detail["type"], detail.get("ctx", {}), source.line(path)
     if kind == "extra_forbidden":
         known = _keys_at(source, path[:-1])
-        message, fix = f"{name} is not a known key", _suggest(str(path[-1]), known)
+        message, fix = f"{name} is not a known key", suggestion(str(path[-1]), known, "Possible here:")
     elif kind in ("missing", "union_tag_not_found"):
         wanted = f"{name}.type" if kind == "union_tag_not_found" else name
         message, fix = f"{wanted} is missing", f"Add {wanted.rpartition('.')[2]}."
@@ -272,7 +271,7 @@ def _explain(source: YamlFile, detail: ErrorDetails) -> tuple[int, UserError]:
         line = source.line(inside)
         known = re.findall(r"'([^']*)'", str(context.get("expected") or context.get("expected_tags"))) or ["1"]
         message = f"{'.'.join(map(str, inside))} cannot be {_shown(source.get(inside))}"
-        fix = _suggest(str(source.get(inside)), known)
+        fix = suggestion(str(source.get(inside)), known, "Possible here:")
     elif kind == "string_pattern_mismatch":
         shown = path[-1] if is_key else source.get(path)
         message = f"{shown} is not a name that Strobe takes"
@@ -300,6 +299,7 @@ def _keys_at(source: YamlFile, path: NodePath) -> list[str]:
         "files": FilesSource,
         "postgres": PostgresSource,
         "mariadb": MariadbSource,
+        "mysql": MariadbSource,
         "delta": DeltaSource,
     }
     if path[:1] == ("sources",) and path[2:] == ("limits",):
@@ -312,12 +312,6 @@ def _keys_at(source: YamlFile, path: NodePath) -> list[str]:
         fields = models[source.get((*path, "type"))].model_fields
         return [field.alias or name for name, field in fields.items()]
     return list(Document.model_fields)
-
-
-def _suggest(written: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(written, known, n=1)
-    listed = ", ".join(known)
-    return f"Did you mean {close[0]}? Possible here: {listed}." if close else f"Possible here: {listed}."
 
 
 def _shown(value: Any) -> str:

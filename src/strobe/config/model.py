@@ -141,7 +141,7 @@ class PostgresSource(_Model):
 class MariadbSource(_Model):
     """A database of a server of MariaDB 10.6, MySQL 8.0, or newer."""
 
-    type: Literal["mariadb"]
+    type: Literal["mariadb", "mysql"]
     dsn: Text = Field(description="mysql://user:password@host:port/database", repr=False)
     global_transactions: Text | None = Field(
         default=None, description="`table.column`: new values there name global transactions."

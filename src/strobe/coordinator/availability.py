@@ -137,6 +137,12 @@ class Availability:
         return {name: self._failures[name] for name in sorted(self.down)}
 
     @property
+    def overdue(self) -> set[str]:
+        """Sources that have failed for so long that the views which do not use them go on, if there are any."""
+        late = self._clock() - self._timing.detach
+        return {name for name in self._which(SourceState.RETRYING) if self._failing_since[name] < late}
+
+    @property
     def detached(self) -> set[str]:
         return self._which(SourceState.UNAVAILABLE)
 
@@ -337,14 +343,21 @@ class Availability:
         return [name for name in self.to_rebuild if name not in absent]
 
     def put_off(self, error: StrobeError) -> None:
-        """They could not be loaded; it is tried again. Where that was for another row, which nobody knows by its key,
-        it is tried less and less often: loading costs a source more than asking for a row."""
+        """They could not be loaded; it is tried again. A view that cannot hold a row waits for it, and holds up no
+        other. Where nobody knows the row by its key, it is tried less and less often: loading costs a source more than
+        asking for a row."""
         self._tell(RebuildPutOff(tuple(self.to_rebuild), str(error)))
-        if isinstance(error, RowFailed) or not isinstance(error, (SourceLost, SourceUnavailable, NotNow)):
-            found = self._healing & {error.view} if isinstance(error, RowFailed) else self._healing
-            for name in found:
-                self.still[name] = RowFailed(error.message, view=name, where=error.where, fix=error.fix)
-            self._healing.clear()
+        if isinstance(error, RowFailed):
+            self._wait_for_rows({error.view: error})
+        elif not isinstance(error, (SourceLost, SourceUnavailable, NotNow)):
+            self._wait_for_rows(
+                {n: RowFailed(error.message, view=n, where=error.where, fix=error.fix) for n in self._healing}
+            )
+
+    def _wait_for_rows(self, found: Mapping[str, RowFailed]) -> None:
+        self.still |= {name: error for name, error in found.items() if name in self.still}
+        self._healing -= found.keys()
+        if any(not error.complete for error in found.values()):
             self._mended += 1
             self._next_verify = self._clock() + self.verify_every
 
@@ -370,9 +383,7 @@ class Availability:
         now = self._clock()
         self._warn(pipeline)
         self._see_who_fails(pipeline, now)
-        lost = {
-            name for name in self._which(SourceState.RETRYING) if now - self._failing_since[name] > self._timing.detach
-        }
+        lost = self.overdue
         if any(not lost & set(planned.view.sources) for planned in pipeline.topology.views.values()) and lost:
             return frozenset(self.detached | lost)
         if self._detach_refused(pipeline, now):

@@ -31,6 +31,7 @@ from strobe.coordinator.requests import RequestHandler
 from strobe.coordinator.run import Run, Until
 from strobe.coordinator.states import PHASES, Claimed, Opened, Phase
 from strobe.coordinator.status import Reporter, Status, observe
+from strobe.coordinator.tally import Tally
 from strobe.coordinator.timing import USUAL, Timing
 from strobe.coordinator.watchman import Watchman
 from strobe.data.scratch import Scratch
@@ -110,6 +111,7 @@ class Coordinator:
         self._ended = threading.Event()
         self._epoch = 0
         self._status: Status | None = None
+        self._tally = Tally()
         self._unknown, self._without_spark = Failures(), Failures()
 
     def stop(self) -> None:
@@ -369,6 +371,7 @@ class Coordinator:
             answers.close()
             self.pipeline = None
             self._note_status(pipeline)
+            self._tally = self._tally.plus(pipeline)
 
     def _followed_up(self, end: RunEnd, handler: RequestHandler) -> RunEnd:
         """What a run's end means to the views, and to an edit that is being applied."""
@@ -387,6 +390,7 @@ class Coordinator:
 
     def _maintenance(self, pipeline: Pipeline) -> Maintenance:
         maintenance = Maintenance(pipeline, self._warehouse, self._reporter.tell, self._timing)
+        maintenance.retained = self._tally.retained
         maintenance.logs_needed = lambda: self._cutover.change is not None
         maintenance.hurry = lambda: self._cutover.near
         maintenance.stopped = self._availability.stopped
@@ -405,7 +409,9 @@ class Coordinator:
         apart = self._availability
         known = self._watchman.known if self._watchman is not None else {}
         backlogs = self._backlogs.look() if self._backlogs is not None else {}
-        self._status = observe(pipeline, apart.outages, apart.problems, apart.refused, known, backlogs)
+        self._status = observe(
+            pipeline, apart.outages, apart.problems, apart.refused, known, backlogs, apart.overdue, self._tally
+        )
 
     def _beat(self) -> None:
         """Twice a second, in a thread of its own: say what the loop last said of itself, and see who else is there."""

@@ -34,6 +34,7 @@ class Maintenance(threading.Thread):
         self._folded = pipeline.committer.last.number
         self._fold_took = 0.0
         self._folded_at = self._maintained_at = self._discarded_at = time.monotonic()
+        self._measured_at = self._folded_at - timing.measure_every
         self._discarded: dict[str, str] = {}
         self._proven, self._definitions = pipeline.prover.known, warehouse.definitions
         self._next_end: dict[str, float] = {}
@@ -43,6 +44,8 @@ class Maintenance(threading.Thread):
         """Whether nothing that takes long is to be begun."""
         self.stopped: Mapping[str, Reason] = {}
         """Views that cannot be kept."""
+        self.retained: dict[str, int] = {}
+        """By source, how much log it keeps for Strobe, as it last said."""
 
     def fold_soon(self) -> None:
         """There is something to publish that no later commit stands for."""
@@ -64,6 +67,8 @@ class Maintenance(threading.Thread):
                     self._remember()
                 if now - self._discarded_at >= self._timing.discard_every:
                     self.discard()
+                if now - self._measured_at >= self._timing.measure_every:
+                    self._measure()
                 if self._fold_due(now):
                     self._fold()
                 self._stop_wrong_views()
@@ -119,6 +124,15 @@ class Maintenance(threading.Thread):
                 if needed is not None and self._discarded.get(name) != needed.text:
                     source.discard(needed)
                     self._discarded[name] = needed.text
+
+    def _measure(self) -> None:
+        """How much log the sources that can be asked keep; of the others it stays as they last said."""
+        self._measured_at = time.monotonic()
+        for name, source in self._pipeline.topology.sources.items():
+            if name in self._pipeline.vector and self._pipeline.problem(name) is None:
+                with suppress(StrobeError):
+                    if (kept := source.kept()) is not None:
+                        self.retained[name] = kept.bytes
 
     def _needed(self, name: str, source: Source, users: Sequence[str]) -> Position | None:
         """Up to where its log may go; None if that is not known."""

@@ -1,7 +1,7 @@
-"""Prometheus metrics of a running coordinator, on a loopback port.
+"""Prometheus metrics of a running coordinator, on the loopback interface or where the user says.
 
 They are made of the status that the coordinator reports with every heartbeat, when somebody reads them: so they cost
-nothing in between, and say what `strobe status` says. Counters begin anew whenever the coordinator does.
+nothing in between, and say what `strobe status` says. Counters begin anew with the process.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from strobe.coordinator.status import MaintainedView, SourceStatus, StaleView, Status, ViewStatus, WatchedSource
+from strobe.coordinator.status import SourceStatus, Status, ViewStatus
 from strobe.errors import UserError
 
 LOOPBACK = "127.0.0.1"
@@ -58,7 +58,9 @@ class StatusCollector(Collector):
     def _sources(self, sources: Mapping[str, SourceStatus]) -> Iterator[Metric]:
         up = {(name,): int(said.state == "watched") for name, said in sources.items()}
         yield self._many(GaugeMetricFamily, "strobe_source_up", "1 while a source is read.", ["source"], up.items())
-        asked = {name: said.asked for name, said in sources.items() if isinstance(said, WatchedSource)}
+        kept = {(name,): said.retained_bytes for name, said in sources.items() if said.retained_bytes is not None}
+        help_ = "Bytes of log that a source keeps for Strobe."
+        yield self._many(GaugeMetricFamily, "strobe_source_retained_bytes", help_, ["source"], kept.items())
         for metric, help_, what, unit in (
             ("strobe_source_queries", "Queries asked.", "queries", 1),
             ("strobe_source_snapshots", "Snapshots in which they were answered.", "snapshots", 1),
@@ -68,24 +70,23 @@ class StatusCollector(Collector):
             ("strobe_source_seconds", "Seconds that answers took.", "milliseconds", 1000),
             ("strobe_source_spark_queries", "Queries that Spark answered.", "through_spark", 1),
         ):
-            found = {(name,): getattr(counts, what) / unit for name, counts in asked.items()}
+            found = {(name,): getattr(said.asked, what) / unit for name, said in sources.items()}
             yield self._many(CounterMetricFamily, metric, help_, ["source"], found.items())
 
     def _views(self, views: Mapping[str, ViewStatus]) -> Iterator[Metric]:
-        stale = {(name,): int(isinstance(said, StaleView)) for name, said in views.items()}
+        stale = {(name,): int(said.stale) for name, said in views.items()}
         yield self._many(
             GaugeMetricFamily, "strobe_view_stale", "1 while a source of it is down.", ["view"], stale.items()
         )
-        kept = {name: said for name, said in views.items() if isinstance(said, MaintainedView)}
         for kind, name, help_, what in (
             (GaugeMetricFamily, "strobe_view_waiting_updates", "Updates that wait for this view.", "queue"),
             (CounterMetricFamily, "strobe_view_dropped", "Transactions found irrelevant.", "dropped"),
             (CounterMetricFamily, "strobe_view_compensations", "Answers put right.", "compensations"),
         ):
             yield self._many(
-                kind, name, help_, ["view"], [((view,), getattr(said, what)) for view, said in kept.items()]
+                kind, name, help_, ["view"], [((view,), getattr(said, what)) for view, said in views.items()]
             )
-        through = {view: said.verified for view, said in kept.items() if said.verified is not None}
+        through = {view: said.verified for view, said in views.items() if said.verified is not None}
         for name, help_, attribute in (
             ("strobe_view_verified_commit", "The commit through which the audit has verified it.", "commit"),
             ("strobe_view_verified_timestamp_seconds", "When the last round of the audit began.", "at"),
@@ -93,10 +94,12 @@ class StatusCollector(Collector):
             values = [((view,), getattr(known, attribute)) for view, known in through.items()]
             yield self._many(GaugeMetricFamily, name, help_, ["view"], values)
         pairs = ["view", "source"]
-        behind = {(view, source): n for view, said in kept.items() for source, n in said.behind.items()}
+        behind = {(view, source): n for view, said in views.items() for source, n in said.behind.items()}
         help_ = "0 when all that was read of a source is shown; else the age of the newest thing shown."
         yield self._many(GaugeMetricFamily, "strobe_view_behind_seconds", help_, pairs, behind.items())
-        as_of = {(view, source): time.timestamp() for view, said in kept.items() for source, time in said.as_of.items()}
+        as_of = {
+            (view, source): time.timestamp() for view, said in views.items() for source, time in said.as_of.items()
+        }
         help_ = "The source's own commit time of the newest transaction shown."
         yield self._many(GaugeMetricFamily, "strobe_view_as_of_timestamp_seconds", help_, pairs, as_of.items())
 
@@ -118,15 +121,17 @@ class StatusCollector(Collector):
 
 
 @contextmanager
-def serving(port: int, project: str, read: Callable[[], Status | None]) -> Iterator[int]:
-    """Serve `/metrics` on this port of the loopback interface (0 takes a free one); the port."""
+def serving(port: int, project: str, read: Callable[[], Status | None], host: str = LOOPBACK) -> Iterator[int]:
+    """Serve `/metrics` on this port of an address (0 takes a free one); the port."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(StatusCollector(project, read))
     try:
-        server, thread = start_http_server(port, addr=LOOPBACK, registry=registry)
+        server, thread = start_http_server(port, addr=host, registry=registry)
     except OSError as error:
         raise UserError(
-            f"metrics cannot be served on port {port}: {error.strerror}", where="--metrics", fix="Name another port."
+            f"metrics cannot be served on {host}, port {port}: {error.strerror}",
+            where="--metrics",
+            fix="Name another port, or an address of this machine.",
         ) from None
     try:
         yield int(server.server_port)

@@ -24,12 +24,19 @@ def rebuild_lost(warehouse: Warehouse, pipeline: Pipeline, cutover: Cutover, ava
         availability.put_still(
             (yield from aside(partial(availability.unfit, sources, last, availability.ready), "verify"))
         )
-        if views := availability.ready:
-            yield from cutover.reload(warehouse, pipeline, views)
+        while views := availability.ready:
+            try:
+                yield from cutover.reload(warehouse, pipeline, views)
+                return
+            except RowFailed as error:
+                pipeline.barrier.resume()
+                availability.put_off(error)
+                if error.view in availability.ready:
+                    return
     except (UserError, NotNow, SourceUnavailable) as error:
         pipeline.barrier.resume()
         availability.put_off(error)
-        if not isinstance(error, SourceLost) or isinstance(error, RowFailed):
+        if not isinstance(error, SourceLost):
             return
         if not error.rebuild:
             availability.stand_still(error, availability.ready)

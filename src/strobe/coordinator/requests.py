@@ -91,7 +91,7 @@ class RequestHandler:
 
     def _edit(self, number: str, document: dict[str, Any]) -> Operation:
         if document["kind"] == "rebuild":
-            return self._cutover.rebuild(self._warehouse, self._pipeline, number, str(document["view"]))
+            return self._cutover.rebuild(self._warehouse, self._pipeline, number, document["views"])
         return self._cutover.apply(self._warehouse, self._pipeline, number, bool(document.get("drop_tables")))
 
     def _start(self, number: str, document: dict[str, Any], operation: Operation) -> None:

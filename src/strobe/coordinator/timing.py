@@ -27,6 +27,8 @@ class Timing:
     fold_idle: float = 5.0
     """Seconds without a commit after which what there is is folded."""
     discard_every: float = 5.0
+    measure_every: float = 15.0
+    """Seconds between looks how much log the sources keep."""
     end_every: float = 60.0
     """Where a log ends that nobody reads takes a snapshot of its source to find out."""
     maintain_every: float = 600.0

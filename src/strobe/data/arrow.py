@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from datetime import datetime, timezone
 from functools import reduce
 from typing import Any
@@ -144,23 +144,28 @@ def _utc(value: datetime) -> datetime:
 
 
 def matching(data: ds.Dataset, on: Sequence[str], keys: Iterable[Row]) -> ds.Expression | None:
-    """What the rows with one of these keys have in common, as far as Arrow can tell; None if it cannot at all."""
+    """What the rows with one of these keys have in common, as far as Arrow can tell; None if it cannot at all. NULL in
+    a key finds NULL."""
     tests = [_is_in(data, name, set(values)) for name, values in zip(on, zip(*keys, strict=True), strict=True)]
     useful = [test for test in tests if test is not None]
     return reduce(lambda a, b: a & b, useful) if useful else None
 
 
-def _is_in(data: ds.Dataset, name: str, values: Iterable[Any]) -> ds.Expression | None:
-    """Whether a column has one of these values; None where only Spark can tell (NaN and -0.0) and for arrays."""
+def _is_in(data: ds.Dataset, name: str, values: Set[Any]) -> ds.Expression | None:
+    """Whether a column has one of these values, or is NULL if NULL is among them; None where only Spark can tell (NaN
+    and -0.0) and for arrays."""
     type_ = data.schema.field(name).type
-    if pa.types.is_floating(type_) or pa.types.is_list(type_):
+    known = values - {None}
+    if known and (pa.types.is_floating(type_) or pa.types.is_list(type_)):
         return None
-    form = key_form(ddl_type(type_))
-    held = [found for value in values if (found := form(value)) is not None]
     field = ds.field(name)
     if any(_misleads(fragment, name, type_) for fragment in data.get_fragments()):
         field = pc.coalesce(field, field)  # to a function's value Arrow applies no statistics
-    return field.isin(pa.array(held, type_))
+    if not known:
+        return field.is_null()
+    form = key_form(ddl_type(type_))
+    test = field.isin(pa.array([found for value in known if (found := form(value)) is not None], type_))
+    return test | field.is_null() if None in values else test
 
 
 def _misleads(fragment: ds.Fragment, name: str, type_: pa.DataType) -> bool:

@@ -103,7 +103,7 @@ class Spilled:
     def rename(self, names: Mapping[str, str]) -> Relation:
         raise self._unread()
 
-    def keys(self, attributes: Sequence[str]) -> Relation:
+    def keys(self, attributes: Sequence[str], *, nulls: bool = False) -> Relation:
         raise self._unread()
 
     def key_delete(self, keys: Relation, on: Sequence[tuple[str, str]]) -> Relation:

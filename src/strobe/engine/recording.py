@@ -25,6 +25,7 @@ _CLASSES = {
         messages.Position,
         messages.Seen,
         messages.SeenByXid,
+        messages.BroughtBack,
         messages.Lookup,
         messages.GlobalTransaction,
         messages.TransactionInfo,

@@ -110,15 +110,6 @@ class Inbox:
         """Whether any question is open."""
         return bool(self._open)
 
-    @property
-    def early(self) -> dict[str, Position]:
-        """For each source how far its stream must be read before an answer that is here already can be delivered."""
-        wanted: dict[str, Position] = {}
-        for answer in self._early:
-            through = answer.seen.through
-            wanted[answer.source] = max(wanted.get(answer.source, through), through, key=lambda p: p.order)
-        return wanted
-
     def update(self, update: Update) -> list[Outbound]:
         """A relevant update, in the integrator's order. `progress` follows."""
         if update.source in self._asked:

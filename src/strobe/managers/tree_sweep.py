@@ -125,17 +125,19 @@ class TreeSweep:
     # Questions.
 
     def _ask(self, wanted: Wanted) -> Iterator[Query]:
-        """Everything that is wanted and not asked for yet: one question to each source."""
+        """Everything that is wanted and not asked for yet: one question to each source, and one for each look-up in a
+        copy at the warehouse, where commits may come between two."""
         for query in self._open.values():
             for lookup in query.lookups:
                 _without(wanted, _spot(self.view, lookup), lookup)
-        lookups: dict[tuple[str, bool], list[Lookup]] = defaultdict(list)
+        lookups: dict[tuple[str, bool, int], list[Lookup]] = defaultdict(list)
         for (index, columns), keys in sorted(wanted.items()):
             occurrence = self.view.occurrences[index]
             everything = bool(columns) and () in wanted.get((index, ()), ())
             if keys and not everything:
-                lookups[occurrence.source, occurrence.copied].append(self._lookup(index, columns, keys))
-        for (source, copied), asked in sorted(lookups.items()):
+                place = len(lookups) if occurrence.copied else 0
+                lookups[occurrence.source, occurrence.copied, place].append(self._lookup(index, columns, keys))
+        for (source, copied, _), asked in sorted(lookups.items()):
             query = Query(self.view.name, self._asked, source, tuple(asked), copy=copied)
             self._asked += 1
             self._open[query.id] = query

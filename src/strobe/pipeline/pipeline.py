@@ -53,10 +53,12 @@ from strobe.pipeline.answerer import Answerer, SparkAnswer
 from strobe.pipeline.backpressure import Backpressure, Limits
 from strobe.pipeline.barrier import Barrier, Operation
 from strobe.pipeline.committer import Committer, utc_now
+from strobe.pipeline.early_answers import EarlyAnswers
 from strobe.pipeline.health import Health, Refused, Wait
 from strobe.pipeline.in_flight import InFlight, Read, into_memory
 from strobe.pipeline.monitor import Monitor
 from strobe.pipeline.proving import Fingerprints, Prover
+from strobe.pipeline.read_ahead import ReadAhead, joined_columns
 from strobe.pipeline.run_end import RunEnd
 from strobe.pipeline.sink import Sink
 from strobe.pipeline.tap import Tap
@@ -69,6 +71,10 @@ MOMENT = 0.3
 
 TURN = 0.02
 """Seconds between two turns while an operation is open, or a step is taken that does not say when it is due."""
+
+
+AT_ONCE = 200
+"""Messages that are handled, and transactions that are taken from what was read ahead, before anything else is done."""
 
 
 @dataclass(frozen=True)
@@ -188,6 +194,7 @@ class Pipeline:
             backlog=lambda: self.engine.backlog,
             queued=self._events.qsize,
             appends=lambda: self.committer.waiting,
+            ahead=lambda source: len(self.ahead[source]),
         )
         self.answerer = Answerer(
             {s: self.topology.sources[s] for s in self.vector},
@@ -207,13 +214,13 @@ class Pipeline:
                 stops[s],
                 deliver=self.deliver,
                 fail=self.fail,
-                room=partial(self.backpressure.room, s),
+                room=partial(self.backpressure.may_read, s),
                 health=self.health,
             )
             for s in self.vector
         }
         self.barrier = Barrier(
-            self.monitors, self.engine, self.committer, carry_out=self._carry_out, handled=self._events.empty
+            self.monitors, self.engine, self.committer, carry_out=self._carry_out, handled=lambda: self._handled
         )
         for name in self.vector:
             self.topology.sources[name].focus(self.topology.columns(name))
@@ -223,6 +230,8 @@ class Pipeline:
         self._tap: Tap | None = None
         self._read: dict[str, str] = {}
         self._read_at = 0.0
+        self.ahead = {s: ReadAhead(s, joined_columns(views.values(), s)) for s in self.vector}
+        self._early = EarlyAnswers(self.ahead, positions)
 
     def _parts(self, source: str) -> frozenset[str]:
         """The global transactions whose part at a source the views had already at the start; none if it cannot tell
@@ -313,17 +322,19 @@ class Pipeline:
         """Take what has come, and do what is due. If there is nothing, wait, up to `pause` seconds."""
         if self._operation is not None:
             pause = min(pause, TURN)
-        pause = min(pause, self._next_cut - time.monotonic())
+        pause = 0.0 if any(map(self._may_take, self.ahead)) else min(pause, self._next_cut - time.monotonic())
         try:
             self.handle(self._events.get(timeout=max(0.0, pause)))
-            for _ in range(200):
+            for _ in range(AT_ONCE):
                 self.handle(self._events.get_nowait())
         except queue.Empty:
             pass
         self._tell_commits()
         self._let_go()
+        self._take_from_ahead()
+        self._give_answers()
         missing = frozenset().union(*self.engine.missing_parts().values())
-        self.backpressure.look(self._early_answers(), missing)
+        self.backpressure.look(self._early.wanted, self._early.needed, missing)
         waiting, now = self.committer.waiting, time.monotonic()
         self._carry_out(self.engine.cut_due(now, lambda view: self.workers[view].at_work, waiting))
         self._next_cut = self.engine.next_cut(now)
@@ -349,11 +360,10 @@ class Pipeline:
     def handle(self, event: Event) -> None:
         """Takes in what came from a source, a manager or a waker."""
         if isinstance(event, Transaction):
-            self._take_in(event)
+            self._arrive(event)
         elif isinstance(event, Answer):
-            self._record(event)
-            self.backpressure.answered(event, self.topology.views[event.view].view.sources)
-            self.workers[event.view].answer(event)
+            self._early.add(event)
+            self._give_answers()
         elif isinstance(event, ActionList):
             self._carry_out(self.engine.receive(event, time.monotonic()))
         elif isinstance(event, Woken):
@@ -361,9 +371,44 @@ class Pipeline:
         else:
             raise event.error
 
+    def _arrive(self, transaction: Transaction) -> None:
+        """Take it in; if it came only for the sake of an answer, and there is no room, keep it to be taken in later."""
+        source = transaction.source
+        ahead = self.ahead[source]
+        wanted = source in self._early.wanted and not self.backpressure.room(source, self._come[source])
+        if len(ahead) or wanted:
+            ahead.add(transaction)
+        else:
+            self._take_in(transaction)
+
+    def _take_from_ahead(self) -> None:
+        """As much as there is room for; everything, in some turns, if an operation waits for that."""
+        for source, ahead in self.ahead.items():
+            end = len(ahead) - AT_ONCE
+            while len(ahead) > end and self._may_take(source):
+                for transaction in ahead.take():
+                    self._take_in(transaction)
+
+    def _may_take(self, source: str) -> bool:
+        room = self._operation is not None or self.backpressure.room(source, self._come[source])
+        return room and len(self.ahead[source]) > 0
+
+    def _give_answers(self) -> None:
+        for answer in self._early.usable(self._come):
+            self._record(answer)
+            self.backpressure.answered(answer, self.topology.views[answer.view].view.sources)
+            self.workers[answer.view].answer(answer)
+
+    @property
+    def _handled(self) -> bool:
+        """Whether everything that has been read has been taken in."""
+        return self._events.empty() and not any(map(len, self.ahead.values()))
+
     def _left(self) -> list[BaseException]:
         """What failed while the run came to rest; files of transactions that nobody has taken in are removed."""
         failed = []
+        for ahead in self.ahead.values():
+            ahead.close()
         while not self._events.empty():
             event = self._events.get_nowait()
             if isinstance(event, Transaction):
@@ -419,6 +464,7 @@ class Pipeline:
     def _send(self, message: Outbound) -> None:
         """What a manager sends, in its own thread."""
         if isinstance(message, Query):
+            self._early.asked(message)
             self.answerer.ask(message)
         else:
             self.deliver(message)
@@ -433,13 +479,6 @@ class Pipeline:
         if self._operation is not None:
             raise BrokenInvariant("two operations at a time")
         self._operation = operation
-
-    def _early_answers(self) -> dict[str, Position]:
-        wanted: dict[str, Position] = {}
-        for worker in self.workers.values():
-            for source, position in worker.early.items():
-                wanted[source] = max(wanted.get(source, position), position, key=_order)
-        return wanted
 
     def problem(self, source: str) -> StrobeError | None:
         """Why this source cannot be read or asked at the moment."""
@@ -481,16 +520,14 @@ class Pipeline:
     @property
     def settled(self) -> bool:
         """Whether nothing is in flight: all that was read has been committed."""
-        return not self.engine.size and not self.committer.busy
+        return not self.engine.size and not self.committer.busy and not any(map(len, self.ahead.values()))
 
     def idle(self) -> bool:
         """Whether everything that the sources had committed by now is in the warehouse."""
         return not self._busy() and self._all_read() and not self._busy()  # asking takes time, in which more may come
 
     def _busy(self) -> bool:
-        return (
-            self._operation is not None or not self._events.empty() or bool(self.engine.size or self.committer.waiting)
-        )
+        return self._operation is not None or not self._handled or bool(self.engine.size or self.committer.waiting)
 
     def end_blocks(self) -> None:
         """What is less than a block of N is to be shown too, if nothing has come for a moment."""
@@ -498,7 +535,7 @@ class Pipeline:
         if read != self._read:
             self._read, self._read_at = read, time.monotonic()
         waited = time.monotonic() - self._read_at >= MOMENT
-        if self.engine.begun and waited and self._operation is None and self._events.empty() and self._all_read():
+        if self.engine.begun and waited and self._operation is None and self._handled and self._all_read():
             self._carry_out(self.engine.cut_begun(time.monotonic()))
 
     def _all_read(self) -> bool:

@@ -31,7 +31,7 @@ class ViewWorker(threading.Thread):
         fail: Callable[[BaseException], None],
         changed: Callable[[], None],
     ) -> None:
-        """`changed` is called when it has come to rest or begun to work, or waits for a source to be read further."""
+        """`changed` is called when it has come to rest or begun to work."""
         super().__init__(name=f"view-{inbox.manager.view.name}", daemon=True)
         self._inbox, self._room = inbox, room
         self._send, self._fail, self._changed = send, fail, changed
@@ -42,8 +42,6 @@ class ViewWorker(threading.Thread):
         """Whether any question is open."""
         self.waits_for: tuple[str, ...] = ()
         """The sources with an open question."""
-        self.early: dict[str, Position] = {}
-        """For each source how far its stream must be read before an answer that is here already can be delivered."""
 
     @property
     def at_work(self) -> bool:
@@ -78,17 +76,17 @@ class ViewWorker(threading.Thread):
     def run(self) -> None:
         try:
             while (work := self._queue.get()) is not None and not self._stopped:
-                before = self.at_work, self.early
+                before = self.at_work
                 if self._room is not None:
                     self._room.renew()
                 sent = work()
                 inbox = self._inbox
-                self.waits_for, self.early = inbox.waits_for, inbox.early
+                self.waits_for = inbox.waits_for
                 self.asking = self.asking or bool(sent)  # until what was sent has arrived
                 for message in sent:
                     self._send(message)
                 self.asking = inbox.asking
-                if (self.at_work, self.early) != before:
+                if self.at_work != before:
                     self._changed()
         except BaseException as error:  # a view must not die silently in its thread
             self._fail(error)

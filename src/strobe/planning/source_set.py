@@ -8,17 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
-from typing import NoReturn
 
 from strobe.config.model import Project
 from strobe.data.scratch import STAGING, Scratch
-from strobe.errors import UserError
 from strobe.sources.base import Source, SparkStarter, Spill
 from strobe.sources.registry import open_source
-
-
-def no_spark() -> NoReturn:
-    raise UserError("this needs Spark, which this command does not start", fix="Run `strobe prepare` or `strobe run`.")
 
 
 class SourceSet(Mapping[str, Source]):
@@ -34,8 +28,9 @@ class SourceSet(Mapping[str, Source]):
             self._to_close.callback(source.close)
 
     @classmethod
-    def open(cls, project: Project, spark: SparkStarter = no_spark) -> SourceSet:
-        """The sources that strobe.yml describes; if one cannot be opened, none is left open."""
+    def open(cls, project: Project, spark: SparkStarter | None = None) -> SourceSet:
+        """The sources that strobe.yml describes; if one cannot be opened, none is left open. Without `spark` they never
+        start it."""
         project.missing.demand(project.missing.sources)
         scratch = Scratch(project.warehouse / STAGING)
         with ExitStack() as opened:

@@ -11,12 +11,12 @@ from strobe.algebra.schema import RelationSchema
 from strobe.algebra.sql import compile_view, referenced_relations
 from strobe.algebra.view import View
 from strobe.config.model import Project, ViewConfig
-from strobe.errors import SourceUnavailable, UserError
+from strobe.errors import SourceUnavailable, UserError, suggestion
 from strobe.events import Listener, ViewAdded, ViewEdited, ViewRemoved
 from strobe.managers.base import ViewManager
 from strobe.managers.choice import choose
 from strobe.managers.registry import ALGORITHMS, LEVELS, Algorithm, Setting, asking_itself, copied, keys
-from strobe.planning.source_set import SourceSet, no_spark
+from strobe.planning.source_set import SourceSet
 from strobe.sources.base import Source, SparkStarter, contained
 
 
@@ -89,8 +89,16 @@ def schemas_of(source: Source) -> dict[str, RelationSchema]:
         return {schema.id: schema for schema in source.schemas()}
 
 
-def source_names(sql: str) -> set[str]:
-    return {relation.split(".", 1)[0] for relation in referenced_relations(sql)}
+def source_names(sql: str, where: str = "") -> set[str]:
+    return {relation.split(".", 1)[0] for relation in referenced_relations(sql, where=where)}
+
+
+def known_sources(sql: str, declared: Collection[str], where: str) -> set[str]:
+    """The sources that a view's SQL names, all of which strobe.yml has."""
+    found = source_names(sql, where)
+    for name in sorted(found - set(declared)):
+        raise UserError(f"there is no source {name}", where=where, fix=suggestion(name, declared))
+    return found
 
 
 def plan_view(name: str, sql: str, config: ViewConfig, relations: Mapping[str, RelationSchema], where: str) -> ViewPlan:
@@ -180,7 +188,7 @@ def raise_levels(views: Mapping[str, ViewPlan]) -> dict[str, ViewPlan]:
     return raised
 
 
-def assemble(project: Project, spark: SparkStarter = no_spark) -> Topology:
+def assemble(project: Project, spark: SparkStarter | None = None) -> Topology:
     """Open the sources, which are the caller's to close, and compile the views as strobe.yml has them now."""
     with SourceSet.open(project, spark).closed_on_error() as sources:
         return compiled(project, sources)
@@ -188,7 +196,9 @@ def assemble(project: Project, spark: SparkStarter = no_spark) -> Topology:
 
 def compiled(project: Project, sources: SourceSet) -> Topology:
     """The views as strobe.yml has them now."""
-    used = {s for config in project.views.values() for s in source_names(config.sql)}
+    used: set[str] = set()
+    for name, config in project.views.items():
+        used |= known_sources(config.sql, sources, f"{config.origin}: view {name}")
     relations = schemas(sources, used)
     views = {
         name: plan_view(name, config.sql, config, relations, f"{config.origin}: view {name}")

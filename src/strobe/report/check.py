@@ -47,7 +47,7 @@ def _preflight(project: Project, sources: Mapping[str, Source]) -> tuple[list[Fi
     for name, config in project.views.items():
         where = f"{config.origin}: view {name}"
         try:
-            broken = source_names(config.sql) & (set(sources) - set(relations))
+            broken = source_names(config.sql, where) & (set(sources) - set(relations))
             known = {schema.id: schema for source in relations.values() for schema in source}
             if broken:
                 raise StrobeError(f"source {', '.join(sorted(broken))} cannot be read", where=where, fix="See above.")

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from strobe.algebra.sql import check_syntax
 from strobe.config.model import Project
 from strobe.config.spark_code import that_load_code
-from strobe.errors import StrobeError
+from strobe.errors import StrobeError, suggestion
 from strobe.report.document import Document
 from strobe.sources.base import Finding
 
@@ -44,7 +44,6 @@ def _of_views(project: Project) -> Iterator[Finding]:
         except StrobeError as error:
             yield from (Finding("error", each.where, each.message, each.fix) for each in error.each)
             continue
-        unknown = dict.fromkeys(r.partition(".")[0] for r in used if r.partition(".")[0] not in project.sources)
-        if unknown:
-            fix = f"There are {', '.join(project.sources)}."
-            yield Finding("error", where, f"there is no source {', '.join(unknown)}", fix)
+        for source in dict.fromkeys(relation.partition(".")[0] for relation in used):
+            if source not in project.sources:
+                yield Finding("error", where, f"there is no source {source}", suggestion(source, project.sources))

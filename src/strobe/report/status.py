@@ -125,7 +125,7 @@ def _view(
     rows: dict[str, int],
     sources: Document,
 ) -> Document:
-    said = heard.document.get("views", {}).get(name, {}) if heard.alive else {}
+    said = _said(name, heard)
     config = project.views.get(name)
     vector = header.positions.get(name, {}) if header else {}
     lags = [sources[s]["lag_seconds"] for s in vector if s in sources]
@@ -145,6 +145,12 @@ def _view(
         "waits": said.get("waits"),
         "loaded": bool(vector),
     }
+
+
+def _said(view: str, heard: Heard) -> Document:
+    """What the coordinator says of a view. That one was stale stays true when the coordinator has ended."""
+    said: Document = heard.document.get("views", {}).get(view, {})
+    return said if heard.alive else {key: said[key] for key in ("stale", "problem") if key in said}
 
 
 def known_verified(layout: Layout, header: CommitHeader) -> dict[str, Verified]:

@@ -102,7 +102,7 @@ class MemorySource:
             rows = self.states[-1][lookup.relation].project(lookup.columns)
             keys: Relation | None = lookup.keys
             if lookup.keys_from is not None:
-                keys = found[lookup.keys_from[0]].keys(lookup.keys_from[1])
+                keys = found[lookup.keys_from[0]].keys(lookup.keys_from[1], nulls=lookup.null_safe)
             found.append(rows if keys is None else matching(lookup, rows, keys.collect()))
         return Answer(query.view, query.id, self.name, tuple(found), Seen(position(self.now)))
 

@@ -27,7 +27,7 @@ from typing import Any, ClassVar
 from strobe.algebra.bag import Row
 from strobe.algebra.schema import RelationSchema
 from strobe.data.scratch import Scratch
-from strobe.errors import LostGuarantee, SourceLost, SourceUnavailable, StrobeError
+from strobe.errors import LostGuarantee, SourceLost, SourceUnavailable, StrobeError, UserError
 from strobe.messages import Lookup, Parts, Position, Seen, Transaction
 
 
@@ -47,6 +47,16 @@ class Kept:
 
     bytes: int
     warning: str = ""
+
+
+class NotUndone(UserError):
+    """What Strobe's role may not take out again, with the statements that do; everything else is out."""
+
+    def __init__(
+        self, message: str, *, removed: Sequence[str] = (), left: Sequence[str] = (), where: str = "", fix: str = ""
+    ) -> None:
+        super().__init__(message, where=where, fix=fix)
+        self.removed, self.left = tuple(removed), tuple(left)
 
 
 class TooLarge(Exception):
@@ -86,8 +96,9 @@ class Reader(ABC):
 
     @abstractmethod
     def lookup(self, lookup: Lookup, keys: Iterable[Row] | None) -> Iterator[Row]:
-        """Rows over `lookup.columns` in which `lookup.on` equals some of `keys` (distinct, without NULLs), or all rows
-        when keys is None. May yield more rows than asked for, never fewer, never one twice for the keys of one call."""
+        """Rows over `lookup.columns` in which `lookup.on` equals some of `keys` (distinct), or all rows when keys is
+        None. NULL in a key finds NULL: whoever asks leaves out keys that are to find nothing. May yield more rows than
+        asked for, never fewer, never one twice for the keys of one call."""
 
     @abstractmethod
     def scan(self, relation: str, columns: Sequence[str]) -> Iterator[Row]:
@@ -205,7 +216,8 @@ class Source(ABC):
 
     @abstractmethod
     def undo(self) -> list[str]:
-        """Take every trace out of the source again; returns what was taken out."""
+        """Take every trace out of the source again; returns what was taken out. `NotUndone` if that may not be done
+        with all."""
 
     @abstractmethod
     def identity(self) -> str:

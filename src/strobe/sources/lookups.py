@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from strobe.algebra.bag import Bag, Row
+from strobe.algebra.relation import Relation
 from strobe.messages import Lookup, Query, Seen
 from strobe.sources.base import Reader, TooLarge
 
@@ -46,9 +47,11 @@ def read_bag(reader: Reader, lookup: Lookup, keys: list[Row] | None, limit: int)
 def _keys(lookup: Lookup, found: Sequence[Bag]) -> list[Row] | None:
     if lookup.keys_from is not None:
         index, columns = lookup.keys_from
-        return [row for row, _ in found[index].keys(columns).items()]
-    if lookup.keys is not None:
-        if not isinstance(lookup.keys, Bag):
-            raise TooLarge
-        return [row for row, _ in lookup.keys.items()]
-    return None
+        keys: Relation = found[index].keys(columns, nulls=True)
+    elif lookup.keys is not None:
+        keys = lookup.keys
+    else:
+        return None
+    if not isinstance(keys, Bag):
+        raise TooLarge
+    return [key for key, _ in keys.items() if lookup.null_safe or None not in key]

@@ -14,6 +14,7 @@ KINDS = {
     "files": "strobe.sources.files.source:FilesSource",
     "postgres": "strobe.sources.postgres.source:PostgresSource",
     "mariadb": "strobe.sources.mariadb.source:MariadbSource",
+    "mysql": "strobe.sources.mariadb.source:MariadbSource",
     "delta": "strobe.sources.delta.source:DeltaSource",
 }
 """By type, the module and the class. Imported when it is needed: each brings its driver."""

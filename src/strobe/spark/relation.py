@@ -136,10 +136,10 @@ class SparkRelation:
         attributes = [names.get(a, a) for a in self._attributes]
         return self._like(self._frame, attributes, net=self._net)
 
-    def keys(self, attributes: Sequence[str]) -> SparkRelation:
+    def keys(self, attributes: Sequence[str], *, nulls: bool = False) -> SparkRelation:
         found = self.net().project(attributes)
         whole = found._frame.withColumn(COUNT, F.lit(1).cast("bigint"))
-        for column in found._columns():  # not `dropna`, to which NaN is missing too
+        for column in () if nulls else found._columns():  # not `dropna`, to which NaN is missing too
             whole = whole.where(column.isNotNull())
         return found._with(whole.distinct(), net=True)
 

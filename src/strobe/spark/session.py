@@ -1,6 +1,7 @@
 """Starts Spark the way Strobe needs it: with Delta, in UTC, on a suitable Java, and silent on the user's terminal.
 
-Everything the JVM prints (Ivy's report, Spark's start-up, warnings, a crash) goes to a log file. The JVM runs in a
+Everything the JVM prints (Ivy's report, Spark's start-up, warnings, a crash) goes to a log file, without secrets (see
+`output`). The JVM runs in a
 session of its own, so that Ctrl-C reaches Python alone, which then stops cleanly; it ends with Python all the same,
 because it watches the pipe to its standard input. Settings, which may hold secrets, reach it through a private file
 and not on the command line, which anybody on the machine can read. What it writes is closed to other users, whatever
@@ -23,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from pyspark import SparkConf, SparkContext
@@ -38,6 +39,7 @@ from strobe.data.scratch import user_folder
 from strobe.errors import SparkLost, UserError
 from strobe.spark import isolation, jars
 from strobe.spark.java import find_java_home
+from strobe.spark.output import RedactedLog
 
 _DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
@@ -91,7 +93,10 @@ def configuration(settings: Mapping[str, str], app: str = "strobe") -> dict[str,
     merged["spark.sql.catalog.spark_catalog"] = _DELTA_CATALOG
     merged = isolation.authenticated(merged)
     merged[_JAVA_OPTIONS] = f"{merged.get(_JAVA_OPTIONS, '')} -XX:+ExitOnOutOfMemoryError".strip()
-    merged[_JAVA_OPTIONS] += f" -Djava.io.tmpdir={shlex.quote(str(own_folder(user_folder() / 'java')))}"
+    folder = own_folder(user_folder() / "java")
+    merged[_JAVA_OPTIONS] += f" -Djava.io.tmpdir={shlex.quote(str(folder))}"
+    if "-XX:ErrorFile" not in merged[_JAVA_OPTIONS]:  # else in the folder that Strobe runs in
+        merged[_JAVA_OPTIONS] += f" -XX:ErrorFile={shlex.quote(str(folder / 'crash-%p.log'))}"
     for options in (_JAVA_OPTIONS, _EXECUTORS):  # in any other zone Delta reads what it has written twice more, in jobs
         merged[options] = f"{merged.get(options, '')} -Duser.timezone=UTC".strip()
     return merged
@@ -193,6 +198,7 @@ def _defaults(master: str) -> dict[str, str]:
         "spark.scheduler.mode": "FAIR",  # so that `in_background` means something
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # other readers do not take INT96 for every year
         "spark.sql.warehouse.dir": str(user_folder() / "spark-warehouse"),
+        "spark.sql.codegen.cache.maxEntries": "2000",  # a plan of many views has more stages than the default of 100
     }
     if not master.startswith("local"):
         return everywhere
@@ -228,18 +234,20 @@ def _launch(settings: Mapping[str, str], log: Path) -> None:
     with starting_alone():
         delta = ",".join(map(str, jars.fetched(settings, home)))
     settings = {**settings, "spark.jars": _with(settings.get("spark.jars"), delta)}
-    with os.fdopen(append_to(log), "ab") as output, _properties(settings) as file:
-        begin = output.tell()
+    output = RedactedLog(log)
+    with closing(output), _properties(settings) as file:
         submit = f"--properties-file {shlex.quote(file)} --load-spark-defaults "
         submit += os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")
-        quietly = {"stdout": output, "stderr": output, "start_new_session": True}
+        quietly = {"stdout": output.stream, "stderr": output.stream, "start_new_session": True}
         quietly["umask"] = int(settings[isolation.UMASK], 8)
         inherited = {"JAVA_HOME": str(home), "PYSPARK_SUBMIT_ARGS": submit, **isolation.environment(settings)}
         with _environment(**inherited), starting_alone():
             try:
                 gateway = launch_gateway(popen_kwargs=quietly)  # type: ignore[no-untyped-call]
             except PySparkRuntimeError:
-                raise _failed_start(log, begin) from None
+                output.close()
+                output.join(5)
+                raise _failed_start(log, output.begin) from None
     SparkContext._ensure_initialized(gateway=gateway)
 
 

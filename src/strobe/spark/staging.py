@@ -36,7 +36,7 @@ from strobe.errors import BrokenInvariant, StrobeError
 from strobe.messages import Lookup, Query, Seen
 from strobe.sources.base import Reader, Shared
 from strobe.spark.confidential import Confidential, handed
-from strobe.spark.relation import COUNT, SparkRelation
+from strobe.spark.relation import SparkRelation
 
 BATCH = 20_000
 """Rows held in memory at a time, and the size of a row group."""
@@ -151,20 +151,20 @@ def _one_row(spark: SparkSession) -> DataFrame:
 
 
 def _keys(spark: SparkSession, lookup: Lookup, relation: RelationSchema, view: View) -> DataFrame | None:
-    """The distinct keys, and one row of NULLs, which is no key but makes sure that there is a task; None where reading
-    everything once costs less than a look-up for every batch of keys."""
+    """The distinct keys, each with the count 1, and one row of NULLs with the count 0, which is no key but makes sure
+    that there is a task; None where reading everything once costs less than a look-up for every batch of keys."""
     if lookup.keys is None:
         return None
     if isinstance(lookup.keys, Bag):
         few = len(lookup.keys) <= BATCH
         keys = SparkRelation.of_bag(spark, lookup.keys, view.attribute_types())
     else:
-        few, keys = False, _in_spark(lookup.keys).keys(lookup.keys.attributes)
+        few, keys = False, _in_spark(lookup.keys).keys(lookup.keys.attributes, nulls=lookup.null_safe)
     if not few and not any(relation.indexed(c) and relation.column(c).searchable for c in lookup.on):
         return None
-    frame = keys.dataframe().drop(COUNT)
-    nulls = [F.lit(None).cast(field.dataType) for field in frame.schema.fields]
-    return frame.union(_one_row(spark).select(*nulls))
+    frame = keys.dataframe()
+    nulls = [F.lit(None).cast(field.dataType) for field in frame.schema.fields[:-1]]
+    return frame.union(_one_row(spark).select(*nulls, F.lit(0).cast("bigint")))
 
 
 def _in_spark(relation: Relation) -> SparkRelation:
@@ -275,7 +275,8 @@ def _found(reader: Reader, lookup: Lookup, batches: Iterable[Iterator[Row]]) -> 
     """The rows with exactly these keys: since the keys of different batches differ, no row is found twice."""
     places = [lookup.columns.index(c) for c in lookup.on]
     for batch in batches:
-        keys = {key for key in batch if None not in key}
+        given = (row[:-1] for row in batch if row[-1])
+        keys = {key for key in given if lookup.null_safe or None not in key}
         if not keys:
             continue
         for row in reader.lookup(lookup, list(keys)):

@@ -128,7 +128,7 @@ def failing_view(
             bags = [relation for relation in changes[name] if isinstance(relation, Bag)]
             row = _failing_row(spark, view, bags)
             parts = [_part(o, _values(view, o, row)) for o in view.occurrences] if row is not None else []
-            return data_error(view, error, parts, complete=row is not None)
+            return data_error(view, error, parts)
         if name in carried and (error := _tried(partial(itemgetter(0), carried[name]))) is not None:
             return data_error(view, error)
     return None
@@ -152,8 +152,7 @@ def _over(spark: SparkSession, view: View, some: Sequence[Fragment]) -> DataFram
 
 
 def _failing_parts(spark: SparkSession, view: View, some: Sequence[Fragment]) -> list[RowOf | None]:
-    """Rows of relations over which a tree cannot be evaluated. That they are to blame is likely, not certain: a part of
-    a group may fail where the whole does not."""
+    """Rows of relations over which a tree cannot be evaluated."""
     found = fragments.narrowed(some, lambda less: _tried(partial(_over, spark, view, less)) is not None)
     return [_part(view.occurrences[index], row) for index, row in found.items()]
 
@@ -177,11 +176,10 @@ UNFIT = (pa.ArrowException, ValueError, OverflowError)
 """What making Arrow data raises of a value that is not of its column's type."""
 
 
-def data_error(
-    view: View, error: Exception, parts: Sequence[RowOf | None] = (), *, complete: bool = False
-) -> RowFailed | None:
-    """What to tell of a failure that a row of a view has caused; None if it has another cause. `parts` are the rows of
-    relations that it was made of, as far as they are known by a key; with `complete` there are no others."""
+def data_error(view: View, error: Exception, rows: Sequence[RowOf | None] = ()) -> RowFailed | None:
+    """What to tell of a failure that a row of a view has caused, joined from these rows of relations (None for one that
+    has no key); None if it has another cause. Of a tree nobody knows whether there are others to blame: a part of a
+    group may fail where the whole does not."""
     if isinstance(error, UNFIT):
         reason = f"a value is not of its column's type: {content(str(error), 'a message')}"
     elif _DATA_EXCEPTION in str(error):
@@ -190,13 +188,13 @@ def data_error(
         reason = f"{kind}]: {content(text.strip(), 'a message')}"
     else:
         return None
-    known = [each for each in parts if each is not None]
+    known = [each for each in rows if each is not None]
     shown = f", of {' and '.join(map(str, known))}," if known else ""
     return RowFailed(
-        f"a row that a change brings{shown} cannot be computed: {reason}",
+        f"a row{shown} cannot be computed: {reason}",
         view=view.name,
         rows=known,
-        complete=complete and len(known) == len(parts),
+        complete=bool(rows) and len(known) == len(rows) and view.tree is None,
         where=f"view {view.name}",
         fix="Change the row at its source: the view is then loaded again by itself; the others go on meanwhile. Or "
         "change the view's SQL so that it copes with such rows (`try_divide`, `try_cast`, …), and run `strobe apply`.",

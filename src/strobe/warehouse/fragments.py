@@ -98,9 +98,14 @@ def evaluated(spark: SparkSession, view: View, fragments: Sequence[Fragment]) ->
         raise BrokenInvariant("fragments of a view that is a flat join", where=f"view {view.name}")
     small = all(isinstance(rows, Bag) for fragment in fragments for rows in _all_rows(fragment))
     types = {attribute: canonical_ddl(type_) for attribute, type_ in view.attribute_types().items()}
-    frames: dict[Hashable, DataFrame] = {"units": _local(spark, [_UNIT], [(n,) for n in range(2 * len(fragments))])}
+    frames: dict[Hashable, DataFrame] = {}
+    if any(isinstance(each, Group) and not each.by for each in operators(view.tree)):
+        frames["units"] = _local(spark, [_UNIT], [(n,) for n in range(2 * len(fragments))])
+    once: set[int] = set()
     for occurrence in view.occurrences:
         sides = [(n, side[occurrence.index]) for n, side in _sides(fragments) if occurrence.index in side]
+        if all(isinstance(rows, Bag) and all(n == 1 for _, n in rows.items()) for _, rows in sides):
+            once.add(occurrence.index)  # as nearly always: then the plan is a simpler one
         frames[occurrence.index] = _rows(spark, {a: types[a] for a in occurrence.attributes}, sides)
     covered = _covered(fragments)
     for (number, columns), keys in covered.items():
@@ -110,7 +115,7 @@ def evaluated(spark: SparkSession, view: View, fragments: Sequence[Fragment]) ->
         whole: dict[int, list[Keys]] = defaultdict(list)
         for number, columns in covered:
             whole[number].append(Keys(names[number, columns], columns))
-        tables = Tables({o.index: names[o.index] for o in view.occurrences}, names["units"], whole)
+        tables = Tables({o.index: names[o.index] for o in view.occurrences}, names.get("units", ""), whole, once)
         return spark.sql(render(view.tree, view.outputs, tables)), small
 
 

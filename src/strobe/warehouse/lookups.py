@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import SparkSession
 
-from strobe.algebra.bag import Bag, Row
+from strobe.algebra.bag import Bag, Row, picker
 from strobe.algebra.copies import copy_of
 from strobe.algebra.relation import Relation
 from strobe.algebra.schema import quoted
@@ -42,14 +42,17 @@ def copy(
 ) -> tuple[Relation, str]:
     """Rows of a copied relation over `lookup.columns`, and the source's position at which they are.
 
-    There may be more rows than have one of these keys, never fewer. Where the keys are in Spark, so are the rows; and
-    where they are too many for memory.
+    Where the keys are in Spark, so are the rows, and where they are too many for memory: then there may be more rows
+    than have one of these keys.
     """
     name = copy_of(source, lookup.relation)
     if isinstance(lookup.keys, Bag):
-        rows, header = _rows(layout, name, lookup.columns, lookup.on[:1], [key for key, _ in lookup.keys.items()])
+        keys = [key for key, _ in lookup.keys.items() if lookup.null_safe or None not in key]
+        rows, header = _rows(layout, name, lookup.columns, lookup.on[:1], keys)
         if rows is not None:
-            return rows, header.positions[name][source]
+            pick, wanted = picker([lookup.columns.index(c) for c in lookup.on]), set(keys)
+            found = {row: count for row, count in rows.items() if pick(row) in wanted}
+            return Bag(lookup.columns, found), header.positions[name][source]
     there = reader.snapshot(spark, layout)
     frame = there.table(name).select(*(quoted(column) for column in lookup.columns))
     return SparkRelation.of_rows(frame, types), there.header.positions[name][source]
@@ -132,8 +135,10 @@ def _where(on: tuple[str, ...], keys: list[Row] | None) -> str:
 
 
 def _one_of(column: str, values: Set[Any]) -> str:
-    """That a column has one of these values, if that is simple and exact: for integers and text."""
+    """That a column has one of these values, if that is simple and exact: for integers, text and NULL."""
     known = values - {None}
+    if values and not known:
+        return f"{_quoted(column)} IS NULL"
     if all(isinstance(v, int) and not isinstance(v, bool) for v in known):
         texts = [str(v) for v in known]
     elif all(isinstance(v, str) and "\0" not in v for v in known):

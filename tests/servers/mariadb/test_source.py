@@ -19,7 +19,7 @@ from strobe.algebra.bag import Bag
 from strobe.errors import LostGuarantee, RelationLost, SourceUnavailable
 from strobe.messages import Lookup, Position
 from strobe.sources.mariadb.connection import rows
-from strobe.sources.mariadb.reader import KeySearch
+from strobe.sources.mariadb.reader import TableSearch
 
 
 def test_what_is_rolled_back_never_shows(shop: Shop) -> None:
@@ -497,9 +497,15 @@ def test_an_index_serves_look_ups(either: Shop) -> None:
     with source.server.connections.session() as connection:
         for n, (_, _, keys) in enumerate(INDEXED):
             for on, chosen in (([f"v{n}"], [(k,) for k in keys]), ([f"v{n}", "w"], [(k, 7) for k in keys])):
-                search = KeySearch(source.server.catalog.table("t"), on, connection.escape)
+                search = TableSearch(source.server.catalog.table("t"), connection.escape, on, [])
                 condition = search.condition([e for k in chosen if (e := search.encode(k))])
                 (plan,) = rows(connection, f"EXPLAIN FORMAT = TRADITIONAL SELECT id, v{n} FROM t WHERE {condition}")
                 kind, index = (plan[4], plan[6]) if either.mysql else (plan[3], plan[5])
                 assert kind in ("range", "ref", "const") and index == f"k{n}", plan
                 assert find(source, "t", ["id"], on, chosen)[:1] == [(7,)]
+            for on, nulls in (([], ["v0"]), (["w"], ["v0"]), (["v0"], ["w"]), ([], ["v0", "w"])):
+                nothing = TableSearch(source.server.catalog.table("t"), connection.escape, on, nulls)
+                condition = nothing.condition([("7",) * len(on), ("8",) * len(on)])
+                (plan,) = rows(connection, f"EXPLAIN FORMAT = TRADITIONAL SELECT id FROM t WHERE {condition}")
+                kind, index = (plan[4], plan[6]) if either.mysql else (plan[3], plan[5])
+                assert kind in ("range", "ref") and index == "k0", plan

@@ -11,12 +11,16 @@ import psycopg
 import pytest
 from patience import PATIENCE, eventually
 from postgres_database import COLUMNS, LOCAL, ORDERS, Database, read, stalled
+from psycopg.sql import SQL
 
 from strobe.algebra.bag import Bag
 from strobe.coordinator.maintenance import end_of
-from strobe.errors import LostGuarantee, SourceLost, SourceUnavailable
+from strobe.errors import Damaged, LostGuarantee, SourceLost, SourceUnavailable
 from strobe.messages import SeenByXid
+from strobe.sources.postgres.catalog import read_tables
 from strobe.sources.postgres.limits import SlotLimits, Timing
+from strobe.sources.postgres.reader import RowDecoder, TableSearch
+from strobe.sources.postgres.stream import Visible
 
 
 def test_a_snapshot_sees_a_later_commit_without_an_earlier_one(db: Database) -> None:
@@ -103,6 +107,20 @@ def test_an_asynchronous_commit_is_before_the_answers_position(db: Database) -> 
         reader.close()
         assert len(found) == n + 1
         assert len([t for t in read(source, start, seen.through) if seen.saw(t)]) == n + 1
+
+
+def test_an_index_serves_look_ups_of_null(db: Database) -> None:
+    """In one of its columns or in both: the server never reads the whole table."""
+    source = db.make(f"{ORDERS}; CREATE INDEX ON orders (customer, note)", "orders")
+    db.run("INSERT INTO orders SELECT n, n, n::text FROM generate_series(1, 5000) n", "ANALYZE orders")
+    with psycopg.connect(source.settings.dsn) as connection:
+        table = read_tables(connection, source.settings)["orders"]
+        found = RowDecoder(source.settings, table, ["id"])
+        for on, nulls in ((["customer"], ["note"]), (["note"], ["customer"]), ([], ["customer", "note"])):
+            search = TableSearch(table, "utf-8", on, nulls)
+            statement = search.statement(found.selected, [("7",) * len(on), ("8",) * len(on)])
+            plan = "".join(line for (line,) in connection.execute(SQL("EXPLAIN {}").format(statement)))
+            assert "Seq Scan" not in plan and "IS NULL" in plan.partition("Index Cond")[2], plan
 
 
 def test_log_of_an_open_transaction_holds_up_nobody(db: Database) -> None:
@@ -428,3 +446,18 @@ def test_a_statement_that_takes_too_long_is_ended(db: Database) -> None:
             list(reader.scan("orders", ["id"]))
         reader.close()
     source.close()
+
+
+def test_an_id_that_was_damaged_on_its_way_is_not_waited_for(db: Database) -> None:
+    """No transaction has it yet, or it was taken back; one that is still open is waited for."""
+    source = db.make(ORDERS, "orders")
+    visible = Visible(source._pool)
+    ((xid,),) = db.server.execute(db.name, "SELECT pg_current_xact_id()::text::int8")
+    assert visible.wait(xid, lambda: False)
+    with pytest.raises(Damaged, match="there is no transaction"):
+        visible.wait(xid + 1_000_000, lambda: False)
+    with psycopg.connect(db.server.admin_dsn(db.name)) as other:
+        ((open_,),) = other.execute("SELECT pg_current_xact_id()::text::int8").fetchall()
+        looks = iter(range(30))
+        assert not visible.wait(open_, lambda: next(looks, None) is None)
+        other.rollback()

@@ -17,6 +17,7 @@ from postgres_database import Database, read
 from strobe.algebra.bag import Row
 from strobe.errors import RelationLost, SourceUnavailable, UserError
 from strobe.messages import Lookup
+from strobe.sources.base import NotUndone
 from strobe.sources.postgres.connection import rows
 from strobe.sources.postgres.source import PostgresSource
 
@@ -159,6 +160,17 @@ def test_nothing_in_a_schema_that_the_role_can_see_is_called(db: Database) -> No
     source.kept()
     db.run(f"DROP PUBLICATION {db.source.settings.name}")  # which the owner of the tables has made
     assert source.undo() == [f"replication slot {db.source.settings.name}"]
+
+
+def test_undo_goes_on_with_what_the_role_may_take_out(db: Database) -> None:
+    """The slot, which keeps the server's log; the owner's statement is named for the publication."""
+    source = db.make(TABLES, "orders")
+    name = source.settings.name
+    with pytest.raises(NotUndone) as caught:
+        source.undo()
+    assert caught.value.removed == (f"replication slot {name}",)
+    assert caught.value.left == (f'DROP PUBLICATION "{name}"',) and caught.value.left[0] in caught.value.fix
+    assert not db.server.execute(db.name, "SELECT 1 FROM pg_replication_slots WHERE slot_name = %s", name)
 
 
 def test_a_table_that_became_a_view_is_not_read(db: Database) -> None:

@@ -88,10 +88,10 @@ def test_a_rebuild_leaves_other_edits_alone(folder: Path) -> None:
     write(folder, f'  orders: {{sql: "{ORDERS} WHERE o.id > 1"}}\n  paid: {{sql: "{PAID}", cache: [sales.orders]}}\n')
     topology = assemble(load_project(folder))
     there = applied(orders=ORDERS, paid=PAID, gone=ORDERS)
-    found = plan.rebuilt(topology, there, "paid", there)
+    found = plan.rebuilt(topology, there, ["paid"], there)
     assert found == plan.ApplyPlan(("copy__sales__orders",), ("paid",), (), ("orders", "gone"))
     with pytest.raises(UserError, match="no view 'nothing'"):
-        plan.rebuilt(topology, there, "nothing", there)
+        plan.rebuilt(topology, there, ["nothing"], there)
 
 
 def test_the_document(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,6 +109,7 @@ def test_the_document(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "keep": [],
         "reads": {"sales": {"orders": 2}, "billing": {"payments": 1}},
         "code": [],
+        "stale": {},
     }
     assert main(["plan", "--project", str(folder)]) == 0
     shown = capsys.readouterr().out

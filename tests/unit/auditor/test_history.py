@@ -155,7 +155,7 @@ def t(changes: Any, **more: Any) -> dict[str, Any]:
         ([HEADER, R, V, {"relation": {**R["relation"], "name": "s"}}], 4, "a relation comes after"),
         ([HEADER, R, V, V], 4, "view v is there twice"),
         ([HEADER, R, V, S, {"view": {**V["view"], "name": "w"}}], 5, "a view comes after states"),
-        ([HEADER, R, {"view": {"name": "v", "sql": "SELECT a FROM x.s"}}], 3, "unknown relation x.s"),
+        ([HEADER, R, {"view": {"name": "v", "sql": "SELECT a FROM x.s"}}], 3, "source x has no table s"),
         ([HEADER, R, {"view": {**V["view"], "columns": columns("a int")}}], 3, "yields the columns a, b"),
         ([HEADER, R, t({})], 3, "no source"),
         ([HEADER, R, t({"z": {}})], 3, "no source 'z'"),

@@ -36,11 +36,13 @@ from strobe.client import wait
 from strobe.config.load import load_project
 from strobe.coordinator.status import Appends, Backlog, MaintainedView, StaleView, Status, WatchedSource
 from strobe.errors import Fenced, NotNow, StrobeError, UserError
-from strobe.events import Loading, RowsRead
+from strobe.events import CoordinatorAwaited, Event, Loading, RowsRead
 from strobe.messages import CommitHeader
 from strobe.pipeline.answerer import QueryCounts
 from strobe.planning.source_set import SourceSet
 from strobe.redaction import learn
+from strobe.sources.base import NotUndone
+from strobe.sources.sqlite.source import SqliteSource
 from strobe.warehouse.control.heartbeat import write_heartbeat
 from strobe.warehouse.layout import Layout
 
@@ -70,7 +72,7 @@ def document(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0)
 
 
 def only_sqlite(shop: Path) -> None:
-    """Leave the CSV drop away: staging it needs Spark."""
+    """Leave the CSV drop away."""
     text = (shop / "strobe.yml").read_text()
     (shop / "strobe.yml").write_text(re.sub(r"  catalog:\n(    .*\n)*", "", text))
     (shop / "views" / "order_lines.sql").unlink()
@@ -83,12 +85,12 @@ def only_sqlite(shop: Path) -> None:
     "arguments",
     [
         *(["status"], ["history"], ["algorithms"], ["explain", "paid_orders"], ["check"]),
-        *(["wait", "--timeout", "0"], ["pin", "--engine", "duckdb"]),
+        *(["wait", "--timeout", "0"], ["pin", "--engine", "duckdb"], ["prepare"]),
     ],
     ids=lambda arguments: arguments[0],
 )
 def test_looking_imports_no_spark(shop: Path, arguments: list[str]) -> None:
-    """Commands that only look work where pyspark cannot even be imported."""
+    """Commands that only look work where pyspark cannot even be imported, and so does `prepare`, with a drop too."""
     poison = shop / "poison"
     poison.mkdir()
     (poison / "pyspark.py").write_text("raise RuntimeError('a command that only looks imported pyspark')")
@@ -115,6 +117,36 @@ def test_a_new_project_is_ready_after_prepare(shop: Path, capsys: pytest.Capture
     assert document(capsys, "prepare", "--undo")["sources"]["shop"]["removed"]
     with closing(sqlite3.connect(shop / "shop.db")) as connection:
         assert not connection.execute("SELECT * FROM sqlite_master WHERE name LIKE '%strobe%'").fetchall()
+
+
+def test_undo_goes_on_with_the_other_sources(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One whose database cannot be reached is reported, and the exit code says so."""
+    only_sqlite(shop)
+    document(capsys, "prepare")
+    (shop / "shop.db").rename(shop / "gone.db")
+    found = document(capsys, "prepare", "--undo", code=1)["sources"]
+    assert found["shop"]["problem"] and found["shop"]["removed"] == []
+    assert found["billing"]["removed"] and found["billing"]["problem"] is None
+    (shop / "gone.db").rename(shop / "shop.db")
+    assert document(capsys, "prepare", "--undo")["sources"]["shop"]["removed"]
+
+
+def test_undo_prints_what_the_owner_must_run(
+    shop: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def undo(_: Any) -> list[str]:
+        raise NotUndone("must be owner", removed=["slot s"], left=["DROP PUBLICATION s"])
+
+    only_sqlite(shop)
+    monkeypatch.setattr(SqliteSource, "undo", undo)
+    code, out, err = run(capsys, "prepare", "--undo", "shop")
+    assert (code, err) == (2, "")
+    assert out.splitlines() == [
+        "shop: took out slot s",
+        "shop: must be owner",
+        "  Their owner, or a superuser, has to run:",
+        "    DROP PUBLICATION s;",
+    ]
 
 
 @pytest.mark.parametrize(("algorithm", "warned"), [("t-strobe", True), ("nested-sweep", False)])
@@ -166,6 +198,36 @@ def test_check_reports_everything_at_once(shop: Path, capsys: pytest.CaptureFixt
     assert any(
         "no index on the joined column name" in f["message"] and "index on customers (name)" in f["fix"] for f in found
     )
+
+
+def test_an_unknown_source_and_an_unknown_table_are_two_mistakes(
+    shop: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each names the view, its file and the place, and what was probably meant; so does SQL that is refused."""
+    (shop / "views" / "a.sql").write_text("SELECT o.id\nFROM shpo.orders o")
+    (shop / "views" / "b.sql").write_text("SELECT o.id FROM shop.order o")
+    (shop / "views" / "c.sql").write_text("SELECT o.id FROM shop.orders o GROUP BY o.id LIMIT 1 +")
+    found = {f["where"].split(":")[0]: f for f in document(capsys, "check", code=2)["findings"]}
+    assert found["views/a.sql"]["where"] == "views/a.sql: view a: line 2, column 6"
+    assert "there is no source shpo" in found["views/a.sql"]["message"]
+    assert found["views/a.sql"]["fix"].startswith("Did you mean shop?")
+    assert found["views/b.sql"]["message"] == "source shop has no table order"
+    assert found["views/b.sql"]["fix"].startswith("Did you mean shop.orders?")
+    assert found["views/c.sql"]["where"].startswith("views/c.sql: view c: line 1, column ")
+    for command in ("plan", "prepare"):
+        error = document(capsys, command, code=2)["error"]
+        assert (error["where"], error["message"]) == ("views/a.sql: view a", "there is no source shpo")
+        assert error["fix"].startswith("Did you mean shop?")
+    offline = document(capsys, "check", "--offline", code=2)["findings"]
+    assert [f["fix"] for f in offline if "shpo" in f["message"]] == [
+        "Did you mean shop? There are shop, billing, catalog."
+    ]
+
+
+def test_help_offers_no_value_for_switches(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in app.registered_commands:
+        code, out, _ = run(capsys, str(command.name), "--help")
+        assert code == 0 and "bool" not in out
 
 
 def test_a_source_whose_view_is_refused_is_used(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -237,6 +299,15 @@ def test_status_tells_the_dead_from_the_living(shop: Path, capsys: pytest.Captur
     assert "last heard" in run(capsys, "status")[1]
 
 
+def test_a_stale_view_stays_stale_without_a_coordinator(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What the last heartbeat said of it is shown, with the reason; what was only true at that moment is not."""
+    said = {"stale": True, "problem": "another database", "queue": 7, "waits_for": ["shop"]}
+    write_heartbeat(Layout(shop / "warehouse").control, {"views": {"paid_orders": said}, "stopped": True})
+    found = document(capsys, "status")["views"]["paid_orders"]
+    assert (found["stale"], found["problem"], found["queue"], found["waits_for"]) == (True, "another database", 0, [])
+    assert "another database" in run(capsys, "status")[1]
+
+
 # Waiting.
 
 
@@ -249,6 +320,37 @@ def test_a_wait_without_a_coordinator_times_out(shop: Path, capsys: pytest.Captu
     assert "view paid_orders has not been loaded yet" in error["message"]
     assert "no coordinator has ever run" in error["message"]
     assert "there is no view 'x'" in document(capsys, "wait", "x", code=2)["error"]["message"]
+
+
+def test_a_wait_gives_up_when_nobody_is_at_work(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It says so at once, and ends as soon as no coordinator has appeared for a while, whatever its timeout."""
+    only_sqlite(shop)
+    document(capsys, "prepare")
+    told: list[Event] = []
+    with pytest.raises(NotNow, match="nobody is at work") as caught:
+        wait.wait(load_project(shop), timeout=1e6, tell=told.append, grace=0.3)
+    assert (told, caught.value.fix) == (
+        [CoordinatorAwaited("no coordinator has ever run", 0.3)],
+        "Start `strobe run`.",
+    )
+
+
+def test_a_wait_stays_for_a_coordinator_that_starts(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One that is heard of within the grace is waited for as long as it lives: `strobe run &`, then `strobe wait`."""
+    only_sqlite(shop)
+    document(capsys, "prepare")
+    control = Layout(shop / "warehouse").control
+
+    def start(event: Event) -> None:
+        told.append(event)
+        if len(told) == 1:
+            write_heartbeat(control, {"state": "starting"})
+            threading.Timer(1.0, write_heartbeat, (control, {"stopped": True})).start()
+
+    told: list[Event] = []
+    with pytest.raises(NotNow, match="nobody is at work"):
+        wait.wait(load_project(shop), timeout=1e6, tell=start, grace=0.2)
+    assert len(told) == 2, "it was there in between"
 
 
 def test_a_wait_on_an_unprepared_source_is_a_mistake(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:

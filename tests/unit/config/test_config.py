@@ -9,7 +9,7 @@ import pytest
 
 from strobe.config import model as config_model
 from strobe.config.load import load_project
-from strobe.config.model import FilesSource, Project, SqliteSource
+from strobe.config.model import FilesSource, MariadbSource, Project, SqliteSource
 from strobe.errors import UserError
 from strobe.planning.source_set import SourceSet
 from strobe.redaction import redact
@@ -362,6 +362,18 @@ def test_an_address_is_a_secret_and_so_is_its_password(project: Path, monkeypatc
     assert (other.limits.connections, other.limits.statement_timeout.total_seconds()) == (4, 5)  # type: ignore[union-attr]
     shown = f"{found!r} {depot!r} " + redact("s3cret/word s3cret%2Fword 0ther:word mysql://strobe:0ther%3Aword@h")
     assert "s3cret" not in shown and "0ther" not in shown
+
+
+def test_mysql_is_the_same_type_as_mariadb(project: Path) -> None:
+    """A password in its dsn is refused too, and a misspelt key has a suggestion."""
+    found = load(project, MINIMAL.replace(SOURCE, "  depot: {type: mysql, dsn: mysql://u@h/d}")).sources["depot"]
+    assert isinstance(found, MariadbSource)
+    for source, message in (
+        ("  depot: {type: mysql, dsn: mysql://u:pw1@h/d}", "holds a password"),
+        ("  depot: {type: mysql, dsn: mysql://u@h/d, xa_prefx: x}", "xa_prefx is not a known key"),
+    ):
+        with pytest.raises(UserError, match=message):
+            load(project, MINIMAL.replace(SOURCE, source))
 
 
 def test_secrets_are_only_for_sources_and_spark(project: Path) -> None:

@@ -7,11 +7,14 @@ from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any
 
+from patience import eventually
+
 from strobe.coordinator.maintenance import Maintenance
 from strobe.coordinator.states import Reason
 from strobe.coordinator.timing import USUAL, Timing
 from strobe.errors import SourceLost, SourceUnavailable, UserError, ViewWrong
 from strobe.messages import CommitHeader, Position, Seen
+from strobe.sources.base import Kept
 from strobe.warehouse.records import Definition
 
 POSITIONS = {
@@ -32,6 +35,7 @@ class FakeSource:
     too_much: bool = False
     discarded: list[str] = field(default_factory=list)
     guarded: int = 0
+    asked: int = 0
 
     def position(self, text: str) -> Position:
         if not text.isdigit():
@@ -55,6 +59,12 @@ class FakeSource:
     def discard(self, through: Position) -> None:
         self.discarded.append(through.text)
 
+    def kept(self) -> Kept | None:
+        self.asked += 1
+        if self.end is None:
+            raise SourceUnavailable("it is down")
+        return Kept(4096)
+
     def guard(self) -> None:
         self.guarded += 1
         if self.too_much:
@@ -73,6 +83,7 @@ def made(
         prover=SimpleNamespace(known={}),
         topology=SimpleNamespace(sources=sources, views={"read"}),
         vector={"read": Position("5", (5,))},
+        problem=lambda _: None,
         fail=failed.append,
     )
     warehouse: Any = SimpleNamespace(empty=lambda: None, definitions=definitions or {})
@@ -117,6 +128,21 @@ def test_logs_are_discarded_as_far_as_nobody_needs_them() -> None:
     maintenance.logs_needed = lambda: True
     maintenance.discard()
     assert sources["waiting"].guarded == 2, "views that are about to join need all of it"
+
+
+def test_how_much_log_is_kept_is_remembered_while_a_source_is_down() -> None:
+    """Only sources that are read are asked; of one that does not answer, what it last said stays."""
+    failed: list[BaseException] = []
+    source = FakeSource()
+    maintenance = made({"read": source, "waiting": FakeSource()}, failed, Timing(measure_every=0.0, fold_idle=1e9))
+    maintenance.start()
+    eventually(lambda: maintenance.retained == {"read": 4096})
+    source.end, maintenance.retained["read"] = None, 1024
+    asked = source.asked
+    eventually(lambda: source.asked > asked)
+    maintenance.stop()
+    maintenance.join(60)
+    assert (failed, maintenance.retained) == ([], {"read": 1024})
 
 
 def test_too_much_log_that_nobody_reads_is_told() -> None:

@@ -25,22 +25,22 @@ def test_an_edit_survives_a_coordinator_that_starts_anew(tmp_path: Path) -> None
     there, under its number, and whoever asked for it does not hear of it."""
     taken: list[Any] = []
 
-    def rebuild(_warehouse: object, _pipeline: object, number: str, view: str) -> Any:
-        taken.append((number, view))
+    def rebuild(_warehouse: object, _pipeline: object, number: str, views: list[str]) -> Any:
+        taken.append((number, views))
         yield
 
     def handler() -> RequestHandler:
         pipeline = SimpleNamespace(operation_open=False, start_operation=next)
         return RequestHandler(at(tmp_path), SimpleNamespace(rebuild=rebuild, ready=False, asked_by=None), pipeline)  # type: ignore[arg-type]
 
-    asked = requests.post(Layout(tmp_path).control, {"kind": "rebuild", "view": "v"})
+    asked = requests.post(Layout(tmp_path).control, {"kind": "rebuild", "views": ["v"]})
     for _ in range(2):
         first = handler()
         first.look()
         first.put_back()
         first.abandon()
     handler().look()
-    assert taken == [(asked, "v")] * 3
+    assert taken == [(asked, ["v"])] * 3
     assert not list(tmp_path.rglob("*.reply.json"))
 
 

@@ -16,13 +16,20 @@ class World:
     """What a run would report."""
 
     def __init__(self, limits: Limits) -> None:
-        self.backlog = self.queued = self.appends = 0
+        self.backlog = self.queued = self.appends = self.ahead = 0
         self.budget = Backpressure(
-            limits, backlog=lambda: self.backlog, queued=lambda: self.queued, appends=lambda: self.appends
+            limits,
+            backlog=lambda: self.backlog,
+            queued=lambda: self.queued,
+            appends=lambda: self.appends,
+            ahead=lambda _source: self.ahead,
         )
 
     def room(self, source: str = "a", position: Position = AT[0]) -> bool:
         return self.budget.room(source, position)
+
+    def may_read(self, source: str = "a", position: Position = AT[0]) -> bool:
+        return self.budget.may_read(source, position)
 
 
 def test_rows_of_every_kind_are_counted_until_they_are_not_needed() -> None:
@@ -44,36 +51,56 @@ def test_rows_of_every_kind_are_counted_until_they_are_not_needed() -> None:
 
 
 def test_updates_hold_sources_back_at_the_limit() -> None:
-    world = World(Limits(updates=3))
-    assert world.room()
+    world = World(Limits(updates=3, queued=2))
+    assert world.room() and world.may_read()
+    world.backlog = 3
+    assert not world.room() and not world.may_read()
     world.backlog, world.queued = 2, 1
-    assert not world.room()
-    world.queued = 0
-    assert world.room()
+    assert world.room() and world.may_read()
+    world.queued = 2
+    assert not world.may_read(), "the loop has enough to do"
 
 
 def test_rows_hold_sources_back_only_where_some_will_go_by_themselves() -> None:
     world = World(Limits(rows=2))
     world.budget.arrived(Transaction("a", AT[1], changes={"t": TWO}))
-    world.budget.look({}, ())
+    world.budget.look({}, {}, ())
     assert world.room(), "they wait for the end of their block"
     for waiting in ("backlog", "appends"):
         setattr(world, waiting, 1)
-        world.budget.look({}, ())
+        world.budget.look({}, {}, ())
         assert not world.room()
         setattr(world, waiting, 0)
     world.appends = 1
-    world.budget.look({}, {"b"})
+    world.budget.look({}, {}, {"b"})
     assert world.room(), "rows wait for a part of a global transaction"
-    world.budget.look({}, ())
+    world.budget.look({}, {}, ())
     world.budget.committed(lambda source: AT[1])
-    world.budget.look({}, ())
+    world.budget.look({}, {}, ())
     assert world.room()
 
 
 def test_what_is_waited_for_always_comes_in() -> None:
+    """For an answer that can be brought back, it is read; for one that cannot, and for a part of a global transaction,
+    it is taken in, too."""
     world = World(Limits(updates=1))
     world.backlog = 5
-    world.budget.look({"a": AT[3]}, {"b"})
-    assert world.room("a", AT[2]) and not world.room("a", AT[3])
-    assert world.room("b", AT[9]) and not world.room("c")
+    world.budget.look({"a": AT[3]}, {"a": AT[2]}, {"b"})
+    assert world.may_read("a", AT[2]) and not world.may_read("a", AT[3])
+    assert world.room("a", AT[1]) and not world.room("a", AT[2])
+    assert world.may_read("b", AT[9]) and world.room("b", AT[9])
+    assert not world.may_read("c") and not world.room("c")
+
+
+def test_what_was_read_ahead_is_taken_in_before_more_is_read() -> None:
+    world = World(Limits())
+    world.ahead = 1
+    assert world.room() and not world.may_read()
+
+
+def test_a_long_text_counts_as_many_rows() -> None:
+    budget = World(Limits()).budget
+    budget.arrived(Transaction("a", AT[1], changes={"t": Bag.of(("n", "text"), [(1, "x" * 10_000), (2, None)])}))
+    assert budget.rows == 2 + 10_000 // 500
+    budget.committed(lambda source: AT[1])
+    assert budget.rows == 0

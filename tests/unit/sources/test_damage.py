@@ -123,6 +123,20 @@ def test_a_damaged_binlog_is_noticed(name: str, times: int) -> None:
     check()
 
 
+@pytest.mark.parametrize("name", SERVERS)
+def test_the_beginning_of_a_binlog_that_is_damaged_loses_nothing(name: str) -> None:
+    """What comes before it is known whether there are checksums: the name of the file, and its description."""
+    sent = binlog(name).stream
+    beginning = [event.size for event in events(name)][:2]
+    for at in range(sum(beginning) + 20):
+        for some in INTERESTING:
+            for damaged in (sent[:at] + some + sent[at + len(some) :], sent[:at] + some + sent[at:]):
+                found = list[Transaction]()
+                with suppress(EOFError, Damaged, pymysql.err.OperationalError):
+                    found.extend(binlog(name).read(damaged))
+                assert found == as_sent(name)[: len(found)]
+
+
 @long
 @pytest.mark.parametrize("name", SERVERS)
 def test_a_damaged_event_without_a_checksum_ends_as_damage(name: str, times: int) -> None:
@@ -174,6 +188,66 @@ def test_a_damaged_message_of_pgoutput_ends_as_damage(times: int) -> None:
                 pass
 
     check()
+
+
+LIBPQ = struct.Struct(">cI")
+PAST = 10
+"""Bytes of log after a commit that a keep-alive names, before the next transaction begins."""
+
+
+def connection() -> tuple[bytes, list[int], Sequence[Transaction], list[int]]:
+    """What a connection carries: the frames, with keep-alives after each commit; where frames begin; the transactions,
+    and up to where all has come that there is before each of them, and in the end."""
+    sent, begins, limits, whole_log = bytearray(), list[int](), list[int](), list(walsender().read())
+    for frame in walsender().frames:
+        parts, clock = [frame], struct.unpack_from(">q", frame, 17)[0]
+        if frame[25:26] == b"B":
+            limits.append(struct.unpack_from(">Q", frame, 26)[0])
+        elif frame[25:26] == b"C":
+            end = struct.unpack_from(">Q", frame, 1)[0]
+            parts += [b"k" + struct.pack(">QqB", end + past, clock, 0) for past in (0, PAST - 1, PAST, PAST)]
+            last = end + PAST
+        for part in parts:
+            begins.append(len(sent))
+            sent += LIBPQ.pack(b"d", 4 + len(part)) + part
+    return bytes(sent), begins, whole_log, [*limits, last]
+
+
+def as_libpq_takes_it_apart(stream: bytes) -> Iterator[bytes]:
+    at = 0
+    while at + LIBPQ.size <= len(stream):
+        kind, size = LIBPQ.unpack_from(stream, at)
+        if kind != b"d" or size < 4 or at + 1 + size > len(stream):
+            return
+        yield stream[at + LIBPQ.size : at + 1 + size]
+        at += 1 + size
+
+
+def place_in(stream: bytes) -> Iterator[int]:
+    """Each of its bytes; of a text that repeats itself only some."""
+    repeated, at = b"long " * 3, 0
+    while at < len(stream):
+        yield at
+        at += 251 if stream.startswith(repeated, at) else 1
+
+
+@pytest.mark.parametrize("size", [1, *(pytest.param(size, marks=pytest.mark.slow) for size in range(2, 10))])
+def test_bytes_that_postgresql_sent_and_that_are_lost_or_doubled_are_noticed(size: int) -> None:
+    """Wherever they are: the transactions that come out are those that were sent, and nothing is ever said to have come
+    that has not."""
+    sent, begins, transactions, limits = connection()
+    assert limits == sorted(limits)
+    wrong = list[int]()
+    for at in place_in(sent):
+        for damaged in (sent[:at] + sent[at + size :], sent[:at] + sent[at : at + size] + sent[at:]):
+            incoming, found = walsender().incoming(), list[Transaction]()
+            with suppress(Damaged, LostGuarantee):
+                for transaction in walsender().read(as_libpq_takes_it_apart(damaged), incoming):
+                    found.append(transaction)
+            if found != transactions[: len(found)] or incoming.reached > limits[len(found)]:
+                wrong.append(at)
+    assert not wrong
+    assert len(begins) > 30
 
 
 def test_messages_of_pgoutput_that_are_cut_short_are_none() -> None:

@@ -131,7 +131,7 @@ def test_what_is_no_request_harms_nothing(
         {"kind": 7},
         {"kind": "drop everything"},
         {"kind": "rebuild"},
-        {"kind": "rebuild", "view": ["v"]},
+        {"kind": "rebuild", "views": "v"},
         {"kind": "bring", "freeze": "x", "positions": ["p"]},
         {"kind": "bring", "freeze": None, "positions": {}},
         {"kind": "renew"},

@@ -13,8 +13,9 @@ from rich.text import Text
 from strobe.cli.options import HERE, AsJson, ProjectFolder, known
 from strobe.cli.terminal import Terminal
 from strobe.config.model import Project
-from strobe.errors import NotNow, UserError
+from strobe.errors import NotNow, StrobeError, UserError
 from strobe.report.document import Document
+from strobe.sources.base import NotUndone
 
 if TYPE_CHECKING:
     from strobe.planning.topology import Topology
@@ -47,27 +48,42 @@ def prepare(
     if follow_ddl and undo:
         raise UserError("--follow-ddl and --undo do not go together", fix="--undo takes the event trigger out too.")
     if undo:
-        terminal.show({"sources": _undo(loaded, chosen)}, _render_undone)
+        found, failed = _undo(loaded, chosen)
+        terminal.show({"sources": found}, _render_undone)
+        if failed:
+            raise typer.Exit(max(error.exit_code for error in failed))
     elif dry_run:
-        terminal.show({"sources": _scripts(terminal, loaded, chosen, follow_ddl)}, _render_scripts)
+        terminal.show({"sources": _scripts(loaded, chosen, follow_ddl)}, _render_scripts)
     else:
-        terminal.show({"sources": _prepare(terminal, loaded, chosen, follow_ddl)}, _render_prepared)
+        terminal.show({"sources": _prepare(loaded, chosen, follow_ddl)}, _render_prepared)
 
 
-def _undo(project: Project, chosen: Sequence[str]) -> Document:
+def _undo(project: Project, chosen: Sequence[str]) -> tuple[Document, list[StrobeError]]:
+    """What was taken out of each source. One that fails keeps nothing in the others."""
     from strobe.client.wait import described, hear
     from strobe.planning.source_set import SourceSet
 
     heard = hear(project.warehouse)
     if heard.alive:
         raise NotNow(f"the sources are in use: {described(heard)}", fix="Stop it first.")
-    with SourceSet.open(project) as sources:
-        return {name: {"removed": sources[name].undo()} for name in chosen}
-
-
-def _scripts(terminal: Terminal, project: Project, chosen: Sequence[str], follow_ddl: bool) -> Document:
     found: Document = {}
-    with _assembled(terminal, project) as topology:
+    failed: list[StrobeError] = []
+    with SourceSet.open(project) as sources:
+        for name in chosen:
+            found[name] = {"removed": [], "left": [], "problem": None}
+            try:
+                found[name]["removed"] = sources[name].undo()
+            except StrobeError as error:
+                failed.append(error)
+                found[name]["problem"] = error.message
+                if isinstance(error, NotUndone):
+                    found[name] |= {"removed": list(error.removed), "left": list(error.left)}
+    return found, failed
+
+
+def _scripts(project: Project, chosen: Sequence[str], follow_ddl: bool) -> Document:
+    found: Document = {}
+    with _assembled(project) as topology:
         following = _following(topology, chosen) if follow_ddl else ()
         for name in chosen:
             if relations := [r.name for r in topology.relations(name)]:
@@ -85,9 +101,9 @@ def _following(topology: Topology, chosen: Sequence[str]) -> Sequence[str]:
     return found
 
 
-def _prepare(terminal: Terminal, project: Project, chosen: Sequence[str], follow_ddl: bool) -> Document:
+def _prepare(project: Project, chosen: Sequence[str], follow_ddl: bool) -> Document:
     found: Document = {}
-    with _assembled(terminal, project) as topology:
+    with _assembled(project) as topology:
         following = _following(topology, chosen) if follow_ddl else ()
         for name in chosen:
             relations = [r.name for r in topology.relations(name)]
@@ -100,19 +116,26 @@ def _prepare(terminal: Terminal, project: Project, chosen: Sequence[str], follow
 
 
 @contextmanager
-def _assembled(terminal: Terminal, project: Project) -> Iterator[Topology]:
-    from strobe.client.local import spark_starter
+def _assembled(project: Project) -> Iterator[Topology]:
     from strobe.planning.topology import assemble
 
-    topology = assemble(project, spark_starter(project, terminal.tell))
+    topology = assemble(project)
     with topology.sources:
         yield topology
 
 
 def _render_undone(document: Document) -> Iterable[RenderableType]:
     for name, source in document["sources"].items():
-        removed = source["removed"]
-        yield Text(f"{name}: took out {', '.join(removed)}" if removed else f"{name}: there was nothing to take out")
+        if source["removed"]:
+            yield Text(f"{name}: took out {', '.join(source['removed'])}")
+        elif not source["problem"]:
+            yield Text(f"{name}: there was nothing to take out")
+        if source["problem"]:
+            yield Text.assemble((f"{name}: ", "bold red"), source["problem"])
+        if source["left"]:
+            yield Text("  Their owner, or a superuser, has to run:")
+        for statement in source["left"]:
+            yield Text(f"    {statement};", no_wrap=True, overflow="ignore")
 
 
 def _render_scripts(document: Document) -> Iterable[RenderableType]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -34,9 +35,11 @@ def run(
         Path | None, typer.Option("--record", metavar="FILE", help="Write down every message, to replay them later.")
     ] = None,
     metrics: Annotated[
-        int | None,
+        str | None,
         typer.Option(
-            "--metrics", min=1, max=65535, metavar="PORT", help="Serve Prometheus metrics there, on 127.0.0.1."
+            "--metrics",
+            metavar="[HOST:]PORT",
+            help="Serve Prometheus metrics there, to everybody who can reach it. Default host: 127.0.0.1.",
         ),
     ] = None,
     project: ProjectFolder = HERE,
@@ -62,14 +65,24 @@ def run(
 
 
 @contextmanager
-def _metrics(port: int | None, project: str, coordinator: Coordinator) -> Iterator[None]:
-    if port is None:
+def _metrics(address: str | None, project: str, coordinator: Coordinator) -> Iterator[None]:
+    if address is None:
         yield
         return
-    from strobe.coordinator.metrics import serving
+    from strobe.coordinator.metrics import LOOPBACK, serving
 
-    with serving(port, project, lambda: coordinator.status):
+    host, port = _address(address)
+    with serving(port, project, lambda: coordinator.status, host or LOOPBACK):
         yield
+
+
+def _address(text: str) -> tuple[str, int]:
+    """`9100`, `0.0.0.0:9100` or `[::]:9100`."""
+    found = re.fullmatch(r"(?:(\[[0-9A-Fa-f:.]+\]|[^:\[\]]+):)?([0-9]{1,5})", text)
+    if found is None or not 0 < int(found[2]) < 65_536:
+        fix = "Write a port, or an address and a port: 9100, 0.0.0.0:9100 or [::]:9100."
+        raise UserError(f"{text!r} is no address to serve metrics at", where="--metrics", fix=fix)
+    return (found[1] or "").strip("[]"), int(found[2])
 
 
 @contextmanager

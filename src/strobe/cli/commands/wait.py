@@ -29,7 +29,7 @@ def wait(
 
     terminal = Terminal.of(context)
     loaded = terminal.open_to_read(project, warehouse, as_json)
-    positions = waiting.wait(loaded, views or (), timeout)
+    positions = waiting.wait(loaded, views or (), timeout, terminal.tell)
     terminal.show({"commit": last_commit(loaded), "positions": positions}, _render_reached)
 
 

@@ -6,17 +6,20 @@ import codecs
 import csv
 import difflib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from glob import glob, has_magic
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, AnyStr
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from strobe.data.arrow import ddl_type
 from strobe.errors import SourceUnavailable, UserError
+
+LONGEST = 1 << 24
+"""Bytes of a header or of a first record; others are Spark's to read."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,7 @@ def _parquet_columns(path: Path, where: Path) -> dict[str, str]:
 def _header(path: Path, where: Path) -> list[str]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            names: list[str] = next(csv.reader(file), [])
+            names: list[str] = next(csv.reader(_beginning(file, where)), [])
     except (UnicodeDecodeError, csv.Error) as problem:
         raise UserError(f"the header cannot be read: {problem}", where=f"{where}: line 1") from problem
     if not names or not all(names):
@@ -119,12 +122,22 @@ def _header(path: Path, where: Path) -> list[str]:
     return names
 
 
+def _beginning(file: IO[AnyStr], where: Path) -> Iterator[AnyStr]:
+    """The lines at the beginning of a file, which may be of any size."""
+    left = LONGEST
+    while line := file.readline(left):
+        left -= len(line)
+        if not left:
+            raise UserError(f"its first record has more than {LONGEST:,} bytes", where=f"{where}: line 1")
+        yield line
+
+
 def _first_record(path: Path, where: Path) -> list[str]:
     with path.open("rb") as file:
-        line = file.readline()
+        line = next(_beginning(file, where), b"")
     try:
         record = json.loads(line)
-    except ValueError as problem:
+    except (ValueError, RecursionError) as problem:
         raise UserError(f"this is no JSON: {problem}", where=f"{where}: line 1") from problem
     if not isinstance(record, dict):
         raise UserError("a record must be a JSON object", where=f"{where}: line 1")

@@ -32,10 +32,12 @@ class FilesReader(Reader):
         self._version = version
         self._data: ds.Dataset | None = None
         self._names: list[str] = []
+        self._staged = False
 
     def open(self) -> Seen:
         version = DeltaTable(self._path).version() if self._version is None else self._version
         self._data, self._names, identity = _opened(self._path, version)
+        self._staged = version > 0
         return Seen(position_at(identity, version))
 
     def lookup(self, lookup: Lookup, keys: Iterable[Row] | None) -> Iterator[Row]:
@@ -50,7 +52,8 @@ class FilesReader(Reader):
         return self._rows(columns, None)
 
     def rows(self, relation: str) -> int | None:
-        return None if self._data is None else int(self._data.count_rows())
+        """Not known before the first drop is staged."""
+        return None if self._data is None or not self._staged else int(self._data.count_rows())
 
     def close(self) -> None:
         self._data = None

@@ -50,7 +50,8 @@ class Config(Protocol):
 
 
 class FilesSource(Source):
-    """A relation whose content comes as files. `spark` is called only when a drop is staged or compared."""
+    """A relation whose content comes as files. `spark` is called only when a drop is staged or compared: without it,
+    `prepare` only makes the table, and the first load stages the drops that are there."""
 
     log_unit = "versions"
 
@@ -86,12 +87,12 @@ class FilesSource(Source):
 
     def prepare_script(self, relations: Sequence[str]) -> list[str]:
         path = self._expected.pattern
-        return [] if self._table.exists else [f"-- stage {path} as a Delta table at {self._table.path}"]
+        return [] if self._table.exists else [f"-- make a Delta table for drops of {path} at {self._table.path}"]
 
     def prepare(self, relations: Sequence[str]) -> None:
         for finding in unknown(self.name, self._expected, relations):
             raise UserError(finding.message, where=finding.where, fix=finding.fix)
-        self._stream.stage_all()
+        self._stream.prepare()
 
     def undo(self) -> list[str]:
         if not self._table.path.exists():
@@ -135,6 +136,8 @@ class FilesSource(Source):
     def reader(self, *, at_a_position: bool = False) -> Reader:
         """While drops are being reported, the version reported last is read: nobody has to wait until the difference to
         a newer one has been computed. No view stands beyond it."""
+        if at_a_position:
+            self._stream.stage_first()
         newest, answered_at = self._table.open().version(), self._stream.answered_at
         return FilesReader(self._table.path, None if answered_at is None else min(answered_at, newest))
 

@@ -123,12 +123,23 @@ class Stream:
 
     # Staging
 
-    def stage_all(self) -> None:
-        """Stage every drop that is there, as soon as it has stopped changing."""
+    def prepare(self) -> None:
+        """Make the table with the columns of the first drop, and stage what is there if that may start Spark."""
         if not self._table.exists:
             if not waiting_drops(self._expected.pattern, None):
                 self._require_optional()
             self._table.create(self.columns())
+        if self._spark is not None:
+            self._stage_all()
+
+    def stage_first(self) -> None:
+        """Stage the drops that are there if none is staged yet: what is loaded has them, and need not wait for them."""
+        if self._spark is not None and self._table.open().version() == 0:
+            with _one_at_a_time:
+                self._stage_all()
+
+    def _stage_all(self) -> None:
+        """Stage every drop that is there, as soon as it has stopped changing."""
         while drops := self.waiting():
             if not self._settled(drops[0]):
                 time.sleep(min(self._timing.settle, self._timing.poll))

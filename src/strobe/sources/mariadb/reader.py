@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pymysql
@@ -13,7 +14,7 @@ from strobe.messages import Lookup, Position, Seen
 from strobe.redaction import content
 from strobe.retry import Retry
 from strobe.sources.base import Reader
-from strobe.sources.keyed import look_up
+from strobe.sources.keyed import KeySearch, look_up
 from strobe.sources.mariadb import snapshot
 from strobe.sources.mariadb.binlog import protocol as binlog
 from strobe.sources.mariadb.catalog import MariadbTable, charsets
@@ -110,20 +111,15 @@ class MariadbReader(Reader):
 
     def lookup(self, lookup: Lookup, keys: Iterable[Row] | None) -> Iterator[Row]:
         table = self._table(lookup.relation)
-        if keys is None:
-            yield from self.scan(lookup.relation, lookup.columns)
-            return
-        search = KeySearch(table, lookup.on, self._open_connection().escape)
-        if not search.columns:
-            yield from self.scan(lookup.relation, lookup.columns)
-            return
 
-        def read(columns: Sequence[str], batch: list[tuple[str, ...]]) -> Iterator[Row]:
+        def read(search: TableSearch, columns: Sequence[str], batch: list[tuple[str, ...]]) -> Iterator[Row]:
             row_decoder = RowDecoder(self._server.settings, table, columns)
             return self._read(row_decoder, f"{row_decoder.select()} WHERE {search.condition(batch)}")
 
         types = {c: kind.type for c, kind in table.kinds.items()}
-        yield from look_up(lookup, keys, types, self._server.settings.limits.keys, search.encode, read)
+        search = partial(TableSearch, table, self._open_connection().escape)
+        scan = partial(self.scan, lookup.relation, lookup.columns)
+        return look_up(lookup, keys, types, self._server.settings.limits.keys, search, read, scan)
 
     def scan(self, relation: str, columns: Sequence[str]) -> Iterator[Row]:
         """Without the limit on time: a whole table takes what it takes."""
@@ -200,24 +196,22 @@ class RowDecoder:
         return UserError("a value has no counterpart in Spark", where=self._where)
 
 
-class KeySearch:
-    """Finding a table's rows by equality of some columns, as the server sees equality: never narrower than Spark."""
+class TableSearch(KeySearch):
+    """Finding a table's rows by equality of some columns, as the server sees equality: never narrower than Spark; and
+    NULL in others."""
 
-    def __init__(self, table: MariadbTable, on: Sequence[str], literal: Callable[[Any], str]) -> None:
-        kinds = table.kinds
-        self._places = [i for i, c in enumerate(on) if c in kinds and kinds[c].searchable]
-        self.columns = [on[i] for i in self._places]
-        self._encoders = [encoder(kinds[c], literal) for c in self.columns]
-        self._names = [quote(c) for c in self.columns]
-
-    def encode(self, key: Row) -> tuple[str, ...] | None:
-        found = [encode(key[i]) for i, encode in zip(self._places, self._encoders, strict=True)]
-        literals = tuple(text for text in found if text is not None)
-        return literals if len(literals) == len(found) else None
+    def __init__(
+        self, table: MariadbTable, literal: Callable[[Any], str], on: Sequence[str], nulls: Sequence[str]
+    ) -> None:
+        kinds = {c: kind for c, kind in table.kinds.items() if kind.searchable and c in on}
+        super().__init__(on, nulls, {c: encoder(kind, literal) for c, kind in kinds.items()})
 
     def condition(self, keys: Sequence[tuple[str, ...]]) -> str:
-        if len(self._names) == 1:
-            return f"{self._names[0]} IN ({', '.join(key[0] for key in keys)})"
-        return " OR ".join(
-            f"({' AND '.join(f'{n} = {v}' for n, v in zip(self._names, key, strict=True))})" for key in keys
-        )
+        names = [quote(c) for c in self.columns]
+        tests = [f"{quote(c)} IS NULL" for c in self.nulls]
+        if len(names) == 1:
+            tests.append(f"{names[0]} IN ({', '.join(key[0] for key in keys)})")
+        elif names:
+            alternatives = (" AND ".join(f"{n} = {v}" for n, v in zip(names, key, strict=True)) for key in keys)
+            tests.append(f"({' OR '.join(f'({test})' for test in alternatives)})")
+        return " AND ".join(tests)

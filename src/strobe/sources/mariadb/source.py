@@ -184,7 +184,10 @@ class MariadbSource(Source):
     ) -> Iterator[Transaction]:
         watched, names = self._watched(), self._names
         self._descents.begin(after)
-        self._stream = Stream(self.server.connections, self.server.log, watched, stops, stopped, self.spill, names)
+        with self.server.connections.session() as connection:
+            keys = {name: table.primary_key for name, table in self.server.catalog.known(connection).items()}
+        own, log = self.server.connections, self.server.log
+        self._stream = Stream(own, log, watched, stops, stopped, self.spill, names, keys)
         return self._stream.transactions(after)
 
     @property

@@ -36,15 +36,17 @@ class Stream:
         stopped: Callable[[], bool],
         spill: Spill | None = None,
         names: GlobalNames | None = None,
+        keys: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
-        """Large transactions go into files in `spill`; `names` says where global ones are named."""
+        """Large transactions go into files in `spill`; `names` says where global ones are named. By their `keys` rows
+        are named in errors."""
         self._connections, self._log, self._watched = connections, log, watched
         self._settings = connections.settings
         self._stops = {stop.order for stop in stops}
         self._stopped, self._spill, self._names = stopped, spill, names
         self._charsets: dict[int, str] = {}
         self._looks_back = False
-        self._builder = TransactionBuilder(self._settings, log, watched, spill, names, self._first_phase)
+        self._builder = TransactionBuilder(self._settings, log, watched, spill, names, self._first_phase, keys)
 
     @property
     def warning(self) -> str:

@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 
 from strobe.algebra.bag import Row
 from strobe.data.byte_reader import ByteReader
-from strobe.errors import Damaged, LostGuarantee, Unfit
+from strobe.errors import Damaged, LostGuarantee, RowOf, RowUnfit
 from strobe.messages import Transaction
 from strobe.sources.base import Spill
 from strobe.sources.global_transactions import NamedParts, gathered
@@ -20,7 +20,7 @@ from strobe.sources.mariadb.binlog import protocol as binlog
 from strobe.sources.mariadb.binlog import xa
 from strobe.sources.mariadb.binlog.events import payload, rotated, statement, uncompressed
 from strobe.sources.mariadb.binlog.protocol import Event
-from strobe.sources.mariadb.binlog.rows import RowPlan, TableMap, Undescribed, kind_of, lenenc
+from strobe.sources.mariadb.binlog.rows import RowPlan, TableMap, Undescribed, UnfitRow, kind_of, lenenc
 from strobe.sources.mariadb.binlog.sql import words
 from strobe.sources.mariadb.binlog.statements import Scene, judge
 from strobe.sources.mariadb.connection import ConnectionSettings
@@ -78,11 +78,13 @@ class TransactionBuilder:
         spill: Spill | None = None,
         names: GlobalNames | None = None,
         first_phase: FirstPhase | None = None,
+        keys: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         """Large transactions go into files in `spill`; `names` says where global ones are named. Without `first_phase`
-        nothing but the first phases of XA transactions is wanted, which are left in `prepared`."""
+        nothing but the first phases of XA transactions is wanted, which are left in `prepared`. By their `keys` rows
+        are named in errors."""
         self._settings, self._log, self._watched = settings, log, watched
-        self._spill, self._names, self._first_phase = spill, names, first_phase
+        self._spill, self._names, self._first_phase, self._keys = spill, names, first_phase, keys or {}
         self._named_parts = NamedParts(settings.source)
         self._charsets: Mapping[int, str] = {}
         self._plans: dict[tuple[str, bytes], RowPlan] = {}
@@ -92,12 +94,14 @@ class TransactionBuilder:
         """First phases whose second has not come."""
         self.at = Whereabouts("", 0, 0)
         """Behind the last event."""
+        self._asked_for = ""
+        """The file with whose name the stream begins."""
         self.logs_actions = False
         """Whether rows that foreign keys change are in the log."""
 
     def begin(self, at: Whereabouts, charsets: Mapping[int, str]) -> None:
         """Events come from this place on. What was read of an unfinished transaction is forgotten."""
-        self.at, self._charsets = at, charsets
+        self.at, self._charsets, self._asked_for = at, charsets, at.file
         self._begin_anew()
 
     def forget(self) -> None:
@@ -125,6 +129,7 @@ class TransactionBuilder:
         if event.type == binlog.ROTATE:
             self._rotate(event)
             return None
+        self._asked_for = ""
         if event.type == binlog.FORMAT:
             self._begin_file(event)
         before = self.at.file, self.at.offset
@@ -141,7 +146,9 @@ class TransactionBuilder:
         return self._transaction(event, ended, group.named)
 
     def _rotate(self, event: Event) -> None:
-        file = rotated(event)
+        file, asked_for, self._asked_for = rotated(event), self._asked_for, ""
+        if asked_for and file != asked_for:
+            raise Damaged(f"it is of the file {file!r}, and {asked_for} was asked for", 8)
         if (event.flags & binlog.ARTIFICIAL or not event.timestamp) and file != self.at.file:
             self.at = Whereabouts(file, 4, 0)
             self._begin_anew()  # what a crash left unfinished was never committed
@@ -315,10 +322,15 @@ class TransactionBuilder:
                 for sign, present in images:
                     begin = reader.at
                     yield sign, plan.image(reader, present), reader.at - begin
-        except Unfit as unfit:
-            fix = "Change the value, and then rebuild the views that use this table: `strobe rebuild VIEW`."
-            message = f"the binlog has a value that Spark cannot hold: {unfit}"
-            raise self._settings.table_lost(message, table, fix) from None
+        except UnfitRow as unfit:
+            source, key = self._settings.source, self._keys.get(table, ())
+            raise RowUnfit(
+                f"the binlog has a value that Spark cannot hold: {unfit}",
+                row=RowOf.named(source, table, key, plan.columns, unfit.values),
+                source=source,
+                relations=[table],
+                where=f"{self._settings.where}, table {table}",
+            ) from None
 
     def _plan(self, table_map: TableMap) -> RowPlan:
         key = (table_map.table, table_map.body)

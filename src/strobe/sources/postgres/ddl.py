@@ -138,8 +138,8 @@ def execute(connection: Connection, settings: ConnectionSettings, statements: Se
         raise UserError(
             f"the role may not do this: {error.diag.message_primary}",
             where=settings.where,
-            fix="Only a superuser may make or drop event triggers: let one run what `strobe prepare --follow-ddl "
-            f"--dry-run {settings.source}` prints, or, to take it out, {'; '.join(statements[-3:])}.",
+            fix="Only a superuser may make event triggers: let one run what `strobe prepare --follow-ddl --dry-run "
+            f"{settings.source}` prints.",
         ) from None
 
 

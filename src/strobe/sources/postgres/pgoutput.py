@@ -18,7 +18,7 @@ from strobe.errors import Damaged
 EPOCH = datetime(2000, 1, 1, tzinfo=timezone.utc)
 MOST_COLUMNS = 1664
 """Of a table: PostgreSQL itself has no room for more."""
-_DATA, _KEEP_ALIVE = struct.Struct(">QQq"), struct.Struct(">QqB")
+_DATA, _KEEP_ALIVE = struct.Struct(">QQq"), struct.Struct(">Qq")
 _LSN, _LSNS, _INT8, _OID, _COUNT = (struct.Struct(f">{layout}") for layout in ("Q", "QQ", "q", "I", "H"))
 _TYPE, _ROW = struct.Struct(">Ii"), struct.Struct(">IB")
 _WIDTH, _SIZE = struct.Struct(">H").unpack_from, struct.Struct(">i").unpack_from
@@ -131,7 +131,8 @@ class Data:
     """A frame with a message in it."""
 
     start: int
-    end: int
+    sent_at: int
+    """By the server's clock: microseconds since its epoch."""
     payload: bytes
 
 
@@ -140,6 +141,7 @@ class KeepAlive:
     """Everything committed at or before `end` has been sent."""
 
     end: int
+    sent_at: int
     reply: bool
 
 
@@ -148,12 +150,15 @@ def frame(data: bytes) -> Data | KeepAlive:
     reader = ByteReader(data)
     kind = reader.take(1)
     if kind == b"w":
-        start, end, _ = reader.unpack(_DATA)
-        return Data(start, end, reader.rest())
+        start, end, sent_at = reader.unpack(_DATA)
+        if start != end:  # a message of the log has one place
+            raise Damaged("a message is at two places", 1)
+        return Data(start, sent_at, reader.rest())
     if kind == b"k":
-        end, _, reply = reader.unpack(_KEEP_ALIVE)
+        end, sent_at = reader.unpack(_KEEP_ALIVE)
+        reply = _flag(reader)
         reader.finish()
-        return KeepAlive(end, bool(reply))
+        return KeepAlive(end, sent_at, bool(reply))
     raise Damaged(f"a frame of unknown kind {kind!r}", 0)
 
 

@@ -14,6 +14,8 @@ import psycopg
 
 from strobe.errors import SourceUnavailable, UserError
 from strobe.retry import PG_WRITERS, Retry
+from strobe.sources.base import NotUndone
+from strobe.sources.postgres import ddl
 from strobe.sources.postgres.catalog import read_tables, usable_table
 from strobe.sources.postgres.connection import Connection, ConnectionSettings, Pool, identifier, literal, rows
 from strobe.sources.postgres.slot import Slot, let_go, read_slot
@@ -131,18 +133,39 @@ class Preparation:
                     self._create_slot(connection)
 
     def undo(self) -> list[str]:
-        """Take all of it out; returns what was there."""
-        taken = []
+        """Take all of it out, the event trigger too, as far as the role may; returns what was there."""
+        removed: list[str] = []
+        left: list[str] = []
+        reasons: list[str] = []
         with self._connected() as connection:
-            prepared = read_prepared(connection, self._settings)
-            if prepared.slot is not None:
-                name = literal(self._settings.name, connection)
-                self._execute(connection, f"SELECT pg_drop_replication_slot({name})")
-                taken.append(f"replication slot {self._settings.name}")
-            if prepared.publication is not None:
-                self._execute(connection, f"DROP PUBLICATION {identifier(self._settings.name)}")
-                taken.append(f"publication {self._settings.name}")
-        return taken
+            for what, statements in self._removal(connection):
+                try:
+                    for statement in statements:
+                        connection.execute(statement)
+                    removed.append(what)
+                except psycopg.errors.InsufficientPrivilege as error:
+                    left += statements
+                    reasons.append(f"{what} ({error.diag.message_primary})")
+        if left:
+            raise NotUndone(
+                f"the role may not do this: drop {', '.join(reasons)}",
+                removed=removed,
+                left=left,
+                where=self._settings.where,
+                fix=f"Let its owner, or a superuser, run: {'; '.join(left)};",
+            )
+        return removed
+
+    def _removal(self, connection: Connection) -> Iterator[tuple[str, Sequence[str]]]:
+        """What is there, and the statements that take it out. The slot goes first of what its role may drop: it is what
+        makes the server keep its log."""
+        name, prepared = self._settings.name, read_prepared(connection, self._settings)
+        if trigger := ddl.removal(connection, self._settings):
+            yield f"event trigger {name}", trigger
+        if prepared.slot is not None:
+            yield f"replication slot {name}", [f"SELECT pg_drop_replication_slot({literal(name, connection)})"]
+        if prepared.publication is not None:
+            yield f"publication {name}", [f"DROP PUBLICATION {identifier(name)}"]
 
     @contextmanager
     def _connected(self) -> Iterator[Connection]:

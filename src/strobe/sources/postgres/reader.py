@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, cast
 
 import psycopg
@@ -24,7 +25,7 @@ from strobe.errors import SourceUnavailable, Unfit, UserError
 from strobe.messages import Lookup, Position, Seen
 from strobe.retry import PG_EXACT_SNAPSHOT, Retry
 from strobe.sources.base import Reader, Shared
-from strobe.sources.keyed import look_up
+from strobe.sources.keyed import KeySearch, look_up
 from strobe.sources.postgres import pgoutput
 from strobe.sources.postgres.catalog import PgTable, read_tables
 from strobe.sources.postgres.connection import STARTED, Connection, ConnectionSettings, Pool, rows
@@ -39,7 +40,7 @@ from strobe.sources.postgres.snapshot import (
     flushed,
     import_snapshot,
 )
-from strobe.sources.postgres.values import CODECS, Decode, Encoding, PgType, decoder, encoding, unfit_error
+from strobe.sources.postgres.values import CODECS, Decode, PgType, decoder, encoding, unfit_error
 
 _SNAPSHOT = """
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
@@ -164,17 +165,15 @@ class PostgresReader(Reader):
     def lookup(self, lookup: Lookup, keys: Iterable[Row] | None) -> Iterator[Row]:
         table = self._table(lookup.relation)
         stored = self._open_connection().info.parameter_status("server_encoding")
-        search = KeySearch(table, lookup.on, CODECS.get(stored or "", "utf-8"))
-        if keys is None or not search.columns:
-            yield from self.scan(lookup.relation, lookup.columns)
-            return
 
-        def read(columns: Sequence[str], batch: list[tuple[Any, ...]]) -> Iterator[Row]:
+        def read(search: TableSearch, columns: Sequence[str], batch: list[tuple[Any, ...]]) -> Iterator[Row]:
             found = RowDecoder(self._settings, table, columns)
             return self._read(table, found, search.statement(found.selected, batch))
 
         types = {c.name: c.type.spark or "" for c in table.offered}
-        yield from look_up(lookup, keys, types, self._settings.limits.keys, search.encode, read)
+        search = partial(TableSearch, table, CODECS.get(stored or "", "utf-8"))
+        scan = partial(self.scan, lookup.relation, lookup.columns)
+        return look_up(lookup, keys, types, self._settings.limits.keys, search, read, scan)
 
     def scan(self, relation: str, columns: Sequence[str]) -> Iterator[Row]:
         table = self._table(relation)
@@ -345,27 +344,22 @@ class RowDecoder:
         return UserError("a value cannot be read", where=self._where)
 
 
-class KeySearch:
-    """Finding rows by equality of some columns, in one statement for many keys.
+class TableSearch(KeySearch):
+    """Finding rows by equality of some columns, and NULL in others, in one statement for many keys.
 
     Columns whose equality differs from Spark's narrow nothing.
     """
 
-    def __init__(self, table: PgTable, on: Sequence[str], codec: str) -> None:
-        columns = {c.name: c for c in table.offered if c.searchable}
-        self._places = [i for i, c in enumerate(on) if c in columns]
-        self.columns = [on[i] for i in self._places]
-        self._types = [columns[c].type for c in self.columns]
-        self._encodings: list[Encoding] = [encoding(t, codec) for t in self._types]
-
-    def encode(self, key: Row) -> tuple[Any, ...] | None:
-        values = tuple(e.encode(key[i]) for i, e in zip(self._places, self._encodings, strict=True))
-        return None if None in values else values
+    def __init__(self, table: PgTable, codec: str, on: Sequence[str], nulls: Sequence[str]) -> None:
+        self._types = {c.name: c.type for c in table.offered if c.searchable and c.name in on}
+        self._encodings = {name: encoding(type_, codec) for name, type_ in self._types.items()}
+        super().__init__(on, nulls, {name: found.encode for name, found in self._encodings.items()})
 
     def statement(self, selected: sql.Composable, keys: Sequence[tuple[Any, ...]]) -> sql.Composable:
         arrays = [self._array(place, keys) for place in range(len(self.columns))]
         names = [sql.Identifier("t", c) for c in self.columns]
         tests = [sql.SQL("{} = ANY({})").format(name, array) for name, (array, _) in zip(names, arrays, strict=True)]
+        tests += [sql.SQL("{} IS NULL").format(sql.Identifier("t", c)) for c in self.nulls]
         exact = [(name, array) for name, (array, whole) in zip(names, arrays, strict=True) if whole]
         if len(exact) > 1:
             tests.append(
@@ -378,13 +372,13 @@ class KeySearch:
     def _array(self, place: int, keys: Sequence[tuple[Any, ...]]) -> tuple[sql.Composable, bool]:
         """The keys' values as an array, and whether it has one for each key, in their order."""
         values = sql.Literal(_array_text([key[place] for key in keys]))
-        type_ = self._types[place]
+        type_, array = self._types[self.columns[place]], self._encodings[self.columns[place]].array
         if type_.name == "enum":  # without a cast from or to the type, which its owner may have defined
             those = sql.SQL(
                 "ARRAY(SELECT v FROM unnest(enum_range(NULL::{})) AS e (v) WHERE enum_out(v)::text = ANY({}::text[]))"
             )
             return those.format(sql.SQL(type_.sql), values), False
-        return sql.SQL("{}::{}").format(values, sql.SQL(self._encodings[place].array)), True
+        return sql.SQL("{}::{}").format(values, sql.SQL(array)), True
 
 
 def _array_text(values: Sequence[str]) -> str:

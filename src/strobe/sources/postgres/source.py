@@ -20,7 +20,7 @@ from typing import Any
 
 from strobe.algebra.schema import RelationSchema
 from strobe.data.spilled import release
-from strobe.errors import SourceUnavailable, StrobeError, UserError
+from strobe.errors import RelationLost, SourceLost, SourceUnavailable, StrobeError, UserError
 from strobe.messages import Parts, Position, Transaction
 from strobe.sources.base import Finding, Kept, Reader, Source, SourceContext
 from strobe.sources.postgres import ddl
@@ -114,11 +114,7 @@ class PostgresSource(Source):
         self._preparation.renew()
 
     def undo(self) -> list[str]:
-        with self._changing() as connection:
-            statements = ddl.removal(connection, self.settings)
-            ddl.execute(connection, self.settings, statements)
-        taken = [f"event trigger {self.settings.name}"] if statements else []
-        return [*taken, *self._preparation.undo()]
+        return self._preparation.undo()
 
     def partition_keys(self, relations: Sequence[str]) -> Mapping[str, Sequence[str] | None]:
         with self._pool.session() as connection:
@@ -245,6 +241,23 @@ class PostgresSource(Source):
     def transactions(
         self, after: Position, stops: Sequence[Position], stopped: Callable[[], bool]
     ) -> Iterator[Transaction]:
+        """What the log shows to be lost is lost if it shows it twice: the name of a table, for example, may have been
+        damaged on its way, and no checksum says so."""
+        doubted: tuple[Position, SourceLost] | None = None
+        while True:
+            try:
+                for transaction in self._transactions(after, stops, stopped):
+                    after = transaction.position
+                    yield transaction
+                return
+            except SourceLost as error:
+                if doubted is not None and doubted[0] == after:
+                    raise (doubted[1] if _same(doubted[1], error) else error) from None
+                doubted = after, error
+
+    def _transactions(
+        self, after: Position, stops: Sequence[Position], stopped: Callable[[], bool]
+    ) -> Iterator[Transaction]:
         with self._pool.session() as connection:
             watched = self._watched(connection)
         visible = Visible(self._pool)
@@ -358,3 +371,8 @@ class PostgresSource(Source):
 
     def close(self) -> None:
         self._pool.close()
+
+
+def _same(first: SourceLost, second: SourceLost) -> bool:
+    """Whether it is the same that was lost; the second time there may be another reason at hand."""
+    return isinstance(first, RelationLost) and isinstance(second, RelationLost) and first.relations == second.relations

@@ -9,6 +9,7 @@ A slot serves one connection at a time. A second stream of the same process read
 
 from __future__ import annotations
 
+import math
 import select
 import socket
 import threading
@@ -32,6 +33,14 @@ from strobe.sources.postgres.position import fingerprint_of, position_at
 from strobe.sources.postgres.slot import copy_slot, taken_away
 from strobe.sources.postgres.snapshot import XidSnapshot
 from strobe.sources.postgres.transaction_builder import TransactionBuilder
+from strobe.sources.postgres.walsender import Incoming
+
+CLOCK = "SELECT (extract(epoch FROM clock_timestamp() - timestamptz '2000-01-01 00:00:00+00') * 1000000)::int8::text"
+"""The server's, in microseconds since its epoch."""
+
+
+LATE = 10
+"""Looks after which a transaction should be visible, unless a synchronous standby is waited for."""
 
 
 class Slots:
@@ -153,11 +162,10 @@ class Stream(threading.Thread):
         self._ending = threading.Event()
         self._wake, self._waker = socket.socketpair()
         """Ends a wait for the server."""
-        self._received = self._after
         self._passed: int | None = None
         self._passed_at = 0.0
         self._told = (0, 0)
-        self._told_at = 0.0
+        self._told_at = self._asked_at = 0.0
         self._heard_at = time.monotonic()
 
     def __enter__(self) -> Stream:
@@ -180,6 +188,7 @@ class Stream(threading.Thread):
         try:
             connection = self._settings.connect(replication=True)
             with self._settings.errors():
+                self._incoming = Incoming(self._after, _clock(connection))
                 self._begin(connection)
                 self._read(connection)
         except BaseException as error:  # raised where the transactions are taken
@@ -237,14 +246,12 @@ class Stream(threading.Thread):
             if count > 0:
                 self._heard_at = time.monotonic()
                 self._frame(connection, bytes(data))
-                if self._feedback_due():
-                    self._tell(connection)
+                self._answer(connection)
                 continue
             if count < 0:
                 raise self._ended(connection)
             self._pass_on(connection)
-            if self._feedback_due():
-                self._tell(connection)
+            self._answer(connection)
             if time.monotonic() > self._heard_at + self._timing.silence:
                 message = f"the server has been silent for {self._timing.silence:.0f} s"
                 raise SourceUnavailable(message, where=self._settings.where)
@@ -253,7 +260,7 @@ class Stream(threading.Thread):
 
     def _wait(self) -> float:
         """Seconds until something is due, if the server sends nothing."""
-        due = [self._feedback_at(), self._heard_at + self._timing.silence]
+        due = [self._feedback_at(), self._ask_at(), self._heard_at + self._timing.silence]
         if self._passed is not None:
             due.append(self._passed_at + self._timing.progress)
         return min(self._timing.confirm, max(0.0, min(due) - time.monotonic()))
@@ -270,43 +277,30 @@ class Stream(threading.Thread):
         return SourceUnavailable("the server ended the change stream", where=self._settings.where)
 
     def _frame(self, connection: Connection, data: bytes) -> None:
-        frame = None
+        before = self._incoming.reached
         try:
-            frame = pgoutput.frame(data)
-            self._receive(connection, frame)
+            found = self._incoming.read(data)
+            if isinstance(found, pgoutput.KeepAlive):
+                if found.reply:
+                    self._tell(connection)
+                self._reached(before)
+                return
+            transaction = self._builder.receive(found.message, found.size)
         except Damaged as error:
-            event = f"a frame of the change stream after {lsn_text(self._received)}"
-            if isinstance(frame, pgoutput.Data):
-                event = f"the message of the log at {lsn_text(frame.start)}"
-            raise error.of(event, self._settings.where) from None
-
-    def _receive(self, connection: Connection, frame: pgoutput.Data | pgoutput.KeepAlive) -> None:
-        if isinstance(frame, pgoutput.KeepAlive):
-            if not self._builder.open:
-                self._reached(frame.end)
-            if frame.reply:
-                self._tell(connection)
-            return
-        message = pgoutput.decode(frame.payload)
-        if isinstance(message, pgoutput.Commit) and message.end_lsn != frame.start:
-            raise Damaged("a commit ends at another place than it says", 0)
-        transaction = self._builder.receive(message, len(frame.payload))
+            raise error.of(self._incoming.event, self._settings.where) from None
         if transaction is None:
             return
-        end = transaction.position.order[0]
-        self._stop_before(connection, end)
+        self._stop_before(connection, transaction.position.order[0])
         self._fingerprint = fingerprint_of(transaction.position)
         if transaction.changes or transaction.gone or transaction.departed or transaction.part_of:
             self._passed = None
-            self._received = max(self._received, end)
             self._report(connection, transaction)
         else:
-            self._reached(end)
+            self._reached(before)
 
-    def _reached(self, end: int) -> None:
-        if end > self._received:
-            self._received = end
-            self._passed = end
+    def _reached(self, before: int) -> None:
+        if self._incoming.reached > before:
+            self._passed = self._incoming.reached
 
     def _pass_on(self, connection: Connection) -> None:
         """Report how far irrelevant log has been passed, now and then."""
@@ -333,30 +327,52 @@ class Stream(threading.Thread):
         while not self._arrivals.put(transaction, self._timing.feedback_while_full):
             self._tell(connection)
 
-    def _feedback_due(self) -> bool:
-        return time.monotonic() >= self._feedback_at()
+    def _answer(self, connection: Connection) -> None:
+        """Say how far the log has been read, and ask for a keep-alive, if either is due."""
+        now = time.monotonic()
+        if now >= self._ask_at():
+            self._asked_at = now
+            self._tell(connection, ask=True)
+        elif now >= self._feedback_at():
+            self._tell(connection)
+
+    def _ask_at(self) -> float:
+        """When the server is asked for the keep-alive that confirms the last one."""
+        if not self._incoming.unconfirmed:
+            return math.inf
+        answered = self._heard_at > self._asked_at
+        return self._asked_at + (self._timing.progress if answered else self._timing.feedback)
 
     def _feedback_at(self) -> float:
         """When the server is told how far its log has been read: soon if that is news."""
-        news = self._told != (self._received, self._confirmed())
+        news = self._told != (self._incoming.reached, self._confirmed())
         return self._told_at + (min(0.1, self._timing.feedback) if news else self._timing.feedback)
 
     def _confirmed(self) -> int:
         """0 for a copy, which confirms nothing, and as long as nothing is known to be durable."""
-        return min(self._durable(), self._received) if self._own else 0
+        return min(self._durable(), self._incoming.reached) if self._own else 0
 
-    def _tell(self, connection: Connection) -> None:
-        self._told = (self._received, self._confirmed())
+    def _tell(self, connection: Connection, *, ask: bool = False) -> None:
+        self._told = (self._incoming.reached, self._confirmed())
         self._told_at = time.monotonic()
         if self._own:
             self._guard()
         pgconn = connection.pgconn
-        silent = self._told_at > self._heard_at + self._timing.feedback
-        pgconn.put_copy_data(pgoutput.feedback(*self._told, datetime.now(timezone.utc), reply=silent))
+        ask = ask or self._told_at > self._heard_at + self._timing.feedback
+        pgconn.put_copy_data(pgoutput.feedback(*self._told, datetime.now(timezone.utc), reply=ask))
         until = time.monotonic() + 5
         while pgconn.flush() and time.monotonic() < until:
             select.select([pgconn.socket], [pgconn.socket], [], 0.1)
             pgconn.consume_input()
+
+
+def _clock(connection: Connection) -> Callable[[], int]:
+    """What the server's clock should show from now on."""
+    result = connection.run(CLOCK)
+    if result.status != ExecStatus.TUPLES_OK:
+        raise psycopg.errors.error_from_result(result)
+    shown, at = int(result.get_value(0, 0) or b""), time.monotonic()
+    return lambda: shown + int((time.monotonic() - at) * 1_000_000)
 
 
 class Visible:
@@ -383,5 +399,17 @@ class Visible:
                 break
             if stopped():
                 return False
+            if retry.failures == LATE:
+                self._require(xid)
             retry.again()
         return True
+
+    def _require(self, xid: int) -> None:
+        """What is in the log has begun and is not taken back. Nothing else says that an id was damaged on its way."""
+        with self._pool.session() as connection:
+            try:
+                found = rows(connection, "SELECT pg_xact_status(%s::text::xid8)", str(xid)) != [("aborted",)]
+            except psycopg.errors.InvalidParameterValue:  # it is in the future
+                found = False
+        if not found:
+            raise Damaged(f"there is no transaction {xid}", 0, where=self._pool.settings.where)

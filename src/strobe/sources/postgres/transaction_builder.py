@@ -100,11 +100,6 @@ class TransactionBuilder:
         self._texts: list[str] = []
         """What the open transaction says about the global ones that it is a part of."""
 
-    @property
-    def open(self) -> bool:
-        """Whether a transaction has come in part."""
-        return self._begin is not None
-
     def forget(self) -> None:
         """What has come in part will come again."""
         self._nets.forget()
@@ -112,8 +107,6 @@ class TransactionBuilder:
     def receive(self, message: pgoutput.Message, size: int = 0) -> Transaction | None:
         """A message, which had so many bytes; the transaction that ends with it."""
         if isinstance(message, pgoutput.Begin):
-            if self._begin is not None:
-                raise Damaged("a transaction begins in another one", 0)
             self._begin, self._texts, self._departed, self._left = message, [], {}, []
             self._above = self._expected = None
             self._nets.forget()
@@ -188,7 +181,7 @@ class TransactionBuilder:
 
     def _commit(self, message: pgoutput.Commit) -> Transaction:
         begin, self._begin = self._begin, None
-        if begin is None or (begin.commit_lsn, begin.committed_at) != (message.lsn, message.committed_at):
+        if begin is None:
             raise Damaged("a commit comes without its beginning", 0)
         changes, gone = self._nets.take()
         self._partitions.committed(message.end_lsn)
@@ -371,30 +364,24 @@ class ChangeDecoder:
         type_ = self.watched.types[column].name
         return Damaged(f"column {column} of table {self.watched.name} has what is not of type {type_}", 0)
 
-    def _unfit(self, column: str, value: bytes, reason: str, row: Tuple = ()) -> RelationLost:
+    def _unfit(self, column: str, value: bytes, reason: str, row: Tuple = ()) -> RowUnfit:
         found = unfit_error(self._where, column, self.watched.types[column], value, reason)
-        if (named := self._named(row)) is not None:
-            relations = [self.watched.name]
-            return RowUnfit(
-                found.message, row=named, source=self._settings.source, relations=relations, where=found.where
-            )
-        fix = "Change the value, or leave the column out of the views; then `strobe rebuild` those that use the table."
-        return RelationLost(
-            found.message, source=self._settings.source, relations=[self.watched.name], where=found.where, fix=fix
+        relations = [self.watched.name]
+        return RowUnfit(
+            found.message, row=self._named(row), source=self._settings.source, relations=relations, where=found.where
         )
 
     def _named(self, row: Tuple) -> RowOf | None:
         """A row by its key; None if that cannot be read."""
-        key = self.watched.named_by
-        found: dict[str, Any] = {}
-        for column, place, decode in zip(self._columns, self._places, self._decoders, strict=True):
-            if row and column in key and isinstance(value := row[place], bytes):
+        found: list[Any] = []
+        for place, decode in zip(self._places, self._decoders, strict=True) if row else ():
+            value = row[place]
+            found.append(None if value is None else UNREADABLE)
+            if isinstance(value, bytes):
                 with suppress(Unfit, ValueError, ArithmeticError):
-                    found[column] = decode(value)
-        if not key or not set(key) <= found.keys():
-            return None
-        values = tuple(found.get(column, UNREADABLE) for column in self._columns)
-        return RowOf(self._settings.source, self.watched.name, key, self._columns, values)
+                    found[-1] = decode(value)
+        columns = self._columns if row else ()
+        return RowOf.named(self._settings.source, self.watched.name, self.watched.named_by, columns, found)
 
     def _out_of_line(self, column: str) -> RelationLost:
         return self._settings.table_lost(

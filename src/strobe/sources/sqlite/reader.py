@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from strobe.algebra.bag import Row
-from strobe.errors import RelationLost, SourceUnavailable, Unfit, UserError
+from strobe.errors import UNREADABLE, RowOf, RowUnfit, SourceUnavailable, Unfit, UserError
 from strobe.messages import Lookup, Seen
 from strobe.redaction import content
 from strobe.sources.base import Reader
-from strobe.sources.keyed import look_up
+from strobe.sources.keyed import KeySearch, look_up
 from strobe.sources.sqlite.catalog import SqliteTable, quote, read_table
 from strobe.sources.sqlite.connection import ConnectionSettings
 from strobe.sources.sqlite.gate import Gate
@@ -49,24 +50,22 @@ class RowDecoder:
         except Unfit:
             raise self._refused(raw) from None
 
-    def _refused(self, raw: Sequence[Any]) -> RelationLost:
-        known = dict(zip(self._types, raw, strict=True))
-        row = ", ".join([f"{c} = {known[c]!r}" for c in self._key if c in known][:5])
-        column, reason = next(filter(None, map(self._misfit, self._types, raw)))
-        return RelationLost(
-            f"{content(known[column])} cannot be read as {self._types[column]}: {reason}",
+    def _refused(self, raw: Sequence[Any]) -> RowUnfit:
+        values, wrong = list[Any](), list[tuple[str, str]]()
+        for (column, type_), decode, value in zip(self._types.items(), self._decoders, raw, strict=True):
+            try:
+                values.append(None if value is None else decode(value))
+            except Unfit as unfit:
+                values.append(UNREADABLE)
+                wrong.append((column, f"{content(value)} cannot be read as {type_}: {unfit}"))
+        column, message = wrong[0]
+        return RowUnfit(
+            message,
+            row=RowOf.named(self._source, self._relation, self._key, tuple(self._types), values),
             source=self._source,
             relations=[self._relation],
-            where=f"{self._where}, column {column}{row and f', row {row}'}",
-            fix="Change the value, or leave the column out of the views; then rebuild those that use the table.",
+            where=f"{self._where}, column {column}",
         )
-
-    def _misfit(self, column: str, value: Any) -> tuple[str, str] | None:
-        try:
-            _ = None if value is None else decoder(self._types[column])(value)
-        except Unfit as unfit:
-            return column, str(unfit)
-        return None
 
 
 class SqliteReader(Reader):
@@ -117,18 +116,15 @@ class SqliteReader(Reader):
 
     def lookup(self, lookup: Lookup, keys: Iterable[Row] | None) -> Iterator[Row]:
         table = self._table(lookup.relation)
-        search = KeySearch(table, lookup.on)
-        if keys is None or not search.columns:
-            yield from self.scan(lookup.relation, lookup.columns)
-            return
 
-        def read(columns: Sequence[str], batch: list[tuple[Any, ...]]) -> Iterator[Row]:
+        def read(search: TableSearch, columns: Sequence[str], batch: list[tuple[Any, ...]]) -> Iterator[Row]:
             rows = RowDecoder.of(self._settings, table, columns)
             return self._read(rows, search.sql(columns, len(batch)), [value for key in batch for value in key])
 
         types = {c.name: c.type for c in table.columns if c.type}
-        most = self._settings.limits.parameters // len(search.columns)
-        yield from look_up(lookup, keys, types, most, search.encode, read)
+        most = self._settings.limits.parameters // max(1, len(lookup.on))
+        search, scan = partial(TableSearch, table), partial(self.scan, lookup.relation, lookup.columns)
+        return look_up(lookup, keys, types, most, search, read, scan)
 
     def scan(self, relation: str, columns: Sequence[str]) -> Iterator[Row]:
         table = self._table(relation)
@@ -163,20 +159,18 @@ class SqliteReader(Reader):
         return self._connection
 
 
-class KeySearch:
-    """Finding a table's rows by equality of some columns.
+class TableSearch(KeySearch):
+    """Finding a table's rows by equality of some columns, and NULL in others.
 
     Values are compared under the collation of an index, so that the index is used, and again byte by byte, as Spark
     compares them: so a row is found by one key at most. Columns whose equal values have several spellings narrow
     nothing.
     """
 
-    def __init__(self, table: SqliteTable, on: Sequence[str]) -> None:
-        columns = {c.name: c for c in table.schema("").columns}
+    def __init__(self, table: SqliteTable, on: Sequence[str], nulls: Sequence[str]) -> None:
+        columns = {c.name: c for c in table.schema("").columns if c.searchable}
+        super().__init__(on, nulls, {c: encoder(columns[c].type) for c in on if c in columns})
         self._table = table
-        self._places = [i for i, c in enumerate(on) if c in columns and columns[c].searchable]
-        self.columns = [on[i] for i in self._places]
-        self._encoders = [encoder(columns[c].type) for c in self.columns]
         self._text = {c for c in self.columns if columns[c].type == "string"}
         self._collations = self._index_collations()
 
@@ -186,28 +180,24 @@ class KeySearch:
         for index in self._table.lookup_indexes:
             served: dict[str, str] = {}
             for column, collation in zip(index.columns, index.collations, strict=True):
-                if column not in self.columns:
+                if column not in (*self.columns, *self.nulls):
                     break
                 served[column] = collation
             best = max(best, served, key=len)
         return best
 
-    def encode(self, key: Row) -> tuple[Any, ...] | None:
-        values = tuple(encode(key[i]) for i, encode in zip(self._places, self._encoders, strict=True))
-        return None if None in values else values
-
     def sql(self, columns: Sequence[str], keys: int) -> str:
+        tests = [f"t.{quote(column)} IS NULL" for column in self.nulls]
         names = [f"k{i}" for i in range(len(self.columns))]
-        row = f"({', '.join('?' * len(names))})"
-        values = ", ".join([row] * keys)
-        tests = []
         for name, column in zip(names, self.columns, strict=True):
             collation = self._collations.get(column, "BINARY")
             tests.append(f't.{quote(column)} = k.{name} COLLATE "{collation}"')
             if collation != "BINARY" and column in self._text:
                 tests.append(f't.{quote(column)} = k.{name} COLLATE "BINARY"')
         selected = ", ".join(f"t.{quote(c)}" for c in columns)
-        return (
-            f"WITH k({', '.join(names)}) AS (VALUES {values}) "
-            f"SELECT {selected} FROM k CROSS JOIN {quote(self._table.name)} AS t WHERE {' AND '.join(tests)}"
-        )
+        found = f"{quote(self._table.name)} AS t WHERE {' AND '.join(tests)}"
+        if not names:
+            return f"SELECT {selected} FROM {found}"
+        row = f"({', '.join('?' * len(names))})"
+        values = ", ".join([row] * keys)
+        return f"WITH k({', '.join(names)}) AS (VALUES {values}) SELECT {selected} FROM k CROSS JOIN {found}"

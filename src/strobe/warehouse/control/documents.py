@@ -43,6 +43,7 @@ class _ViewSaid(TypedDict):
     compensations: NotRequired[int]
     problem: NotRequired[str | None]
     waits: NotRequired[dict[str, Any] | None]
+    rebuild: NotRequired[bool]
 
 
 @_TYPED
@@ -83,7 +84,7 @@ class _Bring(TypedDict):
 @_TYPED
 class _Rebuild(TypedDict):
     kind: Literal["rebuild"]
-    view: str
+    views: list[str]
 
 
 @_TYPED

@@ -73,3 +73,18 @@ def test_a_copy_is_whole_text(tmp_path: Path, content: bytes, message: str) -> N
     else:
         copy_whole(Drop.of(path), copy, "csv")
         assert copy.read_bytes() == content
+
+
+@pytest.mark.parametrize("format_", ["csv", "jsonl"])
+def test_a_first_record_without_an_end_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: str
+) -> None:
+    """However large the file is, and however deep the record."""
+    monkeypatch.setattr("strobe.sources.files.drops.LONGEST", 1000)
+    path = put(tmp_path / "p", '{"a": "' + "x," * 1000)
+    with pytest.raises(UserError, match="more than 1,000 bytes"):
+        columns_of(path, format_, path)
+    monkeypatch.undo()
+    if format_ == "jsonl":
+        with pytest.raises(UserError, match="no JSON"):
+            columns_of(put(path, '{"a":' + "[" * 200_000), format_, path)

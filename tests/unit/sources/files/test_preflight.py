@@ -36,6 +36,18 @@ def test_a_drop_that_waits_is_no_error(tmp_path: Path) -> None:
     assert [finding.message for finding in found] == ["no drop has been staged yet"]
 
 
+def test_without_spark_prepare_makes_the_table_and_stages_nothing(tmp_path: Path) -> None:
+    """Its columns are those of the first drop; how many rows there will be is not known yet."""
+    (tmp_path / "products.csv").write_text("sku,title\n1,Lamp\n")
+    prepared = source(tmp_path, "products.csv", columns={"sku": "bigint"})
+    prepared.prepare(["r"])
+    assert prepared.check(["r"]) == []
+    assert [(c.name, c.type) for c in prepared.schemas()[0].columns] == [("sku", "bigint"), ("title", "string")]
+    reader = prepared.reader(at_a_position=True)
+    assert reader.open().through.order == (0,)
+    assert (reader.rows("r"), prepared.now().order) == (None, (1,))
+
+
 def test_an_optional_drop_may_come_later(tmp_path: Path) -> None:
     """Its relation is there, and empty; the columns have to be declared."""
     later = source(tmp_path, "later.csv", optional=True, columns={"sku": "string", "price": "decimal(10,2)"})

@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from strobe.algebra.bag import Bag
-from strobe.errors import LostGuarantee
+from strobe.errors import UNREADABLE, LostGuarantee, RowUnfit
 from strobe.messages import Transaction
 from strobe.sources.mariadb.binlog import protocol as binlog
 from strobe.sources.mariadb.binlog.protocol import Event
@@ -156,3 +156,19 @@ def test_what_cannot_be_read_stops() -> None:
     with pytest.raises(LostGuarantee, match="table that it does not name"):
         server.event(WRITE, bytes(8) + b"\x01\x01")
     assert server.event(99, flags=binlog.IGNORABLE) is None
+
+
+def test_a_value_that_spark_cannot_hold_is_named_by_the_key_of_its_row() -> None:
+    """What follows it in the row is read all the same: the key may be there. Without a key the row is not named."""
+    dated = TABLE_MAP[:-5].replace(b"\x01\x03\0\0", b"\x02\x0a\x03\0\0") + b"\x04\x07\x03day\x02id"
+    for keys, rows in (({"t": ("id",)}, ["shop.t (id=7)"]), ({}, [])):
+        server = Server()
+        server.builder._watched = {"t": {"day": Kind("date", "date"), "id": Kind("int", "number")}}
+        server.builder._keys = keys
+        server.begin(1)
+        server.event(binlog.TABLE_MAP, dated)
+        image = b"\0" + bytes(3) + struct.pack("<i", 7)
+        with pytest.raises(RowUnfit, match="there is no date 0000-00-00") as caught:
+            server.event(WRITE, TABLE.to_bytes(6, "little") + bytes(2) + b"\x02\x03" + image)
+        assert list(map(str, caught.value.rows)) == rows and caught.value.relations == {"t"}
+        assert [row.values for row in caught.value.rows] == [(UNREADABLE, 7) for _ in rows]

@@ -120,8 +120,8 @@ def test_unknown_kinds_are_refused() -> None:
 
 def test_frames() -> None:
     """Data with its place, keep-alives with the request for an answer, and what is answered."""
-    assert pgoutput.frame(b"w" + struct.pack(">QQq", 7, 9, 0) + b"Bx") == pgoutput.Data(7, 9, b"Bx")
-    assert pgoutput.frame(b"k" + struct.pack(">QqB", 9, 0, 1)) == pgoutput.KeepAlive(9, True)
+    assert pgoutput.frame(b"w" + struct.pack(">QQq", 7, 7, 5) + b"Bx") == pgoutput.Data(7, 5, b"Bx")
+    assert pgoutput.frame(b"k" + struct.pack(">QqB", 9, 5, 1)) == pgoutput.KeepAlive(9, 5, True)
     told = pgoutput.feedback(9, 7, EPOCH + timedelta(seconds=1), reply=True)
     assert told == b"r" + struct.pack(">QQQqB", 9, 7, 7, 1_000_000, 1)
 

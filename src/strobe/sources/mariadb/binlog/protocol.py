@@ -68,8 +68,9 @@ class Incoming:
         number, and no event has more bytes than `most`."""
         self._receive, self._sequence, self._most = receive, sequence, most
         self._buffer = bytearray()
-        self._checksum = False
-        """Whether events have one at their end."""
+        self._described = self._checksum = self._made_up_too = False
+        """Whether the file that is read has been described; whether its events have a checksum at their end, and those
+        that are made up for the stream."""
 
     def next(self) -> Event | None:
         """The next event, or None when none came for a moment. Raises `EOFError` at the end of what was asked for."""
@@ -132,6 +133,9 @@ class Incoming:
         timestamp, type_, server, size, end, flags = reader.unpack(_HEADER)
         if size != len(packet) - 1:
             raise Damaged(f"it claims to have {size} bytes, and has {len(packet) - 1}", 0)
+        if not self._described and type_ not in (ROTATE, FORMAT, HEARTBEAT):
+            raise Damaged(f"an event of type {type_} comes before the description of its file", 5)
+        self._described |= type_ == FORMAT
         checksum = self._has_checksum(type_, packet)
         if type_ == FORMAT:  # says of itself how those after it are checked, and always has a checksum of its own
             self._checksum = packet[-5:-4] == b"\1"
@@ -142,9 +146,10 @@ class Incoming:
         return Event(type_, timestamp, flags, end, size, body, server)
 
     def _has_checksum(self, type_: int, packet: bytes) -> bool:
-        """Events made up for the stream have one or not, as the server's version has it."""
+        """Events made up for the stream have one or not, as the server's version has it: all, or none."""
         if type_ in (ROTATE, HEARTBEAT):
-            return _checked(type_, packet)
+            self._made_up_too = self._made_up_too or _checked(type_, packet)
+            return self._made_up_too
         return self._checksum or type_ == FORMAT
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from strobe.algebra.bag import Row, canonical
 from strobe.data.byte_reader import ByteReader
-from strobe.errors import Unfit
+from strobe.errors import UNREADABLE, Unfit
 from strobe.sources.mariadb.binlog import json
 from strobe.sources.mariadb.binlog.decimals import Read, decimal_reader, decimal_size
 from strobe.sources.mariadb.values import (
@@ -430,6 +430,12 @@ def _time(digits: int) -> Read:
     return read
 
 
+class UnfitRow(Unfit):
+    """A row with a value that Spark cannot hold, which is `UNREADABLE` among the others."""
+
+    values: Sequence[Any] = ()
+
+
 class RowPlan:
     """How to read the images of one table in one state, over the columns that are wanted."""
 
@@ -453,19 +459,22 @@ class RowPlan:
         return present == self._all or all(present >> i & 1 for i in self._needed)
 
     def image(self, reader: ByteReader, present: int) -> Row:
-        """One row image. Raises `Unfit` for a value that Spark cannot hold."""
+        """One row image. Raises `UnfitRow` for a value that Spark cannot hold."""
         whole = present == self._all
         nulls = reader.number(self._bytes if whole else (bin(present).count("1") + 7) // 8)
         row: list[Any] = [None] * len(self.columns)
-        slot = -1
-        try:
-            for skip, read, slot in self._steps if whole and not nulls else _there(self._steps, present, nulls):
-                if read is not None:
+        unfit: UnfitRow | None = None
+        for skip, read, slot in self._steps if whole and not nulls else _there(self._steps, present, nulls):
+            if read is not None:
+                try:
                     row[slot] = read(reader)
-                elif skip is not None:
-                    skip(reader)
-        except Unfit as unfit:
-            raise Unfit(f"column {self.columns[slot]}: {unfit}") from None
+                except Unfit as reason:
+                    unfit, row[slot] = unfit or UnfitRow(f"column {self.columns[slot]}: {reason}"), UNREADABLE
+            elif skip is not None:
+                skip(reader)
+        if unfit is not None:
+            unfit.values = row
+            raise unfit
         return tuple(row)
 
 
