@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from decimal import Decimal
 from itertools import pairwise
@@ -15,14 +15,20 @@ from bags import expanded
 from statements import Statements
 
 from strobe.algebra.bag import Bag
+from strobe.algebra.relation import Relation
 from strobe.algebra.schema import Column, RelationSchema
 from strobe.algebra.sql import compile_view
 from strobe.algebra.substitution import substitute
 from strobe.algebra.view import View, snapshot_name
 from strobe.data.arrow import to_arrow
-from strobe.errors import UserError
+from strobe.errors import DefinitionChanged, UserError
+from strobe.managers import tree_sweep
+from strobe.managers.base import Outbound
 from strobe.managers.fragments import Collector, Known, Wanted
-from strobe.messages import Fragment
+from strobe.managers.tree_sweep import TreeSweep
+from strobe.messages import Answer, Fragment, Query, Seen, Transaction, Update
+from strobe.simulator.world import position
+from strobe.spark.relation import SparkRelation
 from strobe.warehouse.fragments import net_change
 
 if TYPE_CHECKING:
@@ -154,6 +160,33 @@ def test_conditions_in_brackets(spark: SparkSession) -> None:
     big = "(SELECT id, total > 1 AS big, count(*) AS n FROM shop.orders WHERE (true) GROUP BY id, total > 1) o"
     sql = f"SELECT o.id FROM {big} WHERE (big) AND EXISTS (SELECT 1 FROM depot.lines l WHERE (true))"
     check(spark, compile_view("v", sql, RELATIONS), _states(Random(1)))
+
+
+def test_rows_in_spark_are_fetched_up_to_a_limit(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change and an answer that are too large for the driver elsewhere come to the same as in memory."""
+    sql = "SELECT o.id, l.sku FROM shop.orders o LEFT JOIN depot.lines l ON l.order_id = o.customer"
+    view = compile_view("v", sql, RELATIONS)
+    orders = Bag(
+        ("id", "customer", "placed", "state", "total"), {(1, 7, None, "a", None): -1, (1, 8, None, "a", None): 1}
+    )
+    lines = Bag(("order_id", "sku"), {(7, "a"): 2, (8, None): 1})
+    types = {column.name: column.type for relation in RELATIONS.values() for column in relation.columns}
+
+    def sent(lift: Callable[[Bag], Relation]) -> list[Outbound]:
+        manager = TreeSweep(view, complete=True)
+        change = Transaction("shop", position(1), changes={"orders": lift(orders)})
+        (query,) = manager.receive([Update(1, change)])
+        assert isinstance(query, Query)
+        found = [lift(lines.project(lookup.columns)) for lookup in query.lookups]
+        return manager.receive([Answer("v", query.id, query.source, tuple(found), Seen(position(0)))])
+
+    def lifted(bag: Bag) -> Relation:
+        return SparkRelation.of_bag(spark, bag, types)
+
+    assert sent(lifted) == sent(lambda bag: bag)
+    monkeypatch.setattr(tree_sweep, "MOST_ROWS", 2)
+    with pytest.raises(DefinitionChanged, match=r"3 rows of it .* at most 2"):
+        sent(lifted)
 
 
 @pytest.mark.slow

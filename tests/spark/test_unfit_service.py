@@ -48,7 +48,8 @@ def test_a_value_that_spark_cannot_hold(
     request: pytest.FixtureRequest, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """The views of its table stop, and name the row by its key if they use it; the others go on. When it can be read
-    they are loaded again by themselves, also the view that does not use the key."""
+    they are loaded again by themselves, also the view that does not use the key; if the load meets another such row,
+    they wait for that one."""
     if kind == "sqlite":
         monkeypatch.setattr("service_shop.SALES", ";".join(TABLES))
         shop = Shop(tmp_path, spark, HEAD + VIEWS)
@@ -62,7 +63,10 @@ def test_a_value_that_spark_cannot_hold(
         shop.write("sales", "INSERT INTO customers VALUES (1, 'Ada')")
         wait_for(lambda: shop.rows("people") == [(1, "Ada")])
         assert shop.rows("placed") == [(1, date(2024, 2, 29))]
+        shop.write("sales", "INSERT INTO orders VALUES (3, '0000-00-00')")
         shop.write("sales", "UPDATE orders SET day = '2024-03-01' WHERE id = 2")
+        wait_for(lambda: "sales.orders (id=3)" in still(shop.notes.last_status).get("placed", ""))
+        shop.write("sales", "DELETE FROM orders WHERE id = 3")
         wait_for(lambda: shop.rows("placed") == [(1, date(2024, 2, 29)), (2, date(2024, 3, 1))])
         wait_for(lambda: shop.rows("days") == [(date(2024, 2, 29),), (date(2024, 3, 1),)])
         wait_for(lambda: not still(shop.notes.last_status))

@@ -66,6 +66,7 @@ BILLING = """
     CREATE INDEX payments_order ON payments (order_id);
     INSERT INTO payments VALUES (1, 10, 500);
 """
+DATABASES = {"sales": SALES, "billing": BILLING}
 WRITES = {
     "sales": [
         "INSERT OR REPLACE INTO orders VALUES (:order, :customer, 'v' || :n)",
@@ -122,9 +123,9 @@ class MemoryWarehouse(MemorySink):
         return commits[-1].header if commits else self._start
 
 
-def opened(folder: Path, text: str) -> Topology:
+def opened(folder: Path, text: str, databases: Mapping[str, str] = DATABASES) -> Topology:
     """A project with these contents of strobe.yml, its two databases made and prepared."""
-    for name, script in (("sales", SALES), ("billing", BILLING)):
+    for name, script in databases.items():
         with sqlite3.connect(folder / f"{name}.db") as connection:
             connection.executescript(script)
         connection.close()
@@ -226,6 +227,7 @@ def run(
     step: float = STEP,
     limits: Limits = Limits(),  # noqa: B008  # frozen
     beside: Callable[[Pipeline, Writing], None] = lambda _pipeline, _writing: None,
+    write: Callable[[Path, str, Writing], None] = write,
 ) -> tuple[MemoryWarehouse, Past, dict[str, Bag]]:
     """Keep the views while others write, for some seconds and until it is `enough`; the view `ahead` starts from a
     later state than the others. `beside` runs in a thread meanwhile, and is waited for like a writer.

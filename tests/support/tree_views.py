@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -117,8 +117,11 @@ class Writer(threading.Thread):
         self.written = 0
 
     def run(self) -> None:
+        self.write(lambda: not self._over.wait(self._random.uniform(0.02, 0.1)))
+
+    def write(self, goes_on: Callable[[], bool]) -> None:
         with closing(sqlite3.connect(self._path, timeout=60, isolation_level=None)) as connection:
-            while not self._over.wait(self._random.uniform(0.02, 0.1)):
+            while goes_on():
                 connection.execute("BEGIN IMMEDIATE")
                 for statement in self._random.choices(self._writes, k=self._random.randint(1, 4)):
                     connection.execute(statement, self._values())

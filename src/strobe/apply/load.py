@@ -66,14 +66,20 @@ class LoadSnapshot:
         """What is written to the view's table."""
         return view, self.compute(spark, view), self.fingerprints_of(view)
 
-    def named(self, spark: SparkSession, view: View, error: RowFailed) -> RowFailed:
+    def named(self, spark: SparkSession, view: View, error: RowFailed, stopped: Callable[[], bool]) -> RowFailed:
         """The same, with the row on which the view fails, if it can be found."""
+
+        def compute(rows: Mapping[str, DataFrame]) -> DataFrame:
+            if stopped():
+                raise interrupted()
+            return recompute(spark, view, rows)
+
         cause = error.__cause__
         if not isinstance(cause, Exception):
             return error
         rows = {r.id: self.staged[r.source].dataframe(r) for r in view.relations}
         try:
-            found = failing_rows(view, rows, partial(recompute, spark, view))
+            found = failing_rows(view, rows, compute)
         except FAILURES:
             return error
         return data_error(view, cause, found) or error
@@ -181,7 +187,7 @@ def load(
             generations = warehouse.load_all([partial(taken.load, spark, view) for view in views], told)
         except RowFailed as error:
             view = next(view for view in views if view.name == error.view)
-            raise taken.named(spark, view, error) from error
+            raise taken.named(spark, view, error, stopped) from error
         return Loaded(generations, first_header(sources, views, taken), taken.parts(sources))
 
 

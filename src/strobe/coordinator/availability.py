@@ -313,6 +313,7 @@ class Availability:
         if news:
             self._next_verify = self._clock() + self.verify_every
         self.still |= news
+        self._healing -= news.keys()
         for name in news:
             self._update(name)
         left = self._applied.keys() - self.still.keys() - self.aside.keys()

@@ -7,7 +7,7 @@ from functools import partial
 
 from strobe.apply.cutover import Cutover
 from strobe.coordinator.availability import Availability
-from strobe.errors import LostGuarantee, NotNow, RowFailed, SourceLost, SourceUnavailable, UserError
+from strobe.errors import LostGuarantee, NotNow, RowFailed, RowUnfit, SourceLost, SourceUnavailable, UserError
 from strobe.pipeline.background import aside
 from strobe.pipeline.barrier import Operation
 from strobe.pipeline.pipeline import Pipeline
@@ -28,10 +28,12 @@ def rebuild_lost(warehouse: Warehouse, pipeline: Pipeline, cutover: Cutover, ava
             try:
                 yield from cutover.reload(warehouse, pipeline, views)
                 return
-            except RowFailed as error:
+            except (RowFailed, RowUnfit) as error:
                 pipeline.barrier.resume()
                 availability.put_off(error)
-                if error.view in availability.ready:
+                if isinstance(error, RowUnfit):
+                    availability.stand_still(error, views)
+                if set(views) <= set(availability.ready):
                     return
     except (UserError, NotNow, SourceUnavailable) as error:
         pipeline.barrier.resume()

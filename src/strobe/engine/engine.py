@@ -259,6 +259,11 @@ class Engine:
         """The rows that wait for anything but the end of their block."""
         return sum(group.merge.size - group.merge.unended for group in self.groups)
 
+    def backlog_of(self, source: str) -> int:
+        """The same, of the group of a source."""
+        merge = self._by_source[source].merge
+        return merge.size - merge.unended
+
     def waiting_for(self, view: str) -> int:
         """How many rows wait for this view's action lists."""
         return self._by_view[view].merge.waiting_for(view)

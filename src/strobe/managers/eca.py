@@ -12,7 +12,8 @@ same message also asks for `-Q<U>`, to take out of Q's answer what U put in. One
   compensates open queries, and is installed in its turn.
 
 A query is a sum of terms; each is a view with updates in the place of some occurrences, evaluated by the source in one
-snapshot for all terms of the query. Terms without free occurrences are evaluated here.
+snapshot for all terms of the query. Terms without free occurrences are evaluated here. Where an answer has a part of
+what was asked for, the rest is asked for again, as what is open of the terms then.
 
 Departures from the paper: an update may be a transaction over several relations, and a relation may occur twice (see
 `terms`). A relation may be answered from a copy at the warehouse, so that a term grows in several steps, each in the
@@ -27,12 +28,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from strobe.algebra.bag import total
 from strobe.algebra.relation import Relation
 from strobe.algebra.view import View
 from strobe.errors import BrokenInvariant
 from strobe.managers.base import Inbound, Outbound, QueryTerm
 from strobe.managers.changes import change, key_delete, touches
-from strobe.managers.evaluation import Evaluation, nothing
+from strobe.managers.evaluation import Evaluation
+from strobe.managers.open_terms import OpenTerm, OpenTerms
 from strobe.managers.terms import Term, substituted
 from strobe.messages import ActionList, Answer, KeyDelete, Lookup, Query, Update
 
@@ -43,19 +46,14 @@ class Collect:
 
     tag: int
     updates: list[int]
-    rows: Relation
+    parts: list[Relation]
+    """Its rows are the sum of these, which is made once."""
     deletes: tuple[KeyDelete, ...] = ()
     closed: bool = False
 
-
-@dataclass
-class OpenTerm:
-    """A term of which the rest has been asked for; `tag` names its COLLECT."""
-
-    term: Term
-    tag: int
-    evaluation: Evaluation
-    lookups: tuple[Lookup, ...] = ()
+    def actions(self, view: View) -> ActionList:
+        rows = total(view.attributes, self.parts)
+        return ActionList(view.name, tuple(self.updates), rows, self.deletes)
 
 
 class Eca:
@@ -69,6 +67,9 @@ class Eca:
         self._collects: deque[Collect] = deque()
         self._open: dict[int, list[OpenTerm]] = {}
         """The unanswered query set, UQS: by query, its terms."""
+        self._terms = OpenTerms(view)
+        """The same terms, found by what meets them."""
+        self._tagged: dict[int, Collect] = {}
         self._asked = 0
         self._tags = 0
         self._cuts: deque[int] = deque()
@@ -85,15 +86,14 @@ class Eca:
         return out + self._install()
 
     def describe(self) -> dict[str, Any]:
-        collects = tuple(ActionList(self.view.name, tuple(c.updates), c.rows, c.deletes) for c in self._collects)
+        collects = tuple(collect.actions(self.view) for collect in self._collects)
         return {"UQS": {number: _asked(terms) for number, terms in self._open.items()}, "COLLECT": collects}
 
     def _update(self, update: Update) -> list[Outbound]:
         collect = self._collect(update)
         terms = [
             (open_.tag, compensating.negate())
-            for query in self._open.values()
-            for open_ in query
+            for open_ in self._terms.met_by(update)
             for compensating in substituted(self.view, open_.term, update)
         ]
         self.compensations += len(terms)
@@ -111,7 +111,8 @@ class Eca:
             if self._collects:
                 self._collects[-1].closed = True
         if self._complete or not self._collects or self._collects[-1].closed:
-            self._collects.append(Collect(self._tags, [], nothing(self.view), closed=self._complete))
+            self._collects.append(Collect(self._tags, [], [], closed=self._complete))
+            self._tagged[self._tags] = self._collects[-1]
             self._tags += 1
         self._collects[-1].updates.append(update.number)
         return self._collects[-1]
@@ -134,9 +135,12 @@ class Eca:
             lookups += term.lookups
             asked.append(term)
         out: list[Outbound] = []
+        several = len(self.view.sources) > 1
         for (source, alone), (asked, lookups) in queries.items():
             self._open[self._asked] = asked
-            out.append(Query(self.view.name, self._asked, source, tuple(lookups), whole=True, copy=alone > 0))
+            for term in asked:
+                self._terms.add(term)
+            out.append(Query(self.view.name, self._asked, source, tuple(lookups), whole=several, copy=alone > 0))
             self._asked += 1
         return out
 
@@ -146,6 +150,7 @@ class Eca:
         terms = self._open.pop(answer.id)
         start = 0
         for term in terms:
+            self._terms.remove(term)
             found = answer.relations[start : start + len(term.lookups)]
             start += len(term.lookups)
             term.evaluation.absorb(term.lookups, found, answer.seen)
@@ -154,9 +159,7 @@ class Eca:
         return self._ask(terms)
 
     def _add(self, term: OpenTerm) -> None:
-        collect = next(c for c in self._collects if c.tag == term.tag)
-        for result in term.evaluation.results.values():
-            collect.rows = collect.rows.plus(result)
+        self._tagged[term.tag].parts += term.evaluation.results.values()
 
     def _install(self) -> list[Outbound]:
         """What is complete, in order."""
@@ -164,12 +167,11 @@ class Eca:
         while self._collects:
             first = self._collects[0]
             closed = first.closed or (self._cuts and first.updates[-1] <= self._cuts[0])
-            if any(term.tag == first.tag for query in self._open.values() for term in query):
-                return out
-            if self._open and not closed:
+            if self._terms.tagged(first.tag) or (self._open and not closed):
                 return out
             self._collects.popleft()
-            out.append(ActionList(self.view.name, tuple(first.updates), first.rows, first.deletes))
+            del self._tagged[first.tag]
+            out.append(first.actions(self.view))
         return out
 
 

@@ -176,22 +176,31 @@ class _Collecting:
         change = self._known.units[self._unit].get(occurrence)
         return [row for row, _ in change.items()] if change is not None else ()
 
-    def look_up(self, occurrence: int, columns: Columns, keys: Collection[Row]) -> Iterator[Row]:
-        """Rows with these keys, and perhaps others: by columns in which the source does not search they are not asked
-        for."""
-        searched = tuple(column for column in self._searched[occurrence] if column in columns)
-        if searched != columns:
-            pick = picker([columns.index(column) for column in searched])
-            keys = {pick(key) for key in keys}
-        before, after = self._before[occurrence], self._after[occurrence]
-        for key in keys:
-            found = self._known.around((occurrence, searched), key, self._unit)
+    def look_up(self, occurrence: Occurrence, columns: Columns, keys: Rows) -> Iterator[Row]:
+        """The rows with these keys."""
+        index = occurrence.index
+        ordered = tuple(column for column in occurrence.attributes if column in columns)
+        searched = tuple(column for column in self._searched[index] if column in columns)
+        asked = picker([ordered.index(column) for column in searched])
+        before, after = self._before[index], self._after[index]
+        for key in _part(columns, ordered, keys):
+            found = self._known.around((index, ordered), key, self._unit)
+            if found is None and searched != ordered:
+                found = self._among((index, searched), asked(key), occurrence, ordered, key)
             if found is None:
-                self.wanted[occurrence, searched].add(key)
+                self.wanted[index, searched].add(asked(key))
                 continue
             for row, was, is_ in found:
                 before[row], after[row] = was, is_
                 yield row
+
+    def _among(
+        self, spot: Spot, part: Row, occurrence: Occurrence, columns: Columns, key: Row
+    ) -> Iterator[tuple[Row, int, int]] | None:
+        """The rows with a key among those that were asked for by the columns of it in which the source searches."""
+        found = self._known.around(spot, part, self._unit)
+        pick = picker([occurrence.attributes.index(column) for column in columns])
+        return None if found is None else (each for each in found if pick(each[0]) == key)
 
     def cover(self, number: int, columns: Columns, keys: Collection[Row]) -> None:
         if keys:
@@ -401,7 +410,7 @@ def _rows_of(operator: Operator, _node: _Node, _columns: Columns, _keys: Rows, _
 @_rows_of.register
 def _(operator: Scan, node: _Node, columns: Columns, keys: Rows, to: _Collecting) -> Rows:
     pick = _of_scan(operator, node)
-    return {pick(row) for row in to.look_up(operator.occurrence.index, columns, keys)}
+    return {pick(row) for row in to.look_up(operator.occurrence, columns, keys)}
 
 
 @_rows_of.register(Filter)

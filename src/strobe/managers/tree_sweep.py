@@ -36,7 +36,7 @@ from strobe.managers.sweep import MOST
 from strobe.managers.units import Received
 from strobe.messages import ActionList, Answer, Cut, Fragment, Lookup, Query, Update
 
-MOST_ROWS = 1_000_000
+MOST_ROWS = 500_000
 """Rows of a change, or of an answer to a look-up."""
 
 MANY_ROWS = 100_000
@@ -164,7 +164,7 @@ class TreeSweep:
             correction = self._held.correction(occurrence, answer.seen, list(zip(names, spot[1], strict=True)))
             missing = correction.join(Bag(names, dict.fromkeys(keys, 1))).project(occurrence.attributes)
             self.compensations += not missing.known_empty
-            rows = substitute(occurrence, self._collected(found, occurrence.relation))
+            rows = substitute(occurrence, self._collected(found, occurrence.relation, self._ask_for_less))
             self._known.learn(spot, keys, rows.plus(missing).collect())
 
     # Rows in memory.
@@ -172,10 +172,18 @@ class TreeSweep:
     def _in_memory(self, update: Update) -> Update:
         transaction = update.transaction
         used = {o.relation.name: o.relation for o in self.view.occurrences if o.source == update.source}
-        changes = {n: self._collected(rows, used[n]) for n, rows in transaction.changes.items() if n in used}
+        load = f"To load the view as it is now: `strobe rebuild {self.view.name}`."
+        changes = {n: self._collected(rows, used[n], load) for n, rows in transaction.changes.items() if n in used}
         return replace(update, transaction=replace(transaction, changes=changes))
 
-    def _collected(self, rows: Relation, relation: RelationSchema) -> Bag:
+    @property
+    def _ask_for_less(self) -> str:
+        return (
+            "Join and group by columns of the tables as they are, so that fewer rows are asked for "
+            f"(`strobe explain {self.view.name}` shows which are), then `strobe apply`."
+        )
+
+    def _collected(self, rows: Relation, relation: RelationSchema, fix: str) -> Bag:
         if not isinstance(rows, Bag) and (number := _size(rows)) > MOST_ROWS:
             raise DefinitionChanged(
                 f"{number:,} rows of it have to be held at a time, and a view with more than inner joins holds at most "
@@ -184,7 +192,7 @@ class TreeSweep:
                 relations=[relation.name],
                 views=[self.view.name],
                 where=f"view {self.view.name}, source {relation.source}, table {relation.name}",
-                fix=f"The last commit is right. To load the view as it is now: `strobe rebuild {self.view.name}`.",
+                fix=f"The last commit is right. {fix}",
             )
         return rows.collect().within(None)
 
@@ -207,4 +215,4 @@ def _without(wanted: Wanted, spot: Spot, asked: Lookup) -> None:
 
 
 def _changed(changes: dict[int, Relation]) -> dict[int, Bag]:
-    return {index: rows for index, rows in changes.items() if isinstance(rows, Bag) and not rows.known_empty}
+    return {index: rows.collect() for index, rows in changes.items() if not rows.known_empty}

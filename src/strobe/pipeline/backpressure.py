@@ -37,7 +37,9 @@ USUAL = 500
 class Limits:
     """How much a run holds in memory before it leaves its sources alone."""
 
-    updates: int = 10_000
+    updates: int = 5_000
+    burdened: int = 500
+    """The same of the group of a source whose views ask for every update by itself: each costs as much as there are."""
     queued: int = 1_000
     rows: int = 500_000
     """Of usual length: long texts count as many (see `weight`)."""
@@ -61,11 +63,13 @@ class Backpressure:
         queued: Callable[[], int],
         appends: Callable[[], int],
         ahead: Callable[[str], int] = lambda _source: 0,
+        burden: Callable[[str], int] = lambda _source: 0,
     ) -> None:
         """`backlog` are rows of the view-update tables that wait for anything but the end of their block, `queued`
         messages that wait for the loop, `appends` transactions that wait for the append, `ahead` those of a source
-        that have been read ahead."""
-        self._limits = limits
+        that have been read ahead, `burden` the rows of a source's group if its views are kept by algorithms to which
+        every one is a burden."""
+        self._limits, self._burden = limits, burden
         self._backlog, self._queued, self._appends, self._ahead = backlog, queued, appends, ahead
         self._come: dict[str, Position] = {}
         """How far each source has come in."""
@@ -118,7 +122,9 @@ class Backpressure:
         needed = self._needed.get(source)
         if source in self._missing or (needed is not None and position < needed):
             return True
-        return not self._crowded and self._backlog() < self._limits.updates
+        if self._crowded or self._burden(source) >= self._limits.burdened:
+            return False
+        return self._backlog() < self._limits.updates
 
     def may_read(self, source: str, position: Position) -> bool:
         """Whether more of a source may be read, which has been read up to this position. From any thread."""

@@ -189,12 +189,15 @@ class Pipeline:
             changed=self.wake,
             now=self._now,
         )
+        planned = self.topology.views.values()
+        burdened = {source for each in planned if each.algorithm.burdened for source in each.view.sources}
         self.backpressure = Backpressure(
             self._limits,
             backlog=lambda: self.engine.backlog,
             queued=self._events.qsize,
             appends=lambda: self.committer.waiting,
             ahead=lambda source: len(self.ahead[source]),
+            burden=lambda source: self.engine.backlog_of(source) if source in burdened else 0,
         )
         self.answerer = Answerer(
             {s: self.topology.sources[s] for s in self.vector},

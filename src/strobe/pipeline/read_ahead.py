@@ -255,8 +255,7 @@ class ReadAhead:
                     text = _dumped(row)
                     for column in self._joined[relation]:
                         value = row[self._columns[relation].index(column)]
-                        if value is not None:
-                            net[self._places[relation, column], hash(value), text] += sign * count
+                        net[self._places[relation, column], hash(value), text] += sign * count
         changed = [(*key, count) for key, count in net.items() if count]
         with self._writing() as database:
             database.execute("BEGIN")
@@ -323,8 +322,10 @@ def _keys(lookup: Lookup, found: Sequence[Relation]) -> set[Row] | None:
     """Those that a look-up had; None if it had none, or they are not here."""
     keys = lookup.keys
     if lookup.keys_from is not None:
-        keys = found[lookup.keys_from[0]].keys(lookup.keys_from[1])
-    return {row for row, _ in keys.items()} if isinstance(keys, Bag) and lookup.on else None
+        keys = found[lookup.keys_from[0]].keys(lookup.keys_from[1], nulls=True)
+    if not isinstance(keys, Bag) or not lookup.on:
+        return None
+    return {key for key, _ in keys.items() if lookup.null_safe or None not in key}
 
 
 def _dumped(value: Any) -> bytes:

@@ -139,7 +139,7 @@ def _under_load(project: Project, planned: ViewPlan) -> Iterator[Finding]:
     if planned.algorithm.burdened and project.views[name].algorithm != "auto":
         message = (
             f"{planned.algorithm.name} asks for every update by itself, and compensates it for what comes meanwhile: "
-            "a backlog costs more than in proportion, and is waited for"
+            "the more are on their way, the more each costs; so a backlog is taken in some hundred at a time"
         )
         yield Finding("warning", f"view {name}", message, "`algorithm: sweep` works off any backlog at one rate.")
 

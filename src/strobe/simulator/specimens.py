@@ -22,8 +22,9 @@ from strobe.algebra.substitution import join_pairs, substitute
 from strobe.algebra.view import Occurrence, View
 from strobe.managers.base import Inbound, Outbound, QueryTerm, ViewManager
 from strobe.managers.changes import change, delete, key_delete, touches
-from strobe.managers.eca import Eca, OpenTerm
+from strobe.managers.eca import Eca
 from strobe.managers.evaluation import Evaluation
+from strobe.managers.open_terms import OpenTerm
 from strobe.managers.strobe import Strobe
 from strobe.messages import ActionList, Answer, Lookup, Query, Update
 from strobe.simulator.lab import Plan
@@ -37,7 +38,10 @@ class PrintedEca(Eca):
         complete = [term for term in listed if term.evaluation.done]
         out = super()._ask(term for term in listed if not term.evaluation.done)
         if out:
-            self._open[self._asked - 1] += [replace(term, lookups=()) for term in complete]
+            known_here = [replace(term, lookups=()) for term in complete]
+            self._open[self._asked - 1] += known_here
+            for term in known_here:
+                self._terms.add(term)
             return out
         for term in complete:
             self._add(term)

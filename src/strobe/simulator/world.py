@@ -142,15 +142,18 @@ def added(rows: Bag, change: Relation) -> Bag:
 def installed(view: View, rows: Bag, actions: ActionList) -> Bag:
     """A view (as `evaluate` has it) after an action list."""
     if view.tree is not None:
-        return changed(_compiled(view.tree), rows, actions.fragments)
+        return changed(view, rows, actions.fragments)
     after: Relation = Bag(rows.attributes) if actions.replaces else rows
     for delete in actions.deletes:
         after = delete.rest(after)
     return added(Bag(rows.attributes), after.plus(actions.delta))
 
 
-def changed(tree: Tree, rows: Bag, fragments: Iterable[Fragment]) -> Bag:
-    """The rows of a tree after some fragments."""
+def changed(view: View, rows: Bag, fragments: Iterable[Fragment]) -> Bag:
+    """The rows of a view that is a tree, after some fragments."""
+    if view.tree is None:
+        raise BrokenInvariant("fragments of a view that is a flat join", where=f"view {view.name}")
+    tree = _compiled(view.tree)
     for fragment in fragments:
         covered = {number: [c.keys.collect() for c in keys] for number, keys in fragment.covered.items()}
         for side, sign in ((fragment.after, 1), (fragment.before, -1)):

@@ -44,7 +44,8 @@ class Appender:
             described = f"Strobe: commits {commits[0].number} to {commits[-1].number}"
             self._spark.sparkContext.setJobGroup(APPENDS, described)
             try:
-                spark = self._one_task if fragments.in_memory(commits) else self._spark
+                few = all(small for batch in batches for _, small in batch.carried.values())
+                spark = self._one_task if few and fragments.in_memory(commits) else self._spark
                 log.append(spark, self._layout, self._claim.epoch, batches, self.stored)
             except (Py4JError, PySparkException, *UNFIT) as error:
                 raise self._diagnosis(batches, error) from error

@@ -1,4 +1,4 @@
-"""PostgreSQL: partitions that are dropped or detached are followed, at their exact place among the changes of rows.
+"""PostgreSQL: partitions that are dropped, detached or attached are followed, at their place among the changes of rows.
 
 Views over a partitioned table are kept by the live pipeline, the warehouse in memory, while several writers change all
 tables and partitions come and go in random orders. Each commit is compared with what the server itself had: every
@@ -18,9 +18,11 @@ import psycopg
 import pytest
 from committing import no_spark
 from memory_live import MemoryWarehouse, contents, keep
-from patience import PATIENCE, Writing
+from patience import PATIENCE, Writing, eventually
 from postgres_database import Database, read
 from postgres_server import PostgresServer
+from postgres_under_test import PostgresUnderTest
+from special_values import TYPES, special
 
 from strobe.algebra.bag import Bag
 from strobe.algebra.bounds import Bound, End, Range
@@ -43,6 +45,14 @@ ALTER TABLE lines_2 REPLICA IDENTITY FULL;
 INSERT INTO lines VALUES (1, 1, 'a'), (2, 11, 'b');
 """
 ATTACH = "ALTER TABLE lines ATTACH PARTITION more FOR VALUES FROM (30) TO (40)"
+OTHER = "ALTER TABLE lines ATTACH PARTITION other FOR VALUES FROM (40) TO (50)"
+BACK = "ALTER TABLE lines ATTACH PARTITION lines_2 FOR VALUES FROM (10) TO (20)"
+MORE = """
+CREATE TABLE more (junk int, note text, id bigint NOT NULL, day int NOT NULL, PRIMARY KEY (id, day));
+ALTER TABLE more DROP COLUMN junk;
+ALTER TABLE more REPLICA IDENTITY FULL;
+INSERT INTO more (id, day, note)
+"""
 FORGED = "SELECT pg_logical_emit_message(true, 'strobe_test_shop', $${}$$)"
 KINDS = """
 CREATE TABLE listed (k text, n int) PARTITION BY LIST (k);
@@ -145,13 +155,221 @@ def test_a_snapshot_that_is_older_than_a_departure_is_taken_again(db: Database) 
     reader.close()
 
 
+HALF = "SELECT 7, 37, NULL"
+BELOW = """
+CREATE TABLE more (id bigint, day int, note text, PRIMARY KEY (id, day)) PARTITION BY RANGE (id);
+CREATE TABLE more_1 PARTITION OF more FOR VALUES FROM (0) TO (8);
+CREATE TABLE more_2 (note text, id bigint NOT NULL, day int NOT NULL, PRIMARY KEY (id, day));
+ALTER TABLE more ATTACH PARTITION more_2 FOR VALUES FROM (8) TO (20);
+ALTER TABLE more_1 REPLICA IDENTITY FULL; ALTER TABLE more_2 REPLICA IDENTITY FULL;
+INSERT INTO more VALUES (7, 37, NULL), (8, 38, 'a "b", {c}\\')
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "statements", "came"),
+    [
+        ([f"{MORE} SELECT 1, 31, 'n' WHERE false"], [ATTACH], {}),
+        ([f"{MORE} {HALF}"], [ATTACH], {(7, 37, None): 1}),
+        ([], [f"{MORE} {HALF}", ATTACH], {(7, 37, None): 1}),
+        ([BELOW], [ATTACH], {(7, 37, None): 1, (8, 38, 'a "b", {c}\\'): 1}),
+        ([f"{MORE} {HALF}"], [ATTACH, "UPDATE lines SET note = 'u', id = 9 WHERE id = 7"], {(9, 37, "u"): 1}),
+        (
+            [f"{MORE} {HALF}"],
+            [ATTACH, "DELETE FROM lines WHERE id = 7", "INSERT INTO lines VALUES (8, 38)"],
+            {(8, 38, None): 1},
+        ),
+        ([f"{MORE} {HALF}"], ["INSERT INTO lines VALUES (3, 3)", ATTACH], {(7, 37, None): 1, (3, 3, None): 1}),
+        ([f"{MORE} {HALF}"], [f"DO $$ BEGIN {ATTACH}; DELETE FROM lines WHERE day = 37; END $$"], {}),
+        (
+            [f"{MORE} {HALF}"],
+            [f"DO $$ BEGIN {ATTACH}; ALTER TABLE lines_1 SET (fillfactor = 90); END $$", "ALTER TABLE more SET LOGGED"],
+            {(7, 37, None): 1},
+        ),
+        ([f"{MORE} {HALF}"], ["SAVEPOINT a", ATTACH, "ROLLBACK TO a", "DELETE FROM more", ATTACH], {}),
+        ([f"{MORE} {HALF}"], ["DROP TABLE lines_2", ATTACH], {(7, 37, None): 1}),
+    ],
+)
+def test_the_log_has_the_rows_of_a_partition_that_is_attached(
+    db: Database, before: Sequence[str], statements: Sequence[str], came: dict[tuple[object, ...], int]
+) -> None:
+    """In the transaction that attaches it, among its other changes; the fingerprints then differ in nothing that
+    harms, and what is read is what there was and what the log brought."""
+    source = followed(db)
+    db.run(*before)
+    start, old = source.now(), source.fingerprints(["lines"])["lines"]
+    db.run(*statements)
+    found = read(source, start)
+    changes = [_bag(t.changes["lines"]) for t in found if t.changes]
+    assert changes == ([Bag(("id", "day", "note"), came)] if came else [])
+    new = source.fingerprints(["lines"])["lines"]
+    assert source.changed("lines", ["id"], old, new) == ""
+    again = db.open()  # another process, which has not read the log yet
+    assert again.changed("lines", ["id"], old, new) == ""
+    again.close()
+
+
+@pytest.mark.parametrize("at_first", [True, False])
+def test_a_partition_that_was_truncated_is_not_taken_for_one_that_moved(db: Database, at_first: bool) -> None:
+    """TRUNCATE of a partition is in no log. So the rows that the view has, or that came with a partition, are not those
+    that the table has, from a place on that nobody knows."""
+    source = followed(db)
+    db.run(f"{MORE} {HALF}")
+    start, old = source.now(), source.fingerprints(["lines"])["lines"]
+    for statement in ("TRUNCATE lines_1", "DROP TABLE lines_1") if at_first else (ATTACH, "TRUNCATE more"):
+        db.run(statement)
+    read(source, start)
+    for each in (source, db.open()):
+        assert "truncated" in each.changed("lines", ["id"], old, each.fingerprints(["lines"])["lines"])
+        each.close()
+
+
+@pytest.mark.parametrize("leave", ["DROP TABLE below_1", "ALTER TABLE below DETACH PARTITION below_1"])
+@pytest.mark.parametrize("truncated", [True, False])
+def test_the_files_of_all_that_is_below_a_partition_are_compared(db: Database, leave: str, truncated: bool) -> None:
+    source = db.make(KINDS, "below")
+    for statement in source.ddl_script():
+        db.run(statement)
+    source.schemas()
+    old = source.fingerprints(["below"])["below"]
+    if truncated:
+        db.run("TRUNCATE below_1b")
+    db.run(leave)
+    what = source.changed("below", ["n"], old, source.fingerprints(["below"])["below"])
+    assert ("below_1b was truncated" in what) == truncated == bool(what)
+
+
+def test_a_drop_that_waited_for_a_truncate_is_not_taken_for_one_that_did_not(db: Database) -> None:
+    """The statement's own look at the catalog is from before it waited."""
+    source = followed(db)
+    old = source.fingerprints(["lines"])["lines"]
+    with psycopg.connect(db.server.admin_dsn(db.name)) as connection:
+        connection.execute("TRUNCATE lines_1")
+        waiting = threading.Thread(target=db.run, args=("DROP TABLE lines_1",))
+        waiting.start()
+        eventually(lambda: db.server.execute(db.name, "SELECT 1 FROM pg_locks WHERE NOT granted"))
+    waiting.join(PATIENCE)
+    assert "truncated" in source.changed("lines", ["id"], old, source.fingerprints(["lines"])["lines"])
+
+
+def test_rows_that_come_while_a_partition_is_about_to_be_attached_come_with_it(db: Database) -> None:
+    """The statement waits for the writer, and began before that one committed."""
+    source = followed(db)
+    db.run(f"{MORE} {HALF}")
+    start = source.now()
+    with psycopg.connect(db.server.admin_dsn(db.name)) as connection:
+        connection.execute("INSERT INTO more (id, day) VALUES (8, 38)")
+        connection.execute("DELETE FROM more WHERE id = 7")
+        waiting = threading.Thread(target=db.run, args=(ATTACH,))
+        waiting.start()
+        eventually(lambda: db.server.execute(db.name, "SELECT 1 FROM pg_locks WHERE NOT granted"))
+    waiting.join(PATIENCE)
+    (transaction,) = read(source, start)
+    assert transaction.changes["lines"] == Bag(("id", "day", "note"), {(8, 38, None): 1})
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        [f"{MORE.replace('more', 'other')} {HALF.replace('37', '47')}", OTHER],
+        [
+            "CREATE TABLE other PARTITION OF lines FOR VALUES FROM (40) TO (50)",
+            "ALTER TABLE other REPLICA IDENTITY FULL",
+            "INSERT INTO lines VALUES (7, 47)",
+        ],
+        [BELOW.replace("more", "other").replace("37", "47").replace("38", "48"), OTHER],
+    ],
+)
+def test_what_another_transaction_attached_is_in_its_message_alone(db: Database, other: Sequence[str]) -> None:
+    """Also where the statement waited for that one, and finds what it has brought."""
+    source = followed(db)
+    db.run(f"{MORE} {HALF}")
+    start = source.now()
+    with psycopg.connect(db.server.admin_dsn(db.name)) as connection:
+        for statement in other:
+            connection.execute(statement.encode())
+        waiting = threading.Thread(target=db.run, args=(ATTACH,))
+        waiting.start()
+        eventually(lambda: db.server.execute(db.name, "SELECT 1 FROM pg_locks WHERE NOT granted"))
+    waiting.join(PATIENCE)
+    first, second = (_bag(t.changes["lines"]) for t in read(source, start))
+    assert second == Bag(("id", "day", "note"), {(7, 37, None): 1})
+    reader = source.reader()
+    reader.open()
+    there = Bag.of(second.attributes, reader.scan("lines", second.attributes))
+    reader.close()
+    assert there == first.add(second).add(Bag.of(second.attributes, [(1, 1, "a"), (2, 11, "b")]))
+
+
+def test_a_snapshot_that_is_older_than_an_attached_partition_is_taken_again(db: Database) -> None:
+    """It would find the partition's rows, though it had not seen that they came."""
+    source = followed(db)
+    db.run(f"{MORE} {HALF}")
+    reader = source.reader()
+    reader.open()
+    db.run(ATTACH)
+    with pytest.raises(SourceUnavailable, match="a partition left or came"):
+        list(reader.scan("lines", ["id"]))
+    reader.open()
+    assert sorted(reader.scan("lines", ["id"])) == [(1,), (2,), (7,)]
+    reader.close()
+
+
+def test_by_keys_alone_the_rows_of_an_attached_partition_come_too(db: Database) -> None:
+    """Where nothing else was done to the table before, in the same transaction."""
+    source = followed(db, LINES.replace(" REPLICA IDENTITY FULL", " REPLICA IDENTITY DEFAULT"))
+    db.run(f"{MORE} SELECT 7, 37, 'm'".replace("IDENTITY FULL", "IDENTITY DEFAULT"))
+    start = source.now()
+    db.run(ATTACH, "CREATE TABLE between ()", "UPDATE lines SET note = 'u' WHERE id = 7")
+    (transaction,) = read(source, start)
+    assert transaction.changes["lines"] == Bag(("id", "day", "note"), {(7, 37, "u"): 1}) and not transaction.gone
+
+
+def test_values_that_come_with_a_partition_are_those_that_are_read(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Of every type, special ones, whatever the settings of the session that attaches."""
+    test = PostgresUnderTest(tmp_path, request)
+    natives = {f"more_{n}": native for n, native in enumerate([*test.columns, *test.values])}
+    spark = {**{t: t for t in test.values}, **test.columns}
+    test.create({name: ({"id": "bigint", "c": native}, ()) for name, native in natives.items()})
+    for name, native in natives.items():
+        values = (
+            [v for v in special(spark[native]) if test.holds(native, v)]
+            if native in TYPES or native in (test.columns)
+            else test.values[native]
+        )
+        test.apply([(name, None, row) for row in [*enumerate(values), (len(values), None)]])
+        whole = f'CREATE TABLE "whole_{name}" (LIKE "{name}") PARTITION BY RANGE (id)'
+        test.run([(whole, ()), (f'ALTER TABLE "whole_{name}" REPLICA IDENTITY FULL', ())])
+    source = test.open()
+    source.prepare([f"whole_{name}" for name in natives])
+    for statement in source.ddl_script():
+        test.server.execute(test.database, statement.encode())
+    source.schemas()
+    start = source.now()
+    odd = ["DateStyle = german", "TimeZone = 'Asia/Tokyo'", "bytea_output = escape", "extra_float_digits = -3"]
+    odd += ["IntervalStyle = iso_8601", "standard_conforming_strings = off"]
+    for name in natives:
+        attach = f'ALTER TABLE "whole_{name}" ATTACH PARTITION "{name}" FOR VALUES FROM (0) TO (1000)'
+        test.run([*((f"SET {setting}", ()) for setting in odd), (attach, ())])
+    came = {name: rows for t in read(source, start) for name, rows in t.changes.items()}  # type: ignore[arg-type]
+    reader = source.reader()
+    reader.open()
+    for name in natives:
+        scanned = Bag.of(("id", "c"), reader.scan(f"whole_{name}", ("id", "c")))
+        assert len(scanned) > 1 and repr(came[f"whole_{name}"]) == repr(scanned), natives[name]
+    reader.close()
+
+
 @pytest.mark.parametrize(
     ("statements", "what"),
     [
-        (
-            ["CREATE TABLE more (LIKE lines INCLUDING ALL)", ATTACH, "ALTER TABLE lines DETACH PARTITION more"],
-            "attached",
-        ),
+        ([f"{MORE} SELECT n, 30, 'm' FROM generate_series(1, 10001) n", ATTACH], "too many rows"),
+        ([f"{MORE} SELECT n, 30, repeat(md5(n::text), 40000) FROM generate_series(1, 9) n", ATTACH], "too many rows"),
+        (["SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", f"{MORE} VALUES (7, 37, 'm')", ATTACH], "unknown ones"),
+        (["ALTER TABLE lines DETACH PARTITION lines_2", BACK], "after it had left"),
+        ([f"{MORE} VALUES (7, 37, 'm')", ATTACH, "DROP TABLE lines_1"], "order is not certain"),
         (["INSERT INTO lines VALUES (3, 3)", "DROP TABLE lines_1"], "order is not certain"),
     ],
 )
@@ -268,6 +486,17 @@ def test_bounds_of_many_kinds_are_read(db: Database) -> None:
             reader.close()
 
 
+def test_the_trigger_is_in_nobodys_way(db: Database) -> None:
+    """A statement about another table takes no lock on a partition, and so waits for none."""
+    followed(db)
+    with psycopg.connect(db.server.admin_dsn(db.name)) as connection:
+        connection.execute("CREATE TABLE other (n int)")
+        connection.execute("ALTER TABLE other ADD COLUMN m int")
+        connection.execute("DROP TABLE other")
+        held = connection.execute("SELECT relation::regclass::text FROM pg_locks WHERE pid = pg_backend_pid()")
+        assert not [name for (name,) in held if name and name.startswith("lines")]
+
+
 def test_undo_takes_the_trigger_out(db: Database) -> None:
     """By a superuser; Strobe's own role says who can."""
     source = followed(db)
@@ -377,6 +606,19 @@ class Shop:
         made = f"CREATE TABLE {name} PARTITION OF lines FOR VALUES FROM ({10 * week}) TO ({10 * week + 10})"
         return [made, FULL.format(name)] if self.full else [made]
 
+    def attach(self, week: int) -> list[str]:
+        """A partition that was a table with rows before."""
+        self.made += 1
+        name, first = f"lines_{self.made}", 10 * week
+        self.bounds[name], self.there[week] = (first, first + 10), name
+        day, many = f"{first} + i * {self.made} % 10", self.made % 4
+        made = [
+            f"CREATE TABLE {name} (note text, day int, customer int, id int, PRIMARY KEY (id, day))",
+            f"INSERT INTO {name} SELECT 'attached', {day}, 1 + i % 3, i FROM generate_series(1, {many}) i",
+            *([FULL.format(name)] if self.full else []),
+        ]
+        return [*made, f"ALTER TABLE lines ATTACH PARTITION {name} FOR VALUES FROM ({first}) TO ({first + 10})"]
+
     def write(self, source: str, number: int, writing: Writing) -> None:
         rng = random.Random(f"{source} {number}")
         with psycopg.connect(self.server.admin_dsn(self.databases[source]), autocommit=True) as connection:
@@ -410,17 +652,24 @@ class Shop:
     def _transaction(self, connection: psycopg.Connection[tuple[object, ...]], rng: random.Random) -> None:
         """What fails leaves its mark in the catalog, and a new partition with one is taken for an attached one: so
         nothing fails here."""
-        connection.execute(b"LOCK TABLE lines IN ACCESS EXCLUSIVE MODE")
         rows = rng.random()
-        for week in rng.sample(range(WEEKS), rng.choice([1, 1, 2])):
-            name = self.there.get(week)
-            if name is not None:
-                del self.there[week]
-                leave = rng.choice(["DROP TABLE {0}", "ALTER TABLE lines DETACH PARTITION {0}"])
-                connection.execute(leave.format(name).encode())
-            if week not in self.there and rng.random() < 0.8:
-                for statement in self.create(week):
+        weeks = rng.sample(range(WEEKS), rng.choice([1, 1, 2]))
+        leaving = [self.there.pop(week) for week in weeks if week in self.there]
+        coming = [week for week in weeks if rng.random() < 0.8]
+        alone = self.full or (len(coming) == 1 and rows <= 0.6)  # by keys alone, nothing else in the transaction
+        made = [rng.choice([self.create, self.attach] if alone else [self.create])(week) for week in coming]
+        if rng.random() < 0.5:
+            for statements in made:
+                for statement in statements[: -1 if "ATTACH" in statements[-1] else 0]:
                     connection.execute(statement.encode())
+                    statements.remove(statement)
+            connection.commit()
+        connection.execute(b"LOCK TABLE lines IN ACCESS EXCLUSIVE MODE")
+        for name in leaving:
+            leave = rng.choice(["DROP TABLE {0}", "ALTER TABLE lines DETACH PARTITION {0}"])
+            connection.execute(leave.format(name).encode())
+        for statement in [statement for statements in made for statement in statements]:
+            connection.execute(statement.encode())
         if rows > 0.6:
             self._insert(connection, rng)
 

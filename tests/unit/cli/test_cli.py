@@ -271,6 +271,31 @@ def test_explain_names_the_order_of_asking(shop: Path, capsys: pytest.CaptureFix
     assert "a change of billing.payments as p: 2 messages" in out
 
 
+def test_explain_shows_a_tree_and_check_what_it_reads_whole(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a view with more than inner joins: the operators, what a change asks for in its own relation too, and which
+    reads have no column to go by."""
+    (shop / "views").mkdir(exist_ok=True)
+    (shop / "views" / "per_customer.sql").write_text(
+        "SELECT c.name, count(o.id) AS orders FROM shop.customers c LEFT JOIN shop.orders o ON o.customer_id = c.id "
+        "GROUP BY c.id, c.name"
+    )
+    (shop / "views" / "orders_in_all.sql").write_text("SELECT count(*) AS orders FROM shop.orders o")
+    plan = document(capsys, "explain", "per_customer")
+    assert [(line["depth"], line["operator"]) for line in plan["tree"]] == [
+        (0, "GROUP BY c.id, c.name"),
+        (1, "LEFT JOIN"),
+        (2, "scan"),
+        (2, "scan"),
+    ]
+    changes = {c["relation"]: [x["by"] for f in c["fragments"] for x in f["lookups"]] for c in plan["changes"]}
+    assert changes["shop.customers"][0] == ["customer_id = c.id"]
+    assert ["id = o.customer_id"] in changes["shop.orders"] and ["customer_id = c.id"] in changes["shop.orders"]
+    code, out, _ = run(capsys, "explain", "per_customer")
+    assert code == 0 and "  GROUP BY c.id, c.name count(o.id) as x0; read whole by c.id, c.name\n    LEFT JOIN" in out
+    said = document(capsys, "check", code=2)["findings"]
+    assert any("every change of shop.orders fetches all rows of shop.orders" in f["message"] for f in said)
+
+
 def test_status_before_the_first_run(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Without a warehouse status says so, and history is empty."""
     found = document(capsys, "status")

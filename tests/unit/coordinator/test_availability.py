@@ -622,7 +622,10 @@ def test_a_view_that_is_lost_while_it_is_rebuilt(world: World, monkeypatch: pyte
     assert availability.still["people"] is gone
 
 
-def test_a_view_that_fails_on_another_row_holds_up_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("unfit", [False, True])
+def test_a_view_that_fails_on_another_row_holds_up_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch, unfit: bool
+) -> None:
     """It waits for that row; the other is loaded at once, not after the next pause."""
     availability = world.availability()
     world.begin(availability)
@@ -630,7 +633,10 @@ def test_a_view_that_fails_on_another_row_holds_up_no_other(world: World, monkey
         availability.stand_still(RowFailed("a row cannot be computed", view=view))
     availability._healing = {"orders", "people"}
     customer = RowOf("sales", "customers", ("id",), ("id", "name"), (1, "Ada"))
+    again: RowFailed | RowUnfit
     again = RowFailed("another row cannot be computed", view="people", rows=[customer], complete=True)
+    if unfit:
+        again = RowUnfit("another value cannot be read", row=customer, source="sales", relations=["customers"])
     loaded = [set(edit.rebuild) for edit in world.rebuilt(availability, monkeypatch, again)]
     assert loaded == [{"orders", "people"}, {"orders"}, {"orders"}, {"orders"}]
     assert availability.still["people"] is again and availability.to_rebuild == ["orders"]

@@ -14,6 +14,7 @@ from strobe.algebra.view import View
 from strobe.engine.engine import Promise
 from strobe.integrator.blocks import Sizes
 from strobe.managers.base import ViewManager
+from strobe.managers.eca import Eca
 from strobe.managers.nested_sweep import NestedSweep
 from strobe.managers.rv import Rv
 from strobe.managers.sweep import Sweep
@@ -21,10 +22,15 @@ from strobe.managers.sweep import Sweep
 MOST = 2.2
 """Times as many operations for twice as many transactions: in proportion, and a little for what grows by logarithms."""
 
+COMPENSATED = 2.6
+"""The same where open queries are compensated for every update: of twice as many, each meets a few more that join."""
+
 MANAGERS: dict[str, tuple[Callable[[View], ViewManager], str]] = {
     "sweep": (lambda view: Sweep(view, complete=False), "strong"),
     "sweep, complete": (lambda view: Sweep(view, complete=True), "complete"),
     "nested-sweep": (NestedSweep, "strong"),
+    "eca": (Eca, "strong"),
+    "lca": (lambda view: Eca(view, complete=True), "complete"),
     "rv": (lambda view: Rv(view, every=10_000), "strong"),
 }
 
@@ -34,7 +40,8 @@ def operations(transactions: int, name: str, order: str, sources: int, views: in
     joins = [joined(f"v{n}", payments="shop" if sources == 1 else "billing") for n in range(views)]
     database = Database(joins[0])
     database.transact(transactions)
-    run = Run(database, {view.name: make(view) for view in joins}, Promise(level), order)
+    promise = Promise(level, eager=name in ("eca", "lca"))
+    run = Run(database, {view.name: make(view) for view in joins}, promise, order)
     counted = Operations(apart=("answer",)).of(run.drain)
     covered = {number for each in run.submitted for action in each.actions for number in action.covers}
     assert len(covered) == transactions
@@ -54,6 +61,12 @@ def operations(transactions: int, name: str, order: str, sources: int, views: in
 )
 def test_a_backlog_costs_in_proportion(name: str, order: str, sources: int) -> None:
     assert operations(400, name, order, sources) <= MOST * operations(200, name, order, sources)
+
+
+@pytest.mark.parametrize(("name", "order"), [("eca", "source"), ("lca", "views")])
+def test_an_update_meets_only_the_open_queries_that_it_joins_with(name: str, order: str) -> None:
+    """Although every other update of the backlog has an open query at the same time."""
+    assert operations(400, name, order, 1) <= COMPENSATED * operations(200, name, order, 1)
 
 
 def test_a_backlog_of_several_views_costs_in_proportion() -> None:

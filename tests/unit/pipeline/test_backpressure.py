@@ -16,13 +16,14 @@ class World:
     """What a run would report."""
 
     def __init__(self, limits: Limits) -> None:
-        self.backlog = self.queued = self.appends = self.ahead = 0
+        self.backlog = self.queued = self.appends = self.ahead = self.burden = 0
         self.budget = Backpressure(
             limits,
             backlog=lambda: self.backlog,
             queued=lambda: self.queued,
             appends=lambda: self.appends,
             ahead=lambda _source: self.ahead,
+            burden=lambda source: self.burden if source == "a" else 0,
         )
 
     def room(self, source: str = "a", position: Position = AT[0]) -> bool:
@@ -59,6 +60,14 @@ def test_updates_hold_sources_back_at_the_limit() -> None:
     assert world.room() and world.may_read()
     world.queued = 2
     assert not world.may_read(), "the loop has enough to do"
+
+
+def test_where_every_update_is_a_burden_fewer_come_in() -> None:
+    world = World(Limits(burdened=2))
+    world.backlog, world.burden = 2, 1
+    assert world.room()
+    world.burden = 2
+    assert not world.room() and not world.may_read() and world.room("b")
 
 
 def test_rows_hold_sources_back_only_where_some_will_go_by_themselves() -> None:

@@ -107,6 +107,23 @@ def test_what_looked_up_with_corrected_rows_is_left_out() -> None:
     assert brought is not None and brought.relations == rows
 
 
+@pytest.mark.parametrize("null_safe", [True, False])
+def test_null_finds_null_where_it_is_asked_for(null_safe: bool) -> None:
+    """In a key that is given, and in one that another look-up found."""
+    found, rows = ahead(), [(1, None, 0), (2, None, 1), (3, 5, 0)]
+    found.add(Transaction(SHOP, at(1), changes={"orders": Bag.of(ORDERS, rows[:1])}))
+    by_null = Lookup(0, "orders", ORDERS, ("customer",), Bag.of(("k",), [(None,)]), null_safe=null_safe)
+    again = replace(by_null, keys=None, keys_from=(0, ("customer",)))
+    answer = Answer("v", 1, SHOP, (Bag.of(ORDERS, rows[2:]), Bag.of(ORDERS, rows)), Seen(at(1)))
+    query = Query("v", 1, SHOP, (replace(by_null, on=("id",), keys=Bag.of(("k",), [(3,), (2,)])), by_null))
+    brought = found.brought_back(query, answer, at(0), 0)
+    assert brought is not None and brought.relations[1] == Bag.of(ORDERS, rows[null_safe:])
+    first = Bag.of(ORDERS, rows[1:])
+    query = Query("v", 1, SHOP, (*query.lookups[:1], again))
+    brought = found.brought_back(query, replace(answer, relations=(first, Bag.of(ORDERS, rows))), at(0), 0)
+    assert brought is not None and brought.relations == (first, Bag.of(ORDERS, rows[null_safe:]))
+
+
 @pytest.mark.parametrize(
     "value", [NAN, (NAN, 1.5), None, Decimal("1.10"), "é\0", b"\xff", True, -0.0], ids=lambda value: repr(value)
 )

@@ -131,13 +131,10 @@ def test_examples_catch_an_install_that_does_not_wait(monkeypatch: pytest.Monkey
 
 
 def _install_at_once(self: Eca) -> list[object]:
-    from strobe.managers.evaluation import nothing
-    from strobe.messages import ActionList
-
     out: list[object] = []
     for collect in self._collects:
-        out.append(ActionList(self.view.name, tuple(collect.updates), collect.rows))
-        collect.rows = nothing(self.view)
+        out.append(collect.actions(self.view))
+        collect.parts = []
     return out
 
 

@@ -17,7 +17,7 @@ from strobe.sources.registry import KINDS, open_source
 
 def test_every_type_of_the_configuration_has_a_class() -> None:
     """Types that strobe.yml may name, and kinds, are the same; each entry leads to a source."""
-    configured = {get_args(config.model_fields["type"].annotation)[0] for config in get_args(SourceConfig)}
+    configured = {t for config in get_args(SourceConfig) for t in get_args(config.model_fields["type"].annotation)}
     assert configured == set(KINDS)
     for entry in KINDS.values():
         module, _, name = entry.partition(":")
@@ -28,4 +28,4 @@ def test_an_unknown_type_is_the_users_mistake() -> None:
     """The message names the types there are."""
     with pytest.raises(UserError, match="no source type oracle") as caught:
         open_source("s", SimpleNamespace(type="oracle"), Path(), None)
-    assert "sqlite, files, postgres, mariadb, delta" in caught.value.fix
+    assert "sqlite, files, postgres, mariadb, mysql, delta" in caught.value.fix

@@ -33,7 +33,7 @@ def prepare(
         typer.Option(
             "--follow-ddl",
             help="Put in an event trigger too (PostgreSQL, by a superuser), so that views follow partitions that are "
-            "dropped or detached.",
+            "dropped, detached or attached.",
         ),
     ] = False,
     project: ProjectFolder = HERE,

@@ -9,7 +9,7 @@ from typing import Any
 import pymysql
 
 from strobe.algebra.bag import Row
-from strobe.errors import SourceUnavailable, Unfit, UserError
+from strobe.errors import UNREADABLE, RowOf, RowUnfit, SourceUnavailable, Unfit, UserError
 from strobe.messages import Lookup, Position, Seen
 from strobe.redaction import content
 from strobe.retry import Retry
@@ -162,7 +162,7 @@ class RowDecoder:
     """Selects and decodes rows of one table."""
 
     def __init__(self, settings: ConnectionSettings, table: MariadbTable, columns: Sequence[str]) -> None:
-        self._where = f"{settings.where}, table {table.name}"
+        self._source, self._where = settings.source, f"{settings.where}, table {table.name}"
         self._qualified = quote(settings.database, table.name)
         self._table, self._columns = table, tuple(columns)
         kinds = table.kinds
@@ -184,16 +184,22 @@ class RowDecoder:
         except Unfit:
             raise self._refused(raw) from None
 
-    def _refused(self, raw: Sequence[Any]) -> UserError:
-        for column, decode, value in zip(self._columns, self._decoders, raw, strict=True):
+    def _refused(self, raw: Sequence[Any]) -> RowUnfit:
+        values, wrong = list[Any](), list[tuple[str, str]]()
+        for column, decode, value in zip(self._columns, self._decoders, raw, strict=False):
             try:
-                _ = value is None or decode(value)
+                values.append(None if value is None else decode(value))
             except Unfit as unfit:
-                where = f"{self._where}, column {column}"
-                return UserError(
-                    f"{content(value)} has no counterpart in Spark: {unfit}", where=where, fix="Change the value."
-                )
-        return UserError("a value has no counterpart in Spark", where=self._where)
+                values.append(UNREADABLE)
+                wrong.append((column, f"{content(value)} has no counterpart in Spark: {unfit}"))
+        column, message = wrong[0]
+        return RowUnfit(
+            message,
+            row=RowOf.named(self._source, self._table.name, self._table.primary_key, self._columns, values),
+            source=self._source,
+            relations=[self._table.name],
+            where=f"{self._where}, column {column}",
+        )
 
 
 class TableSearch(KeySearch):

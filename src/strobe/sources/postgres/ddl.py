@@ -1,9 +1,14 @@
 """The event trigger that `strobe prepare --follow-ddl` installs, and what it writes into the log.
 
 When a statement takes partitions out of a published table, or attaches one, the trigger writes a message into the log
-of the very transaction: which they are, and in which bounds their rows were. It compares what the statement saw, which
-a function that is declared STABLE still sees at its end, with what is there by then. What went must have been taken by
-this transaction: another one's may have been committed while the statement waited for a lock.
+of the very transaction: which they are, in which bounds the rows of those were that left, and the rows of those that
+came. It compares what the statement saw, which a function that is declared STABLE still sees at its end, with what is
+there by then. What went or came must have done so by this transaction: another one's may have been committed while the
+statement waited for a lock. What came is read by a function that is VOLATILE, since it may have got rows meanwhile. No
+lock is taken on partitions that stay: the trigger fires for tables that have nothing to do with them.
+
+A partition that is truncated, which fires no event trigger, gets another file. So the message has the files, and the
+proof compares them with those that were known (`definition`).
 
 A trigger that fails lets the statement pass, without a message; then the fingerprints differ, and views stop. So they
 do after DETACH … CONCURRENTLY, which takes two transactions.
@@ -26,6 +31,7 @@ import psycopg
 from strobe.algebra.bounds import Bound, End, Listed, Range
 from strobe.errors import Unfit, UserError
 from strobe.sources.postgres.connection import Connection, ConnectionSettings, identifier, literal, rows
+from strobe.sources.postgres.partitions import Moved
 from strobe.sources.postgres.pgoutput import Emitted
 from strobe.sources.postgres.slot import copy_slot, peek
 from strobe.sources.postgres.snapshot import end_of_log
@@ -33,35 +39,96 @@ from strobe.sources.postgres.values import PgType, decoder
 
 TAGS = ("ALTER TABLE", "DROP TABLE", "DROP SCHEMA", "DROP OWNED", "DROP EXTENSION")
 
+MOST_ROWS, MOST_BYTES = 10_000, 8 * 2**20
+"""Of a partition that is attached, as text in the message: they are in the log once more."""
+
+_CAME = """CREATE OR REPLACE FUNCTION {function}(root oid, before oid[]) RETURNS jsonb
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog SET row_security = off
+SET "DateStyle" = 'ISO, MDY' SET "TimeZone" = 'UTC' SET "IntervalStyle" = 'postgres' SET extra_float_digits = 1
+SET bytea_output = 'hex' SET standard_conforming_strings = on AS $strobe$
+DECLARE
+  part record;
+  names jsonb;
+  texts text;
+  line jsonb;
+  lines jsonb[];
+  bytes int8;
+  whole bool;
+  came jsonb;
+BEGIN
+  FOR part IN
+    WITH RECURSIVE known AS (SELECT DISTINCT b AS id FROM unnest(before) b), now AS (
+      SELECT i.inhrelid AS id, i.xmin::text AS link, i.xmin::text::int8 AS made, k.id IS NULL AS new
+      FROM pg_inherits i LEFT JOIN known k ON k.id = i.inhrelid WHERE i.inhparent = root
+    UNION ALL
+      SELECT i.inhrelid, i.xmin::text, CASE WHEN now.new THEN now.made ELSE i.xmin::text::int8 END, k.id IS NULL
+      FROM now JOIN pg_inherits i ON i.inhparent = now.id LEFT JOIN known k ON k.id = i.inhrelid
+    ), here AS (SELECT pg_current_xact_id()::text::int8 AS xid)
+    SELECT now.id, now.link, c.relkind::text AS kind FROM now JOIN pg_class c ON c.oid = now.id, here
+    WHERE CASE WHEN now.new THEN pg_xact_status((
+      here.xid + ((now.made - here.xid + 2147483648) & 4294967295) - 2147483648)::text::xid8) = 'in progress' END
+  LOOP
+    SELECT jsonb_agg(attname ORDER BY attnum), string_agg(
+      format('CASE WHEN t.%1$I IS NULL THEN NULL ELSE format(%2$L, t.%1$I) END', attname, '%s'), ', ' ORDER BY attnum)
+    INTO names, texts FROM pg_attribute WHERE attrelid = part.id AND attnum > 0 AND NOT attisdropped;
+    lines := '{{}}';
+    bytes := 0;
+    whole := part.kind = 'p' OR part.kind = 'r' AND current_setting('transaction_isolation') = 'read committed';
+    IF whole AND part.kind = 'r' THEN
+      FOR line IN EXECUTE format('SELECT to_jsonb(ARRAY[%s]::text[]) FROM ONLY %s t', texts, part.id::regclass) LOOP
+        lines := lines || line;
+        bytes := bytes + octet_length(line::text);
+        whole := cardinality(lines) <= {rows} AND bytes <= {bytes};
+        EXIT WHEN NOT whole;
+      END LOOP;
+    END IF;
+    came := coalesce(came, '[]') || jsonb_build_array(jsonb_build_array(root::int8, part.id::int8,
+      part.id::regclass::text, part.link, coalesce(pg_relation_filenode(part.id)::int8, 0), names,
+      CASE WHEN whole THEN to_jsonb(lines) END));
+  END LOOP;
+  RETURN came;
+END $strobe$"""
+
 _FUNCTION = """CREATE OR REPLACE FUNCTION {function}() RETURNS event_trigger
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog
 SET "DateStyle" = 'ISO, MDY' SET "TimeZone" = 'UTC' SET standard_conforming_strings = on AS $strobe$
 DECLARE found jsonb;
 BEGIN
   WITH RECURSIVE tree AS (
-    SELECT r.prrelid AS root, r.prrelid AS id, NULL::oid AS parent, NULL::text AS gone, '[]'::jsonb AS chain
+    SELECT r.prrelid AS root, r.prrelid AS id, NULL::oid AS parent, NULL::text AS gone, '[]'::jsonb AS chain,
+      0::int8 AS file, NULL::text AS deleted, ARRAY[r.prrelid] AS path
     FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid JOIN pg_class c ON c.oid = r.prrelid
     WHERE p.pubname = {publication} AND c.relkind = 'p'
   UNION ALL
     SELECT t.root, i.inhrelid, i.inhparent, i.xmax::text, t.chain || jsonb_build_array(jsonb_build_array(
       k.partstrat::text, pg_get_expr(c.relpartbound, 0),
       (SELECT jsonb_agg(a.attname ORDER BY n.place) FROM unnest(k.partattrs::int2[]) WITH ORDINALITY n (number, place)
-       LEFT JOIN pg_attribute a ON a.attrelid = i.inhparent AND a.attnum = n.number AND n.number > 0)))
+       LEFT JOIN pg_attribute a ON a.attrelid = i.inhparent AND a.attnum = n.number AND n.number > 0))),
+      c.relfilenode::int8, c.xmax::text, t.path || i.inhrelid
     FROM tree t JOIN pg_inherits i ON i.inhparent = t.id JOIN pg_class c ON c.oid = i.inhrelid
     JOIN pg_partitioned_table k ON k.partrelid = i.inhparent
   ), kept AS (
     SELECT t.*, EXISTS (SELECT FROM pg_partition_ancestors(t.id) k WHERE k.relid = t.root) AS there FROM tree t
-  ), here AS (SELECT pg_current_xact_id()::text::int8 AS xid), gone AS (
-    SELECT t.root, t.id, c.relname, t.chain FROM kept t JOIN kept above ON above.root = t.root AND above.id = t.parent
+  ), here AS (SELECT pg_current_xact_id()::text::int8 AS xid), files AS (
+    SELECT t.root, t.path, t.id, CASE WHEN EXISTS (SELECT FROM pg_partition_tree(t.id::regclass))
+      THEN coalesce(pg_relation_filenode(t.id)::int8, 0)
+      WHEN pg_xact_status((
+        here.xid + ((t.deleted::int8 - here.xid + 2147483648) & 4294967295) - 2147483648)::text::xid8) = 'in progress'
+      THEN t.file ELSE -1 END AS file
+    FROM kept t, here WHERE NOT t.there
+  ), gone AS (
+    SELECT t.root, t.id, c.relname, t.chain,
+      (SELECT jsonb_agg(jsonb_build_array(f.id::int8, f.file)) FROM files f
+       WHERE f.root = t.root AND t.id = ANY (f.path)) AS files
+    FROM kept t JOIN kept above ON above.root = t.root AND above.id = t.parent
     JOIN pg_class c ON c.oid = t.id, here
     WHERE above.there AND NOT t.there AND pg_xact_status((
       here.xid + ((t.gone::int8 - here.xid + 2147483648) & 4294967295) - 2147483648)::text::xid8) = 'in progress'
   )
   SELECT jsonb_build_object('token', (SELECT token FROM {tokens}),
-    'left', (SELECT jsonb_agg(jsonb_build_array(root::int8, id::int8, relname, chain)) FROM gone),
-    'came', (SELECT jsonb_agg(jsonb_build_array(t.root::int8, now.relid::oid::int8, now.relid::text))
-             FROM tree t, pg_partition_tree(t.root::regclass) now
-             WHERE t.parent IS NULL AND NOT EXISTS (SELECT FROM tree b WHERE b.root = t.root AND b.id = now.relid)))
+    'left', (SELECT jsonb_agg(jsonb_build_array(root::int8, id::int8, relname, chain, files)) FROM gone),
+    'came', (SELECT jsonb_agg(each) FROM (SELECT root, array_agg(id) AS ids FROM tree GROUP BY root) t,
+               jsonb_array_elements({function}(t.root, t.ids)) each))
   INTO found;
   IF found->'left' <> 'null' OR found->'came' <> 'null' THEN
     PERFORM pg_logical_emit_message(true, {publication}, convert_to(found::text, 'UTF8'));
@@ -78,14 +145,14 @@ def statements(connection: Connection, settings: ConnectionSettings) -> list[str
     name, function = identifier(settings.name), identifier(settings.schema, settings.name)
     tags = ", ".join(literal(tag, connection) for tag in TAGS)
     tokens = _tokens(settings)
-    made = _FUNCTION.format(function=function, publication=literal(settings.name, connection), tokens=tokens)
     ((role,),) = rows(connection, "SELECT current_user::text")
     return [
         f"CREATE TABLE IF NOT EXISTS {tokens} (token text NOT NULL)",
         f"REVOKE ALL ON {tokens} FROM PUBLIC",
         f"GRANT SELECT ON {tokens} TO {identifier(str(role))}",
         f"INSERT INTO {tokens} SELECT gen_random_uuid()::text WHERE NOT EXISTS (SELECT FROM {tokens})",
-        made,
+        *_functions(connection, settings),
+        f"REVOKE ALL ON FUNCTION {function}(oid, oid[]) FROM PUBLIC",
         f"DROP EVENT TRIGGER IF EXISTS {name}",
         f"CREATE EVENT TRIGGER {name} ON ddl_command_end WHEN TAG IN ({tags}) EXECUTE FUNCTION {function}()",
         f"ALTER EVENT TRIGGER {name} ENABLE ALWAYS",
@@ -97,8 +164,17 @@ def removal(connection: Connection, settings: ConnectionSettings) -> list[str]:
     if not rows(connection, "SELECT 1 FROM pg_event_trigger WHERE evtname = %s", settings.name):
         return []
     name, function = identifier(settings.name), identifier(settings.schema, settings.name)
-    dropped = [f"DROP EVENT TRIGGER {name}", f"DROP FUNCTION IF EXISTS {function}()"]
-    return [*dropped, f"DROP TABLE IF EXISTS {_tokens(settings)}"]
+    functions = [f"DROP FUNCTION IF EXISTS {function}({arguments})" for arguments in ("", "oid, oid[]")]
+    return [f"DROP EVENT TRIGGER {name}", *functions, f"DROP TABLE IF EXISTS {_tokens(settings)}"]
+
+
+def _functions(connection: Connection, settings: ConnectionSettings) -> tuple[str, str]:
+    """What finds the partitions that came, with their rows, and what the event trigger calls."""
+    function, publication = identifier(settings.schema, settings.name), literal(settings.name, connection)
+    return (
+        _CAME.format(function=function, rows=MOST_ROWS, bytes=MOST_BYTES),
+        _FUNCTION.format(function=function, publication=publication, tokens=_tokens(settings)),
+    )
 
 
 def _tokens(settings: ConnectionSettings) -> str:
@@ -107,11 +183,15 @@ def _tokens(settings: ConnectionSettings) -> str:
 
 def installed(connection: Connection, settings: ConnectionSettings) -> bool:
     """Whether the trigger is there, and fires, and its messages can be told from others'."""
+    reading, firing = (made.split("$strobe$")[1] for made in _functions(connection, settings))
     found = rows(
         connection,
-        "SELECT t.evtenabled = 'A' AND t.evtevent = 'ddl_command_end' AND p.prosrc LIKE %s AND p.provolatile = 's'"
+        "SELECT t.evtenabled = 'A' AND t.evtevent = 'ddl_command_end' AND p.prosrc = %s AND p.provolatile = 's'"
+        " AND EXISTS (SELECT FROM pg_proc r WHERE r.proname = p.proname AND r.pronamespace = p.pronamespace"
+        " AND r.proargtypes = '26 1028' AND r.prosrc = %s AND r.provolatile = 'v')"
         " FROM pg_event_trigger t JOIN pg_proc p ON p.oid = t.evtfoid WHERE t.evtname = %s",
-        "%pg_logical_emit_message%",
+        firing,
+        reading,
         settings.name,
     )
     return found == [(True,)] and read_token(connection, settings) is not None
@@ -165,14 +245,35 @@ class Left:
     name: str
     chain: tuple[tuple[str, str, tuple[str | None, ...]], ...]
     """From the table down to the partition: the strategy, the bound, and the key's columns, None for expressions."""
+    files: Mapping[int, int]
+    """Of the partition and of those below it, by their ids."""
+
+
+@dataclass(frozen=True)
+class Came:
+    """A partition that a statement attached to a table, or that was below it."""
+
+    table: int
+    id: int
+    name: str
+    link: str
+    """The generation of what makes it a partition."""
+    file: int
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str | None, ...], ...] | None
+    """As text, over the columns; None if they are too many, or cannot be known for certain."""
 
 
 @dataclass(frozen=True)
 class Statement:
     token: str
     left: tuple[Left, ...]
-    came: tuple[tuple[int, int, str], ...]
-    """Tables with partitions that were attached."""
+    came: tuple[Came, ...]
+
+    @property
+    def moved(self) -> Moved:
+        left = {id_: file for left in self.left for id_, file in left.files.items()}
+        return Moved(left, {came.id: (came.link, came.file) for came in self.came if came.rows is not None})
 
 
 def parse(content: bytes) -> Statement:
@@ -181,28 +282,45 @@ def parse(content: bytes) -> Statement:
         found = json.loads(content)
         token = str(found["token"])
         left = [
-            Left(int(table), int(id_), str(name), tuple((str(s), str(b), tuple(columns)) for s, b, columns in chain))
-            for table, id_, name, chain in found["left"] or ()
+            Left(
+                int(table),
+                int(id_),
+                str(name),
+                tuple((str(s), str(b), tuple(columns)) for s, b, columns in chain),
+                {int(below): int(file) for below, file in files},
+            )
+            for table, id_, name, chain, files in found["left"] or ()
         ]
-        came = [(int(table), int(id_), str(name)) for table, id_, name in found["came"] or ()]
+        came = [
+            Came(
+                int(table),
+                int(id_),
+                str(name),
+                str(link),
+                int(file),
+                tuple(map(str, columns)),
+                None if texts is None else tuple(map(tuple, texts)),
+            )
+            for table, id_, name, link, file, columns, texts in found["came"] or ()
+        ]
     except (TypeError, KeyError, RecursionError) as error:
         raise ValueError(str(error)) from None
     return Statement(token, tuple(left), tuple(came))
 
 
-def left_in_log(looking: Connection, settings: ConnectionSettings) -> frozenset[int]:
-    """The partitions that left since the slot was confirmed, and of which the log says so."""
+def moved_in_log(looking: Connection, settings: ConnectionSettings) -> Moved:
+    """The partitions that left or came since the slot was confirmed, and of which the log says so."""
     if not installed(looking, settings):
-        return frozenset()
+        return Moved()
     token = read_token(looking, settings)
     slot, _ = copy_slot(looking, settings)
-    found: set[int] = set()
+    found = Moved()
     for message in peek(looking, settings, slot, end_of_log(settings, looking), "M"):
         if isinstance(message, Emitted) and message.transactional and message.prefix == settings.name:
             with suppress(ValueError):
                 statement = parse(message.content)
-                found.update(left.id for left in statement.left if statement.token == token)
-    return frozenset(found)
+                found = found.and_then(statement.moved) if statement.token == token else found
+    return found
 
 
 # Bounds.

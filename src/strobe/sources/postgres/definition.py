@@ -11,7 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from strobe.sources.postgres.catalog import IDENTITIES
+from strobe.sources.postgres.partitions import Moved
 
+NOTHING = Moved()
 REMEMBERED = 1000
 """How many partitions that left a view's fingerprint remembers."""
 
@@ -114,6 +116,8 @@ class Definition:
     """Partitions that are there, and have left, as the log says."""
     left: frozenset[int]
     """Partitions that were there at an earlier look, and whose leaving the log says."""
+    moved: Moved
+    """What the log says since."""
     mistaken: frozenset[str]
     """Columns that are read as what they were when the tables were first looked at, and are no more."""
 
@@ -145,6 +149,7 @@ class Definition:
             frozenset(facts.get("gone", ())),
             frozenset(facts.get("back", ())),
             frozenset(facts.get("left", ())),
+            Moved(),
             frozenset(facts.get("mistaken", ())),
         )
 
@@ -162,14 +167,6 @@ class Definition:
         numbers = {n for _, columns, _ in self.key for n in columns}
         numbers |= {int(n) for _, columns, _ in self.identity for n in columns.split()}
         return {c.name for c in self.columns.values() if c.number in numbers}
-
-    def below(self, partitions: Collection[int]) -> frozenset[int]:
-        """These partitions with all that is below them."""
-        found, missing = set[int](), set(partitions)
-        while missing:
-            found |= missing
-            missing = {child for child, parent in self.links if parent in missing} - found
-        return frozenset(found)
 
     def types_of(self, columns: Collection[str]) -> set[int]:
         """The users' types that columns are made of: domains and what is beneath them, arrays and their elements."""
@@ -198,20 +195,22 @@ def knows(fingerprint: str, partition: int) -> bool:
     return partition in found.tables or partition in found.left
 
 
-def missing(before: str, after: str) -> frozenset[int]:
-    """The partitions that are not there any more between two fingerprints."""
+def unexplained(before: str, after: str, moved: Moved) -> bool:
+    """Whether partitions left or were attached between two fingerprints of which this does not say."""
     try:
         old, new = Definition.of(before), Definition.of(after)
     except (KeyError, TypeError, ValueError):
-        return frozenset()
-    return (frozenset(old.tables) | new.gone) - frozenset(new.tables) - old.left
+        return False
+    left = (frozenset(old.tables) | new.gone) - frozenset(new.tables) - old.left
+    attached = {link.child for place, link in new.links.items() if place not in old.links and not link.born}
+    return not (left <= moved.left.keys() and attached <= moved.came.keys())
 
 
-def changed(columns: Collection[str], before: str, after: str, left: Collection[int] = ()) -> str:
+def changed(columns: Collection[str], before: str, after: str, moved: Moved = NOTHING) -> str:
     """What happened between two fingerprints, as a clause; empty if it cannot have altered what views see that use
     these columns. Each kind of fact has its own comparison, which finds nothing only where the facts are the same or
-    differ in a way that is known to be harmless. Of partitions in `left` the log
-    says when they left."""
+    differ in a way that is known to be harmless. Of partitions that `moved` the log
+    says when they left, or came with which rows."""
     if before == after:
         return ""
     if not before:
@@ -224,7 +223,7 @@ def changed(columns: Collection[str], before: str, after: str, left: Collection[
         return "its definition was recorded by another version of Strobe"
     if old.root != new.root:
         return "it was replaced by another table of the same name"
-    new = replace(new, left=old.below({*left, *old.left}))
+    new = replace(new, left=old.left | moved.left.keys(), moved=moved)
     used = {*columns, *old.key_columns}
     return next((what for compare in _COMPARED if (what := compare(old, new, used))), "")
 
@@ -289,6 +288,8 @@ def _compare_tree(old: Definition, new: Definition, _columns: Collection[str]) -
     for number, before in old.tables.items():
         after = new.tables.get(number)
         if after is None and number in new.left:
+            if new.moved.left.get(number) != before.file:
+                return f"{what} {before.name} was truncated or rewritten before it left"
             continue
         if after is None:
             return f"{what} {before.name} was dropped or detached"
@@ -302,12 +303,18 @@ def _compare_tree(old: Definition, new: Definition, _columns: Collection[str]) -
     for place, link in new.links.items():
         before_link = old.links.get(place)
         name = new.tables[link.child].name
-        if before_link is None and not (link.born and link.child not in old.tables):
+        if before_link is None and link.child in new.moved.came:
+            if new.moved.came[link.child] != (link.row, new.tables[link.child].file):
+                return f"{what} {name} was attached, and then truncated, rewritten or attached again"
+        elif before_link is None and not (link.born and link.child not in old.tables):
             return f"{what} {name} was attached, and may have had rows already"
         if before_link is not None and (before_link.row, before_link.detaching) != (link.row, link.detaching):
             return f"{what} {name} was detached" + ("" if link.detaching else " and attached again")
-    if new.gone - old.gone - set(old.tables) - new.left:
+    between = new.gone - old.gone - set(old.tables)
+    if between - new.left:
         return f"a {what} with rows came, and was dropped or detached again"
+    if any(n in new.moved.came and new.moved.came[n][1] != new.moved.left.get(n) for n in between):
+        return f"a {what} was attached, truncated or rewritten, and left again"
     if new.back:
         return f"{what} {new.tables[min(new.back)].name} is there, and the log says that it left"
     stayed = {place for place in old.links if place[0] not in new.left}

@@ -1,11 +1,26 @@
-"""The partitions through which rows came: one may come, fill and go again between two looks at the catalog."""
+"""The partitions through which rows came: one may come, fill and go again between two looks at the catalog. And what
+the log says of partitions that left, or came with their rows."""
 
 from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from math import inf
+
+
+@dataclass(frozen=True)
+class Moved:
+    """Partitions that left or came in statements of which the log says so."""
+
+    left: Mapping[int, int] = field(default_factory=dict)
+    """By their ids, with those below them: the file that each had."""
+    came: Mapping[int, tuple[str, int]] = field(default_factory=dict)
+    """By their ids: the generation of what makes each a partition, and the file that it had."""
+
+    def and_then(self, other: Moved) -> Moved:
+        return Moved({**self.left, **other.left}, {**self.came, **other.came})
 
 
 class Partitions:
@@ -18,6 +33,7 @@ class Partitions:
         self._reported: dict[str, set[int]] = defaultdict(set)
         self._left: dict[int, int] = {}
         """Partitions that left, as the log says, each with the place in the log where that transaction ends."""
+        self._moved = Moved()
 
     def described(self, relation: str, partition: int) -> None:
         with self._lock:
@@ -28,11 +44,21 @@ class Partitions:
         with self._lock:
             return self._left.setdefault(partition, end) == end
 
-    @property
-    def left_by_log(self) -> frozenset[int]:
-        """Those that left, as the log says as far as it has been read."""
+    def left_before(self, partition: int, place: int) -> bool:
+        """Whether a partition has left in a transaction that ends before a place in the log."""
         with self._lock:
-            return frozenset(self._left)
+            return self._left.get(partition, inf) <= place
+
+    def have_moved(self, partitions: Moved) -> None:
+        """A transaction has been read of which the log says this."""
+        with self._lock:
+            self._moved = self._moved.and_then(partitions)
+
+    @property
+    def moved(self) -> Moved:
+        """What the log says, as far as it has been read."""
+        with self._lock:
+            return self._moved
 
     def committed(self, end: int) -> None:
         """The transaction that has been read ends there."""

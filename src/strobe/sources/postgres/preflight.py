@@ -121,7 +121,9 @@ def check_relation(
         yield Finding("error", where, "it is not in the publication", fix)
     yield from _privileges(connection, settings, table, where)
     if table.partitioned and not ddl.installed(connection, settings):
-        message = "the log does not say when partitions are dropped or detached: the views of the table stop then"
+        message = (
+            "the log does not say when partitions are dropped, detached or attached: the views of the table stop then"
+        )
         fix = f"Run `strobe prepare --follow-ddl {settings.source}`, as a superuser, if that happens."
         yield Finding("warning", where, message, fix)
     yield from _columns(table, where)

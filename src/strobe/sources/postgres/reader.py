@@ -21,7 +21,7 @@ import psycopg
 from psycopg import sql
 
 from strobe.algebra.bag import Row
-from strobe.errors import SourceUnavailable, Unfit, UserError
+from strobe.errors import UNREADABLE, RowOf, RowUnfit, SourceUnavailable, Unfit, UserError
 from strobe.messages import Lookup, Position, Seen
 from strobe.retry import PG_EXACT_SNAPSHOT, Retry
 from strobe.sources.base import Reader, Shared
@@ -59,9 +59,10 @@ WITH RECURSIVE tree AS (
     SELECT {id}::oid AS id UNION ALL SELECT i.inhrelid FROM tree t JOIN pg_inherits i ON i.inhparent = t.id
 )
 SELECT NOT EXISTS (SELECT id FROM tree EXCEPT SELECT relid FROM pg_partition_tree({id}::oid::regclass))
+   AND NOT EXISTS (SELECT relid FROM pg_partition_tree({id}::oid::regclass) EXCEPT SELECT id FROM tree)
 """
-"""Whether a partitioned table that is locked now has all partitions that the snapshot sees: one that has left is not
-read. What happens to the partitions' files is seen in the table's fingerprint."""
+"""Whether a partitioned table that is locked now has just those partitions that the snapshot sees: one that has left is
+not read, one that was attached is. What happens to the partitions' files is seen in the table's fingerprint."""
 
 
 class PostgresReader(Reader):
@@ -215,7 +216,7 @@ class PostgresReader(Reader):
 
     def _expect_whole(self, table: PgTable, found: Sequence[tuple[object, ...]]) -> None:
         if found != [(True,)]:
-            what = "a partition left" if table.partitioned else "the table was rewritten"
+            what = "a partition left or came" if table.partitioned else "the table was rewritten"
             message = f"{what} after the snapshot was taken, and is asked again"
             raise SourceUnavailable(message, where=f"{self._settings.where}, table {table.name}")
 
@@ -334,14 +335,19 @@ class RowDecoder:
             except Unfit:
                 raise self._refused(result, line) from None
 
-    def _refused(self, result: psycopg.pq.abc.PGresult, line: int) -> UserError:
+    def _refused(self, result: psycopg.pq.abc.PGresult, line: int) -> RowUnfit:
+        values, wrong = list[Any](), list[UserError]()
         for place, decode in enumerate(self._decoders):
             text = result.get_value(line, place)
             try:
-                _ = None if text is None else decode(text)
+                values.append(None if text is None else decode(text))
             except Unfit as reason:
-                return unfit_error(self._where, self._columns[place], self._types[place], text or b"", str(reason))
-        return UserError("a value cannot be read", where=self._where)
+                values.append(UNREADABLE)
+                column, type_ = self._columns[place], self._types[place]
+                wrong.append(unfit_error(self._where, column, type_, text or b"", str(reason)))
+        source, table = self._settings.source, self._table.name
+        row = RowOf.named(source, table, self._table.relation(source).key, self._columns, values)
+        return RowUnfit(wrong[0].message, row=row, source=source, relations=[table], where=wrong[0].where)
 
 
 class TableSearch(KeySearch):

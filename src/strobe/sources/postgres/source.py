@@ -26,10 +26,10 @@ from strobe.sources.base import Finding, Kept, Reader, Source, SourceContext
 from strobe.sources.postgres import ddl
 from strobe.sources.postgres.catalog import LiveCatalog, PgTable, read_tables, usable_table
 from strobe.sources.postgres.connection import STARTED, Connection, ConnectionSettings, Pool, object_name, rows
-from strobe.sources.postgres.definition import changed, knows, missing, proven
+from strobe.sources.postgres.definition import changed, knows, proven, unexplained
 from strobe.sources.postgres.fingerprint import read_fingerprints
 from strobe.sources.postgres.limits import SlotLimits, Timing
-from strobe.sources.postgres.partitions import Partitions
+from strobe.sources.postgres.partitions import Moved, Partitions
 from strobe.sources.postgres.pgoutput import lsn_text, parse_lsn
 from strobe.sources.postgres.position import parse, passes, position_at
 from strobe.sources.postgres.preflight import check
@@ -212,14 +212,14 @@ class PostgresSource(Source):
 
     def fingerprints(self, relations: Collection[str]) -> Mapping[str, str]:
         with self._pool.session() as connection:
-            left, through = self._partitions.left_by_log, self._partitions.of(relations)
+            left, through = self._partitions.moved.left.keys(), self._partitions.of(relations)
             return read_fingerprints(connection, self.settings, relations, self._tables, through, left)
 
     def changed(self, relation: str, columns: Collection[str], before: str, after: str) -> str:
-        left = self._partitions.left_by_log
-        if not missing(before, after) <= left:
-            left |= self._left_in_log()
-        return changed(columns, before, after, left)
+        moved = self._partitions.moved
+        if unexplained(before, after, moved):
+            moved = moved.and_then(self._moved_in_log())
+        return changed(columns, before, after, moved)
 
     def proven(self, before: str, after: str) -> str:
         return proven(before, after) if before and after else after
@@ -231,10 +231,10 @@ class PostgresSource(Source):
         with self._pool.session() as connection:
             return ddl.read_token(connection, self.settings)
 
-    def _left_in_log(self) -> frozenset[int]:
-        """Those whose leaving is in the log, also where it has not been read yet, or not by this process."""
+    def _moved_in_log(self) -> Moved:
+        """What is in the log, also where it has not been read yet, or not by this process."""
         with self.settings.errors(), self.settings.connect(timeout=0) as looking:
-            return ddl.left_in_log(looking, self.settings)
+            return ddl.moved_in_log(looking, self.settings)
 
     # The stream.
 

@@ -25,7 +25,7 @@ from strobe.sources.global_transactions import NamedParts, gathered
 from strobe.sources.net_changes import NetChange, NetChanges
 from strobe.sources.postgres import ddl, pgoutput
 from strobe.sources.postgres.connection import Connection, ConnectionSettings, identifier
-from strobe.sources.postgres.partitions import Partitions
+from strobe.sources.postgres.partitions import Moved, Partitions
 from strobe.sources.postgres.pgoutput import UNCHANGED, RelationInfo, Tuple
 from strobe.sources.postgres.position import LogFingerprint, position_at
 from strobe.sources.postgres.slot import peek
@@ -93,6 +93,7 @@ class TransactionBuilder:
         """The partitions through which rows have come."""
         self._departed: dict[str, list[Departed]] = {}
         self._left: list[ddl.Left] = []
+        self._moved = Moved()
         self._read_token, self._token = token, ""
         self._forged = ""
         """What is to be said about messages in the name of the event trigger that are not its own."""
@@ -107,7 +108,8 @@ class TransactionBuilder:
     def receive(self, message: pgoutput.Message, size: int = 0) -> Transaction | None:
         """A message, which had so many bytes; the transaction that ends with it."""
         if isinstance(message, pgoutput.Begin):
-            self._begin, self._texts, self._departed, self._left = message, [], {}, []
+            self._begin, self._texts, self._departed = message, [], {}
+            self._left, self._moved = [], Moved()
             self._above = self._expected = None
             self._nets.forget()
         elif isinstance(message, pgoutput.Commit):
@@ -138,10 +140,10 @@ class TransactionBuilder:
         if statement is None:
             self._forged = "the log has a message in the name of Strobe's event trigger that it did not write"
             return
-        for table, _, name in statement.came:
-            if (watched := self._watched.get(table)) is not None:
-                what = f"partition {name} was attached to table {watched.name}, and may have had rows already"
-                raise self._settings.table_lost(what, watched.name)
+        self._moved = self._moved.and_then(statement.moved)
+        for came in statement.came:
+            if (watched := self._watched.get(came.table)) is not None:
+                self._come(watched, came)
         for left in statement.left:
             if (watched := self._watched.get(left.table)) is not None:
                 self._left.append(left)
@@ -152,6 +154,28 @@ class TransactionBuilder:
                         watched.name,
                     )
                 self._depart(watched, replace(_departed(left, watched), seen=left.id in self._came_through))
+
+    def _come(self, watched: Watched, came: ddl.Came) -> None:
+        """The rows of a partition come with it."""
+        what = f"partition {came.name} was attached to table {watched.name}"
+        if came.rows is None:
+            raise self._settings.table_lost(f"{what}, and has too many rows or unknown ones", watched.name)
+        place = self._begin.commit_lsn if self._begin is not None else 0
+        if self._partitions.left_before(came.id, place) or any(left.id == came.id for left in self._left):
+            raise self._settings.table_lost(f"{what} after it had left", watched.name)
+        if not came.rows:
+            return
+        if not watched.images and self._nets.touched(watched.name):
+            what += " after rows of the table were changed, in one transaction: their order is not certain"
+            raise self._settings.table_lost(what, watched.name)
+        self._came_through.add(came.id)
+        self._partitions.described(watched.name, came.id)
+        columns = tuple(pgoutput.ColumnInfo(False, name, 0, 0) for name in came.columns)
+        decoder = ChangeDecoder(self._settings, watched, RelationInfo(came.table, "", came.name, "", columns))
+        for row in came.rows:
+            values = tuple([None if text is None else text.encode() for text in row])
+            decoder.apply(pgoutput.Insert(came.table, values), decoder.net(self._nets))
+            self._nets.grew(sum(len(value) for value in values if value is not None))
 
     def _read_statement(self, message: pgoutput.Emitted) -> ddl.Statement | None:
         """None if it is not of the trigger. To pass it over is safe: what nobody announced shows in the fingerprint."""
@@ -185,6 +209,7 @@ class TransactionBuilder:
             raise Damaged("a commit comes without its beginning", 0)
         changes, gone = self._nets.take()
         self._partitions.committed(message.end_lsn)
+        self._partitions.have_moved(self._moved)
         for left in self._left:
             if not self._partitions.left(left.id, message.end_lsn):
                 name = self._watched[left.table].name
