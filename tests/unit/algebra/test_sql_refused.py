@@ -82,9 +82,15 @@ REFUSED = [
     ("SELECT id FROM shop.orders ¶TIMESTAMP AS OF '2024-01-01'", "time travel"),
     ("SELECT id FROM shop.orders ¶FOR VERSION AS OF 3", "time travel"),
     # subqueries in expressions
-    (f"SELECT o.id {ONE} WHERE o.id = 1 OR ¶EXISTS (SELECT 1 FROM shop.customers)", "subquery"),
-    (f"SELECT o.id {ONE} WHERE o.id = (¶SELECT max(id) FROM shop.customers)", "subquery"),
-    (f"SELECT (¶SELECT 1 FROM shop.customers) AS x {ONE}", "subquery"),
+    (f"SELECT o.id {ONE} WHERE o.id = 1 OR o.id IN (¶SELECT id FROM shop.customers)", "subquery"),
+    (f"SELECT o.id {ONE} WHERE id = 1 OR ¶EXISTS (SELECT 1 FROM shop.customers c WHERE c.id > o.id)", "more than"),
+    (f"SELECT o.id {ONE} WHERE id = 1 OR EXISTS (SELECT ¶x FROM shop.customers)", "unknown column x"),
+    (f"SELECT ¶(SELECT 1 FROM shop.customers) AS x {ONE}", "without an aggregate"),
+    (f"SELECT ¶(SELECT max(id) FROM shop.customers GROUP BY city) AS x {ONE}", "groups or combines"),
+    (f"SELECT ¶(SELECT max(id), 1 FROM shop.customers) AS x {ONE}", "one column, not 2"),
+    (f"SELECT ¶(SELECT max(id) FROM shop.customers c WHERE c.id < o.id) AS x {ONE}", "more than equalities"),
+    (f"SELECT (SELECT max(¶o.id) FROM shop.customers c) AS x {ONE}", "unknown column o.id"),
+    ("SELECT o.id FROM shop.orders o JOIN shop.customers c ON c.id = (¶SELECT max(id) FROM shop.orders)", "subquery"),
     (f"SELECT o.id {ONE} WHERE ¶o.customer NOT IN (SELECT id FROM shop.customers)", "NOT IN"),
     (f"SELECT o.id {ONE} WHERE ¶o.id IN (SELECT id, name FROM shop.customers)", "has 2"),
     # functions
