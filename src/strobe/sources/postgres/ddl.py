@@ -4,7 +4,8 @@ When a statement takes partitions out of a published table, or attaches one, the
 of the very transaction: which they are, in which bounds the rows of those were that left, and the rows of those that
 came. It compares what the statement saw, which a function that is declared STABLE still sees at its end, with what is
 there by then. What went or came must have done so by this transaction: another one's may have been committed while the
-statement waited for a lock. Rows are read by a function that is VOLATILE, since they too may have been.
+statement waited for a lock. What came is read by a function that is VOLATILE, since it may have got rows meanwhile. No
+lock is taken on partitions that stay: the trigger fires for tables that have nothing to do with them.
 
 A partition that is truncated, which fires no event trigger, gets another file. So the message has the files, and the
 proof compares them with those that were known (`definition`).
@@ -41,42 +42,51 @@ TAGS = ("ALTER TABLE", "DROP TABLE", "DROP SCHEMA", "DROP OWNED", "DROP EXTENSIO
 MOST_ROWS, MOST_BYTES = 10_000, 8 * 2**20
 """Of a partition that is attached, as text in the message: they are in the log once more."""
 
-_ROWS = """CREATE OR REPLACE FUNCTION {function}(part oid, before oid[]) RETURNS jsonb
+_CAME = """CREATE OR REPLACE FUNCTION {function}(root oid, before oid[]) RETURNS jsonb
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog SET row_security = off
 SET "DateStyle" = 'ISO, MDY' SET "TimeZone" = 'UTC' SET "IntervalStyle" = 'postgres' SET extra_float_digits = 1
 SET bytea_output = 'hex' SET standard_conforming_strings = on AS $strobe$
 DECLARE
-  kind text := (SELECT relkind FROM pg_class WHERE oid = part);
+  part record;
   names jsonb;
   texts text;
   line jsonb;
-  lines jsonb[] := '{{}}';
-  bytes int8 := 0;
-  whole bool := kind = 'p' OR kind = 'r' AND current_setting('transaction_isolation') = 'read committed';
+  lines jsonb[];
+  bytes int8;
+  whole bool;
+  came jsonb;
 BEGIN
-  IF (WITH RECURSIVE up AS (
-        SELECT inhparent, xmin::text::int8 AS made FROM pg_inherits WHERE inhrelid = part
-      UNION ALL
-        SELECT i.inhparent, i.xmin::text::int8 FROM up JOIN pg_inherits i ON i.inhrelid = up.inhparent
-        WHERE up.inhparent <> ALL (before)
-      ), here AS (SELECT pg_current_xact_id()::text::int8 AS xid)
-      SELECT pg_xact_status((here.xid + ((made - here.xid + 2147483648) & 4294967295) - 2147483648)::text::xid8)
-      FROM up, here WHERE inhparent = ANY (before)) IS DISTINCT FROM 'in progress' THEN
-    RETURN NULL;
-  END IF;
-  SELECT jsonb_agg(attname ORDER BY attnum), string_agg(
-    format('CASE WHEN t.%1$I IS NULL THEN NULL ELSE format(%2$L, t.%1$I) END', attname, '%s'), ', ' ORDER BY attnum)
-  INTO names, texts FROM pg_attribute WHERE attrelid = part AND attnum > 0 AND NOT attisdropped;
-  IF whole AND kind = 'r' THEN
-    FOR line IN EXECUTE format('SELECT to_jsonb(ARRAY[%s]::text[]) FROM ONLY %s t', texts, part::regclass) LOOP
-      lines := lines || line;
-      bytes := bytes + octet_length(line::text);
-      whole := cardinality(lines) <= {rows} AND bytes <= {bytes};
-      EXIT WHEN NOT whole;
-    END LOOP;
-  END IF;
-  RETURN jsonb_build_array((SELECT xmin::text FROM pg_inherits WHERE inhrelid = part),
-    coalesce(pg_relation_filenode(part)::int8, 0), names, CASE WHEN whole THEN to_jsonb(lines) END);
+  FOR part IN
+    WITH RECURSIVE known AS (SELECT DISTINCT b AS id FROM unnest(before) b), now AS (
+      SELECT i.inhrelid AS id, i.xmin::text AS link, i.xmin::text::int8 AS made, k.id IS NULL AS new
+      FROM pg_inherits i LEFT JOIN known k ON k.id = i.inhrelid WHERE i.inhparent = root
+    UNION ALL
+      SELECT i.inhrelid, i.xmin::text, CASE WHEN now.new THEN now.made ELSE i.xmin::text::int8 END, k.id IS NULL
+      FROM now JOIN pg_inherits i ON i.inhparent = now.id LEFT JOIN known k ON k.id = i.inhrelid
+    ), here AS (SELECT pg_current_xact_id()::text::int8 AS xid)
+    SELECT now.id, now.link, c.relkind::text AS kind FROM now JOIN pg_class c ON c.oid = now.id, here
+    WHERE CASE WHEN now.new THEN pg_xact_status((
+      here.xid + ((now.made - here.xid + 2147483648) & 4294967295) - 2147483648)::text::xid8) = 'in progress' END
+  LOOP
+    SELECT jsonb_agg(attname ORDER BY attnum), string_agg(
+      format('CASE WHEN t.%1$I IS NULL THEN NULL ELSE format(%2$L, t.%1$I) END', attname, '%s'), ', ' ORDER BY attnum)
+    INTO names, texts FROM pg_attribute WHERE attrelid = part.id AND attnum > 0 AND NOT attisdropped;
+    lines := '{{}}';
+    bytes := 0;
+    whole := part.kind = 'p' OR part.kind = 'r' AND current_setting('transaction_isolation') = 'read committed';
+    IF whole AND part.kind = 'r' THEN
+      FOR line IN EXECUTE format('SELECT to_jsonb(ARRAY[%s]::text[]) FROM ONLY %s t', texts, part.id::regclass) LOOP
+        lines := lines || line;
+        bytes := bytes + octet_length(line::text);
+        whole := cardinality(lines) <= {rows} AND bytes <= {bytes};
+        EXIT WHEN NOT whole;
+      END LOOP;
+    END IF;
+    came := coalesce(came, '[]') || jsonb_build_array(jsonb_build_array(root::int8, part.id::int8,
+      part.id::regclass::text, part.link, coalesce(pg_relation_filenode(part.id)::int8, 0), names,
+      CASE WHEN whole THEN to_jsonb(lines) END));
+  END LOOP;
+  RETURN came;
 END $strobe$"""
 
 _FUNCTION = """CREATE OR REPLACE FUNCTION {function}() RETURNS event_trigger
@@ -117,11 +127,8 @@ BEGIN
   )
   SELECT jsonb_build_object('token', (SELECT token FROM {tokens}),
     'left', (SELECT jsonb_agg(jsonb_build_array(root::int8, id::int8, relname, chain, files)) FROM gone),
-    'came', (SELECT jsonb_agg(jsonb_build_array(t.root::int8, now.relid::oid::int8, now.relid::text) || r.rows)
-             FROM tree t, pg_partition_tree(t.root::regclass) now,
-               LATERAL (SELECT array_agg(b.id) AS ids FROM tree b WHERE b.root = t.root) k,
-               LATERAL (SELECT {function}(now.relid::oid, k.ids) AS rows) r
-             WHERE t.parent IS NULL AND now.relid <> ALL (k.ids) AND r.rows IS NOT NULL))
+    'came', (SELECT jsonb_agg(each) FROM (SELECT root, array_agg(id) AS ids FROM tree GROUP BY root) t,
+               jsonb_array_elements({function}(t.root, t.ids)) each))
   INTO found;
   IF found->'left' <> 'null' OR found->'came' <> 'null' THEN
     PERFORM pg_logical_emit_message(true, {publication}, convert_to(found::text, 'UTF8'));
@@ -162,10 +169,10 @@ def removal(connection: Connection, settings: ConnectionSettings) -> list[str]:
 
 
 def _functions(connection: Connection, settings: ConnectionSettings) -> tuple[str, str]:
-    """What reads the rows of a partition, and what the event trigger calls."""
+    """What finds the partitions that came, with their rows, and what the event trigger calls."""
     function, publication = identifier(settings.schema, settings.name), literal(settings.name, connection)
     return (
-        _ROWS.format(function=function, rows=MOST_ROWS, bytes=MOST_BYTES),
+        _CAME.format(function=function, rows=MOST_ROWS, bytes=MOST_BYTES),
         _FUNCTION.format(function=function, publication=publication, tokens=_tokens(settings)),
     )
 
