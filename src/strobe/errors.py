@@ -33,6 +33,11 @@ class StrobeError(Exception):
         text = f"{self.where}: {self.message}" if self.where else self.message
         return f"{text}\n  {self.fix}" if self.fix else text
 
+    @property
+    def each(self) -> tuple[StrobeError, ...]:
+        """The errors that this one consists of."""
+        return (self,)
+
     def document(self) -> dict[str, dict[str, str]]:
         """The error as the public JSON document."""
         body = {"code": self.code, "message": self.message, "where": self.where, "fix": self.fix}
@@ -44,6 +49,23 @@ class UserError(StrobeError):
 
     exit_code = 2
     code = "user"
+
+
+class UserErrors(UserError):
+    """Several mistakes at once, told as the first of them and then the others."""
+
+    def __init__(self, errors: Sequence[UserError]) -> None:
+        """There is at least one."""
+        first = errors[0]
+        super().__init__(first.message, where=first.where, fix=first.fix)
+        self._each = tuple(errors)
+
+    @property
+    def each(self) -> tuple[StrobeError, ...]:
+        return self._each
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self._each))
 
 
 class LostGuarantee(UserError):

@@ -335,6 +335,12 @@ class ActionList(Immutable):
         return self.delta.known_empty and not self.deletes and not self.replaces and not self.fragments
 
     @property
+    def relations(self) -> tuple[Relation, ...]:
+        """All rows that it brings."""
+        sides = [side for fragment in self.fragments for side in (fragment.before, fragment.after)]
+        return (self.delta, *(rows for side in sides for rows in side.values()))
+
+    @property
     def number(self) -> int:
         return self.covers[-1]
 

@@ -183,13 +183,8 @@ def part(draw: st.DrawFn, case: Case) -> Case:
 
 @pytest.fixture(scope="module", autouse=True)
 def little_plans(spark: SparkSession) -> Iterator[None]:
-    """For many plans over few rows, compiling is what takes the time."""
-    wanted = {
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-        "spark.sql.adaptive.enabled": "false",
-        "spark.sql.shuffle.partitions": "1",
-    }
+    """For many plans over few rows, planning is what takes the time."""
+    wanted = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "1"}
     before = {name: str(spark.conf.get(name)) for name in wanted}
     for name, value in wanted.items():
         spark.conf.set(name, value)

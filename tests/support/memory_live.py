@@ -16,13 +16,14 @@ from patience import PATIENCE, STEP, Writing
 from strobe.algebra.bag import Bag
 from strobe.algebra.relation import Relation
 from strobe.algebra.view import View
+from strobe.auditor.operators import Tree
 from strobe.config.load import load_project
 from strobe.messages import Commit, CommitHeader, Lookup, Message, Position
 from strobe.pipeline.backpressure import Limits
 from strobe.pipeline.pipeline import Pipeline
 from strobe.pipeline.run_end import Stopped
 from strobe.planning.topology import Topology, assemble
-from strobe.simulator.world import Contents, evaluate
+from strobe.simulator.world import Contents, changed, evaluate
 
 HEAD = """
 version: 1
@@ -65,6 +66,7 @@ BILLING = """
     CREATE INDEX payments_order ON payments (order_id);
     INSERT INTO payments VALUES (1, 10, 500);
 """
+DATABASES = {"sales": SALES, "billing": BILLING}
 WRITES = {
     "sales": [
         "INSERT OR REPLACE INTO orders VALUES (:order, :customer, 'v' || :n)",
@@ -121,9 +123,9 @@ class MemoryWarehouse(MemorySink):
         return commits[-1].header if commits else self._start
 
 
-def opened(folder: Path, text: str) -> Topology:
+def opened(folder: Path, text: str, databases: Mapping[str, str] = DATABASES) -> Topology:
     """A project with these contents of strobe.yml, its two databases made and prepared."""
-    for name, script in (("sales", SALES), ("billing", BILLING)):
+    for name, script in databases.items():
         with sqlite3.connect(folder / f"{name}.db") as connection:
             connection.executescript(script)
         connection.close()
@@ -225,6 +227,7 @@ def run(
     step: float = STEP,
     limits: Limits = Limits(),  # noqa: B008  # frozen
     beside: Callable[[Pipeline, Writing], None] = lambda _pipeline, _writing: None,
+    write: Callable[[Path, str, Writing], None] = write,
 ) -> tuple[MemoryWarehouse, Past, dict[str, Bag]]:
     """Keep the views while others write, for some seconds and until it is `enough`; the view `ahead` starts from a
     later state than the others. `beside` runs in a thread meanwhile, and is waited for like a writer.
@@ -275,6 +278,10 @@ def compare(topology: Topology, warehouse: MemoryWarehouse, past: Past, states: 
             states[name] = _bag(removal.rest(states[name]), states[name])
         for name, change in commit.changes.items():
             states[name] = states[name].add(_bag(change, states[name]))
+        for name, fragments in commit.fragments.items():
+            tree = topology.views[name].view.tree
+            assert tree is not None
+            states[name] = changed(Tree(tree), states[name], fragments)
         for name, state in states.items():
             expected = evaluate(topology.views[name].view, past.at(topology, commit.header.positions[name]))
             assert state == expected, f"{name} at commit {commit.number}: {commit.header.positions[name]}"

@@ -6,14 +6,14 @@ import itertools
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from memory_live import HEAD
 from pyspark.sql import SparkSession
-from shopfloor import BILLING, PROJECT, SALES
+from shopfloor import DATABASES, PROJECT
 
 from strobe.client.local import coordinator_at_work
 from strobe.config.load import load_project
@@ -63,9 +63,11 @@ def still(status: Status | None) -> dict[str, str]:
 class Shop:
     timing: Timing = USUAL
 
-    def __init__(self, folder: Path, spark: SparkSession, yml: str = PROJECT) -> None:
+    def __init__(
+        self, folder: Path, spark: SparkSession, yml: str = PROJECT, databases: Mapping[str, str] = DATABASES
+    ) -> None:
         self.folder, self.spark, self.notes = folder, spark, Notes()
-        for name, script in (("sales", SALES), ("billing", BILLING)):
+        for name, script in databases.items():
             connection = sqlite3.connect(folder / f"{name}.db")
             connection.executescript(script)
             connection.close()

@@ -66,8 +66,8 @@ class Bag:
             counts[tuple(canonical(v) for v in row)] += count
         return cls(attributes, counts)
 
-    def within(self, room: Room) -> Bag:
-        """The same rows with a room."""
+    def within(self, room: Room | None) -> Bag:
+        """The same rows with a room, or without any."""
         return self._sharing_rows(self._attributes, room)
 
     def _sharing_rows(self, attributes: Sequence[str], room: Room | None) -> Bag:

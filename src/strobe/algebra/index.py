@@ -12,11 +12,14 @@ from strobe.algebra.room import Room
 
 
 class Index:
-    def __init__(self, attributes: Sequence[str], on: Sequence[str], rows: Iterable[Bag] = ()) -> None:
-        """Rows over `attributes`, found by those in `on`."""
+    def __init__(
+        self, attributes: Sequence[str], on: Sequence[str], rows: Iterable[Bag] = (), *, null_safe: bool = False
+    ) -> None:
+        """Rows over `attributes`, found by those in `on`; with `null_safe` NULL finds NULL."""
         self.attributes = tuple(attributes)
         self._on = tuple(on)
         self._key = picker([self.attributes.index(a) for a in on])
+        self._null_safe = null_safe
         self._by_key: dict[Row, dict[Row, int]] = {}
         self._room: Room | None = None
         for bag in rows:
@@ -27,7 +30,7 @@ class Index:
         self._room = self._room or rows.room
         for row, n in rows.project(self.attributes).items():
             key = self._key(row)
-            if None in key:
+            if not self._null_safe and None in key:
                 continue  # joins with nothing
             found = self._by_key.setdefault(key, {})
             total = found.get(row, 0) + sign * n

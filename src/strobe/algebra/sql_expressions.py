@@ -75,10 +75,24 @@ class Expression:
         return self.columns[0] if isinstance(self.tree.unnest(), exp.Column) else None
 
     @property
-    def equates_columns(self) -> bool:
-        """Whether it is `column = column`."""
-        sides = (self.tree.this, self.tree.expression) if isinstance(self.tree, exp.EQ) else ()
-        return bool(sides) and all(isinstance(side.unnest(), exp.Column) for side in sides)
+    def equated(self) -> str:
+        """`=` or `<=>`, if it is nothing but this between two columns."""
+        if not isinstance(self.tree, (exp.EQ, exp.NullSafeEQ)):
+            return ""
+        plain = all(isinstance(side.unnest(), exp.Column) for side in (self.tree.this, self.tree.expression))
+        return ("=" if isinstance(self.tree, exp.EQ) else "<=>") if plain else ""
+
+    @property
+    def not_null(self) -> bool:
+        """Whether it is `column IS NOT NULL`."""
+        inner = self.tree.this if isinstance(self.tree, exp.Not) else None
+        if not isinstance(inner, exp.Is) or not isinstance(inner.expression, exp.Null):
+            return False
+        return isinstance(inner.this.unnest(), exp.Column)
+
+    def name_of(self, node: exp.Expr) -> ColumnName:
+        """The column that a node of the tree is."""
+        return _column_name(node)
 
 
 @dataclass(frozen=True)

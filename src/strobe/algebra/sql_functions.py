@@ -104,12 +104,8 @@ def refusal(name: str) -> tuple[str, str] | None:
     name = name.lower()
     if name in ALLOWED:
         return None
-    if name in AGGREGATES:
-        return f"the aggregate {name}()", "Aggregates are not supported yet: aggregate when you read the view."
-    if name in WINDOWS:
-        return f"the window function {name}()", "Windows are not supported yet: apply them when you read the view."
-    if name in GENERATORS:
-        return f"the generator {name}()", "Functions that make rows are not supported: apply it when you read."
+    if name in ("any", "some"):
+        return f"the aggregate {name}()", "Write bool_or(), which is the same."
     if name in LAMBDAS:
         return f"the higher-order function {name}()", "Lambdas are not supported: apply them when you read the view."
     if name in VOLATILE:

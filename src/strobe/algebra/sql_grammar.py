@@ -1,12 +1,13 @@
-"""The shape of a view's SQL: WITH, SELECT, FROM, joins and WHERE, read from the tokens as Spark reads them.
+"""The shape of a view's SQL: WITH, SELECT, FROM, joins, WHERE, GROUP BY and so on, read from the tokens as Spark does.
 
-What is not of this shape is refused at its token. Expressions stay spans of tokens here.
+What is not of this shape is refused at its token. Expressions stay spans of tokens here; the queries inside them are
+read and kept beside them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from sqlglot import TokenType
 
@@ -34,74 +35,103 @@ class Table:
 class Nested:
     """A subquery or a join in parentheses, with or without an alias."""
 
-    inner: Select | Source
+    inner: Query | Source
     alias: Alias | None
     at: int
 
 
 @dataclass(frozen=True)
 class Join:
-    """An inner join. Comma and JOIN bind alike and to the left, as in Spark."""
+    """A join. Comma and JOIN bind alike and to the left, as in Spark."""
 
     left: Source
     right: Source
     on: Span | None
     using: tuple[tuple[str, int], ...]
+    kind: str = "INNER"
+    """INNER, LEFT, RIGHT, FULL, SEMI or ANTI."""
 
 
 Source = Table | Nested | Join
 
 
 @dataclass(frozen=True)
+class Lateral:
+    """LATERAL VIEW [OUTER] generator(…) alias AS columns."""
+
+    call: Span
+    alias: Alias
+    outer: bool
+    at: int
+
+
+@dataclass(frozen=True)
 class Cte:
     name: str
     columns: tuple[str, ...]
-    query: Select
+    query: Query
     at: int
 
 
 @dataclass(frozen=True)
 class Select:
-    ctes: tuple[Cte, ...]
     items: tuple[Span, ...]
     source: Source
-    where: Span | None
+    at: int
+    ctes: tuple[Cte, ...] = ()
+    distinct: bool = False
+    laterals: tuple[Lateral, ...] = ()
+    where: Span | None = None
+    group: tuple[Span, ...] | None = None
+    having: Span | None = None
+    windows: Mapping[str, Span] = field(default_factory=dict)
+    """What a WINDOW clause defines, by names in lower case: what is in the parentheses."""
+    qualify: Span | None = None
+    subqueries: Mapping[int, Query] = field(default_factory=dict)
+    """The queries inside expressions, by the token of the parenthesis before them."""
+    end: int = 0
+    """The token after it."""
 
 
-_AFTERWARDS = "apply it when you read the view."
-_OUTER = ("an outer join", "Only inner joins are supported yet: maintain the joined tables as views of their own.")
+@dataclass(frozen=True)
+class Combined:
+    """Queries of which UNION ALL makes one; `distinct`, and the rows of all appear once."""
+
+    branches: tuple[Query, ...]
+    at: int
+    ctes: tuple[Cte, ...] = ()
+    distinct: bool = False
+
+
+Query = Select | Combined
+
+
 _SORTING = ("ordering of rows", "A view has no order: write ORDER BY when you read the view.")
-_SET = ("a set operation", "Make each SELECT a view of its own, and combine them when you read.")
+_SET = ("a set operation", "Write NOT EXISTS instead of EXCEPT, and EXISTS instead of INTERSECT, with DISTINCT.")
 _SAMPLE = ("a sample", "A sample is not repeatable: take it when you read the view.")
 _TRAVEL = ("time travel", "A view follows the present state of its sources: name the table alone.")
+_SETS = ("GROUPING SETS, ROLLUP and CUBE", "Write one GROUP BY for each set, and combine them with UNION ALL.")
 
 REFUSED = {
-    "GROUP": ("GROUP BY", f"Aggregates are not supported yet: {_AFTERWARDS}"),
-    "HAVING": ("HAVING", f"Aggregates are not supported yet: {_AFTERWARDS}"),
-    "QUALIFY": ("QUALIFY", f"Windows are not supported yet: {_AFTERWARDS}"),
-    "WINDOW": ("a WINDOW clause", f"Windows are not supported yet: {_AFTERWARDS}"),
     "ORDER": _SORTING,
     "SORT": _SORTING,
     "CLUSTER": _SORTING,
     "DISTRIBUTE": _SORTING,
-    "LIMIT": ("LIMIT", "A view holds every row: write LIMIT when you read the view."),
+    "LIMIT": ("LIMIT", "A view holds every row: write LIMIT when you read the view, or keep rows by ROW_NUMBER()."),
     "OFFSET": ("OFFSET", "A view holds every row: write OFFSET when you read the view."),
-    "UNION": _SET,
     "EXCEPT": _SET,
     "MINUS": _SET,
     "INTERSECT": _SET,
-    "LATERAL": ("LATERAL", f"Generators and lateral subqueries are not supported: {_AFTERWARDS}"),
-    "PIVOT": ("PIVOT", f"Write one CASE expression for each column, or {_AFTERWARDS}"),
-    "UNPIVOT": ("UNPIVOT", f"UNPIVOT is not supported: {_AFTERWARDS}"),
+    "LATERAL": ("a lateral subquery", "Write a join, with the conditions in ON."),
+    "PIVOT": ("PIVOT", "Write one aggregate over a CASE expression for each column."),
+    "UNPIVOT": ("UNPIVOT", "Write one SELECT for each column, and combine them with UNION ALL."),
     "TABLESAMPLE": _SAMPLE,
     "NATURAL": ("a natural join", "Name the columns: JOIN … USING (column), or JOIN … ON."),
-    "LEFT": _OUTER,
-    "RIGHT": _OUTER,
-    "FULL": _OUTER,
-    "OUTER": _OUTER,
-    "SEMI": ("a semi join", "Write an inner join with a table that has each key once."),
-    "ANTI": ("an anti join", "Anti joins are not supported yet."),
+    "OUTER": ("an outer join without a side", "Write LEFT, RIGHT or FULL before OUTER JOIN."),
     "ASOF": ("an as-of join", "Write the condition in ON."),
+    "ROLLUP": _SETS,
+    "CUBE": _SETS,
+    "GROUPING": _SETS,
     "FOR": _TRAVEL,
     "VERSION": _TRAVEL,
     "TIMESTAMP": _TRAVEL,
@@ -109,14 +139,18 @@ REFUSED = {
     "SYSTEM_TIME": _TRAVEL,
 }
 _TRAVELS = {"VERSION", "TIMESTAMP", "SYSTEM_VERSION", "SYSTEM_TIME"}
-_CLAUSES = frozenset(REFUSED) - _TRAVELS
-_ENDS = _CLAUSES | {"FROM", "WHERE", "JOIN", "INNER", "CROSS", "ON", "USING"}
+_AT_THE_END = ("ORDER", "SORT", "CLUSTER", "DISTRIBUTE", "LIMIT", "OFFSET")
+_OTHER_SETS = ("EXCEPT", "MINUS", "INTERSECT")
+_OUTER_KINDS = ("LEFT", "RIGHT", "FULL")
+_KINDS = (*_OUTER_KINDS, "INNER", "CROSS", "SEMI", "ANTI")
+_CLAUSES = frozenset(REFUSED) - _TRAVELS - {"ROLLUP", "CUBE", "GROUPING"}
+_ENDS = _CLAUSES | words("FROM WHERE JOIN ON USING UNION GROUP HAVING WINDOW QUALIFY WITH") | frozenset(_KINDS)
 _OPENING = {TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.CASE}
 _CLOSING = {TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.END}
 _LITERALS = {TokenType.STRING, TokenType.RAW_STRING, TokenType.HEX_STRING, TokenType.NUMBER, TokenType.STAR}
 
 
-def read(text: Text) -> Select:
+def read(text: Text) -> Query:
     """The one SELECT statement of the text."""
     return _Reader(text).statement()
 
@@ -125,11 +159,12 @@ class _Reader:
     def __init__(self, text: Text) -> None:
         self.text = text
         self.at = 0
+        self.subqueries: dict[int, Query] = {}
 
-    def statement(self) -> Select:
+    def statement(self) -> Query:
         if not self.text.tokens:
             raise self.refuse("an empty text", "Write a SELECT statement.")
-        if self.word not in ("SELECT", "WITH"):
+        if not self.begins_query(self.at):
             shown = self.text.tokens[self.at].text
             raise self.refuse(f"a view is one SELECT statement, not {shown!r}", "Begin with SELECT or WITH.")
         query = self.query()
@@ -142,7 +177,13 @@ class _Reader:
             raise self.unexpected()
         return query
 
-    def query(self) -> Select:
+    def begins_query(self, at: int) -> bool:
+        """Whether a query begins here, perhaps in parentheses."""
+        while self.text.type(at) == TokenType.L_PAREN:
+            at += 1
+        return self.text.word(at) in ("SELECT", "WITH")
+
+    def query(self) -> Query:
         ctes: list[Cte] = []
         if self.word == "WITH":
             self.at += 1
@@ -151,9 +192,40 @@ class _Reader:
             ctes.append(self.cte())
             while self.take(TokenType.COMMA):
                 ctes.append(self.cte())
+        query = self.combined()
+        if ctes and query.ctes:
+            return Combined((query,), query.at, tuple(ctes))
+        return replace(query, ctes=tuple(ctes)) if ctes else query
+
+    def combined(self) -> Query:
+        left = self.term()
+        joined = False
+        while self.word == "UNION" or self.word in _OTHER_SETS:
+            at = self.at
+            if self.word in _OTHER_SETS:
+                self.text.problems.append(self.unexpected())
+            self.at += 1
+            whole = self.word == "ALL"
+            if self.word in ("ALL", "DISTINCT"):
+                self.at += 1
+            right = self.term()
+            if whole and joined and isinstance(left, Combined) and not left.distinct:
+                left = replace(left, branches=(*left.branches, right))
+            else:
+                left = Combined((left, right), at, distinct=not whole)
+            joined = True
+        return left
+
+    def term(self) -> Query:
+        """A SELECT, or a query in parentheses."""
+        if self.type == TokenType.L_PAREN and self.begins_query(self.at):
+            self.at += 1
+            query = self.query()
+            self.expect(TokenType.R_PAREN, ")")
+            return query
         if self.word != "SELECT":
-            raise self.refuse("not a SELECT statement", "Only SELECT … FROM … WHERE is supported here.")
-        return self.select(tuple(ctes))
+            raise self.refuse("not a SELECT statement", "Only SELECT … FROM … is supported here.")
+        return self.select()
 
     def cte(self) -> Cte:
         at = self.at
@@ -166,31 +238,118 @@ class _Reader:
         self.expect(TokenType.R_PAREN, ")")
         return Cte(name, columns, query, at)
 
-    def select(self, ctes: tuple[Cte, ...]) -> Select:
+    def select(self) -> Select:
+        kept, self.subqueries = self.subqueries, {}
         select = self.at
         self.at += 1
         if self.type == TokenType.HINT:
-            raise self.unsupported("a hint", "Take the hint away: Strobe and Spark choose how to join.")
-        if self.word == "DISTINCT":
-            raise self.unsupported("DISTINCT", "Duplicates are kept: write DISTINCT when you read the view.")
-        if self.word == "ALL" and self.text.type(self.at + 1) not in (TokenType.COMMA, TokenType.DOT):
+            hint = self.unsupported("a hint", "Take the hint away: Strobe and Spark choose how to join.")
+            self.text.problems.append(hint)
             self.at += 1
-        items = [self.expression("a column")]
-        while self.take(TokenType.COMMA):
-            items.append(self.expression("a column"))
+        distinct = self.word == "DISTINCT" and self.text.type(self.at + 1) not in (TokenType.COMMA, TokenType.DOT)
+        if distinct or (self.word == "ALL" and self.text.type(self.at + 1) not in (TokenType.COMMA, TokenType.DOT)):
+            self.at += 1
+        items = self.expressions("a column")
         if self.word != "FROM":
-            if self.type in (None, TokenType.R_PAREN, TokenType.SEMICOLON) or self.word == "WHERE":
+            if self.type in (None, TokenType.R_PAREN, TokenType.SEMICOLON) or self.word in ("WHERE", "UNION"):
                 raise self.text.unsupported(select, "a SELECT without FROM", "Select from a relation source.table.")
             raise self.unexpected()
         self.at += 1
         source = self.relations()
-        where = None
-        if self.word == "WHERE":
-            self.at += 1
-            where = self.expression("a condition")
-        if self.type not in (None, TokenType.R_PAREN, TokenType.SEMICOLON):
+        laterals = []
+        while self.lateral_view:
+            laterals.append(self.lateral())
+        where = self.expression("a condition") if self.clause("WHERE") else None
+        group = self.group() if self.clause("GROUP") else None
+        having = self.expression("a condition") if self.clause("HAVING") else None
+        windows = self.windows() if self.clause("WINDOW") else {}
+        qualify = self.expression("a condition") if self.clause("QUALIFY") else None
+        while self.word in _AT_THE_END:
+            self.text.problems.append(self.unexpected())
+            self.skip()
+        ended = self.type in (None, TokenType.R_PAREN, TokenType.SEMICOLON)
+        if not ended and self.word != "UNION" and self.word not in _OTHER_SETS:
             raise self.unexpected()
-        return Select(ctes, tuple(items), source, where)
+        found, self.subqueries = self.subqueries, kept
+        return Select(
+            items,
+            source,
+            select,
+            distinct=distinct,
+            laterals=tuple(laterals),
+            where=where,
+            group=group,
+            having=having,
+            windows=windows,
+            qualify=qualify,
+            subqueries=found,
+            end=self.at,
+        )
+
+    def skip(self) -> None:
+        """Passes over a clause at the end of a query."""
+        self.at += 1
+        while self.type not in (None, TokenType.R_PAREN, TokenType.SEMICOLON, TokenType.UNION):
+            if self.word in _AT_THE_END or self.word in _OTHER_SETS:
+                return
+            self.at = closing(self.text, self.at) + 1 if self.type == TokenType.L_PAREN else self.at + 1
+
+    def clause(self, word: str) -> bool:
+        if self.word != word:
+            return False
+        self.at += 1
+        return True
+
+    def expressions(self, wanted: str) -> tuple[Span, ...]:
+        found = [self.expression(wanted)]
+        while self.take(TokenType.COMMA):
+            found.append(self.expression(wanted))
+        return tuple(found)
+
+    def group(self) -> tuple[Span, ...]:
+        if self.word in ("ROLLUP", "CUBE", "GROUPING") and self.text.type(self.at + 1) == TokenType.L_PAREN:
+            raise self.unexpected()
+        if self.word == "ALL" and self.text.type(self.at + 1) not in (TokenType.COMMA, TokenType.DOT):
+            raise self.unsupported("GROUP BY ALL", "Write out the columns, or their numbers.")
+        found = self.expressions("a column")
+        if self.word in ("WITH", "GROUPING"):
+            raise self.unsupported(*_SETS)
+        return found
+
+    def windows(self) -> dict[str, Span]:
+        found: dict[str, Span] = {}
+        while True:
+            name = self.name("a name for the window").lower()
+            if self.word == "AS":
+                self.at += 1
+            start = self.at
+            self.expect(TokenType.L_PAREN, "(")
+            self.at = closing(self.text, start)
+            found[name] = Span(start + 1, self.at)
+            self.expect(TokenType.R_PAREN, ")")
+            if not self.take(TokenType.COMMA):
+                return found
+
+    @property
+    def lateral_view(self) -> bool:
+        return self.word == "LATERAL" and self.text.word(self.at + 1) == "VIEW"
+
+    def lateral(self) -> Lateral:
+        at = self.at
+        self.at += 2
+        outer = self.clause("OUTER")
+        start = self.at
+        self.name("a generator")
+        self.expect(TokenType.L_PAREN, "(")
+        self.at = closing(self.text, start + 1) + 1
+        call = Span(start, self.at)
+        alias = "" if self.word == "AS" or self.word in _ENDS or not self.text.is_name(self.at) else self.name("a name")
+        columns: list[str] = []
+        if self.clause("AS"):
+            columns.append(self.name("a column name"))
+            while self.take(TokenType.COMMA):
+                columns.append(self.name("a column name"))
+        return Lateral(call, Alias(alias, tuple(columns)), outer, at)
 
     def relations(self) -> Source:
         left = self.source()
@@ -200,13 +359,9 @@ class _Reader:
                     raise self.unexpected()
                 left = Join(left, self.source(), None, ())
                 continue
-            if self.word in ("INNER", "CROSS"):
-                self.at += 1
-                if self.word != "JOIN":
-                    raise self.unexpected()
-            if self.word != "JOIN":
+            kind = self.kind()
+            if kind is None:
                 return left
-            self.at += 1
             right = self.source()
             on: Span | None = None
             using: tuple[tuple[str, int], ...] = ()
@@ -218,12 +373,35 @@ class _Reader:
                 first = self.at
                 columns = self.names()
                 using = tuple((column, first + 1 + 2 * i) for i, column in enumerate(columns))
-            left = Join(left, right, on, using)
+            elif kind != "INNER":
+                raise self.refuse("this join needs a condition", "Write ON and the condition, or USING (column).")
+            left = Join(left, right, on, using, kind)
+
+    def kind(self) -> str | None:
+        """The kind of a join that begins here, whose JOIN is passed."""
+        if self.word not in (*_KINDS, "JOIN"):
+            return None
+        found = "INNER"
+        if self.word in _OUTER_KINDS:
+            found = self.word
+            self.at += 1
+            if self.word == "OUTER":
+                self.at += 1
+            elif found == "LEFT" and self.word in ("SEMI", "ANTI"):
+                found = self.word
+                self.at += 1
+        elif self.word != "JOIN":
+            found = self.word if self.word in ("SEMI", "ANTI") else found
+            self.at += 1
+        if self.word != "JOIN":
+            raise self.unexpected()
+        self.at += 1
+        return found
 
     def source(self) -> Source:
         at = self.at
         if self.take(TokenType.L_PAREN):
-            inner: Select | Source = self.query() if self.word in ("SELECT", "WITH") else self.relations()
+            inner: Query | Source = self.query() if self.is_query() else self.relations()
             self.expect(TokenType.R_PAREN, ")")
             return Nested(inner, self.alias(), at)
         if self.word == "VALUES":
@@ -240,6 +418,17 @@ class _Reader:
             raise self.unsupported(*_TRAVEL)
         return Table(tuple(parts), span, self.alias())
 
+    def is_query(self) -> bool:
+        """Whether what is in these parentheses is a query: a join can begin with one in parentheses too."""
+        if not self.begins_query(self.at):
+            return False
+        at = self.at
+        while self.text.type(at) == TokenType.L_PAREN:
+            at = closing(self.text, at) + 1
+            word = self.text.word(at)
+            return self.text.type(at) == TokenType.R_PAREN or word in ("UNION", "EXCEPT", "MINUS", "INTERSECT")
+        return True
+
     def alias(self) -> Alias | None:
         as_of = self.text.word(self.at + 1) == "AS" and self.text.word(self.at + 2) == "OF"
         if self.word == "FOR" or (as_of and self.word in _TRAVELS):
@@ -255,7 +444,7 @@ class _Reader:
         return alias
 
     def refuse_clause(self) -> None:
-        if self.word in _CLAUSES:
+        if self.word in _CLAUSES and self.word not in (*_AT_THE_END, *_OTHER_SETS) and not self.lateral_view:
             raise self.unexpected()
 
     def expression(self, wanted: str) -> Span:
@@ -264,7 +453,13 @@ class _Reader:
         while self.type is not None:
             if depth == 0 and (self.type in (TokenType.COMMA, TokenType.SEMICOLON) or self.ends_clause(start)):
                 break
-            if self.type in _OPENING and not self.after_dot():
+            if self.type == TokenType.L_PAREN and not self.after_dot() and self.text.word(self.at + 1) in _QUERY:
+                opening = self.at
+                self.at += 1
+                self.subqueries[opening] = self.query()
+                if self.text.type(self.at) != TokenType.R_PAREN:
+                    raise self.unexpected()
+            elif self.type in _OPENING and not self.after_dot():
                 depth += 1
             elif self.type in _CLOSING and not self.after_dot():
                 if depth == 0:
@@ -283,6 +478,8 @@ class _Reader:
         if self.word not in _ENDS or self.at == start:
             return self.word in ("FROM", "WHERE") and self.at == start
         previous = self.text.type(self.at - 1)
+        if self.word == "GROUP" and self.text.word(self.at - 1) == "WITHIN":
+            return False
         if self.word == "FROM":
             return self.text.word(self.at - 1) != "DISTINCT"
         operand = previous in _CLOSING or previous in _LITERALS or self.text.is_name(self.at - 1)
@@ -341,15 +538,16 @@ class _Reader:
         if self.type is None:
             return self.refuse("the text ends too early", "Check the syntax here.")
         shown = self.text.tokens[self.at].text
-        return self.refuse(f"{shown!r} is not expected here", "Only SELECT … FROM … [JOIN …] [WHERE …] is supported.")
+        return self.refuse(f"{shown!r} is not expected here", "Check the syntax here (docs/sql.md).")
 
 
+_QUERY = ("SELECT", "WITH")
 _OPERATOR_WORDS = words("AND OR NOT IN LIKE ILIKE RLIKE REGEXP BETWEEN IS DIV WHEN THEN ELSE CASE AS SELECT")
 
 
 def conjuncts(text: Text, span: Span) -> Iterator[Span]:
     """The parts of a condition that AND joins at its top, without the parentheses around them."""
-    while _enclosed(text, span):
+    while enclosed(text, span):
         span = Span(span.start + 1, span.end - 1)
     cuts: list[int] = []
     depth, between = 0, 0
@@ -380,7 +578,29 @@ def conjuncts(text: Text, span: Span) -> Iterator[Span]:
         start = cut + 1
 
 
-def _enclosed(text: Text, span: Span) -> bool:
+def split(text: Text, span: Span) -> Iterator[Span]:
+    """The parts of a list."""
+    depth, start = 0, span.start
+    for i in range(span.start, span.end):
+        if i > span.start and text.type(i - 1) == TokenType.DOT:
+            continue
+        depth += (text.type(i) in _OPENING) - (text.type(i) in _CLOSING)
+        if depth == 0 and text.type(i) == TokenType.COMMA:
+            yield Span(start, i)
+            start = i + 1
+    yield Span(start, span.end)
+
+
+def top(text: Text, span: Span) -> Iterator[int]:
+    """The tokens of a span that are in no parentheses there."""
+    depth = 0
+    for i in range(span.start, span.end):
+        if depth == 0:
+            yield i
+        depth += (text.type(i) == TokenType.L_PAREN) - (text.type(i) == TokenType.R_PAREN)
+
+
+def enclosed(text: Text, span: Span) -> bool:
     """Whether one pair of parentheses encloses the whole span."""
     if span.end - span.start < 3 or text.type(span.start) != TokenType.L_PAREN:
         return False
@@ -395,47 +615,65 @@ def _enclosed(text: Text, span: Span) -> bool:
     return False
 
 
-def _nodes(node: Select | Source) -> Iterator[Select | Source]:
-    """A query and all that is in it."""
-    waiting = [node]
-    while waiting:
-        yield (found := waiting.pop())
-        if isinstance(found, Nested):
-            waiting.append(found.inner)
-        elif isinstance(found, Join):
-            waiting += [found.left, found.right]
-        elif isinstance(found, Select):
-            waiting += [*(cte.query for cte in found.ctes), found.source]
+def closing(text: Text, opening: int) -> int:
+    """The token of the parenthesis that closes the one at a token."""
+    depth = 0
+    for i in range(opening, len(text.tokens)):
+        if text.type(i - 1) == TokenType.DOT and i:
+            continue
+        depth += (text.type(i) == TokenType.L_PAREN) - (text.type(i) == TokenType.R_PAREN)
+        if depth == 0:
+            return i
+    raise text.refuse(opening, "this parenthesis is not closed", "Check the syntax here.")
 
 
-def selects(query: Select) -> Iterator[Select]:
+def _inside(node: Query | Source) -> tuple[Query | Source, ...]:
+    """What is directly in a query or source, without what its CTEs are."""
+    if isinstance(node, Nested):
+        return (node.inner,)
+    if isinstance(node, Join):
+        return (node.left, node.right)
+    if isinstance(node, Select):
+        return (node.source, *node.subqueries.values())
+    return node.branches if isinstance(node, Combined) else ()
+
+
+def selects(query: Query) -> Iterator[Select]:
     """Every SELECT of a query."""
-    return (node for node in _nodes(query) if isinstance(node, Select))
-
-
-def conditions(query: Select) -> Iterator[Span]:
-    """Every condition in ON and WHERE."""
-    for node in _nodes(query):
-        found = node.on if isinstance(node, Join) else node.where if isinstance(node, Select) else None
-        if found is not None:
+    waiting: list[Query | Source] = [query]
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, Select):
             yield found
+        if isinstance(found, (Select, Combined)):
+            waiting += [cte.query for cte in found.ctes]
+        waiting += _inside(found)
 
 
-def tables(query: Select | Source) -> Iterator[tuple[Table, frozenset[str]]]:
+def conditions(select: Select) -> Iterator[Span]:
+    """Every condition of a SELECT, in ON too."""
+    yield from (span for span in (select.where, select.having, select.qualify) if span)
+    waiting = [select.source]
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, Join):
+            waiting += [found.left, found.right]
+            yield from (span for span in (found.on,) if span)
+        elif isinstance(found, Nested) and isinstance(found.inner, (Table, Nested, Join)):
+            waiting.append(found.inner)
+
+
+def tables(query: Query | Source) -> Iterator[tuple[Table, frozenset[str]]]:
     """Every name in FROM, with the CTE names visible there (in lower case), in the order of the text."""
     yield from _tables(query, frozenset())
 
 
-def _tables(node: Select | Source, visible: frozenset[str]) -> Iterator[tuple[Table, frozenset[str]]]:
+def _tables(node: Query | Source, visible: frozenset[str]) -> Iterator[tuple[Table, frozenset[str]]]:
     if isinstance(node, Table):
         yield node, visible
-    elif isinstance(node, Nested):
-        yield from _tables(node.inner, visible)
-    elif isinstance(node, Join):
-        yield from _tables(node.left, visible)
-        yield from _tables(node.right, visible)
-    else:
+    if isinstance(node, (Select, Combined)):
         for cte in node.ctes:
             yield from _tables(cte.query, visible)
             visible |= {cte.name.lower()}
-        yield from _tables(node.source, visible)
+    for inner in _inside(node):
+        yield from _tables(inner, visible)

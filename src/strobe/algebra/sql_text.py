@@ -8,8 +8,9 @@ cut out of the user's own text, with names replaced at their places and comments
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 
 from sqlglot import Token, TokenType
@@ -18,7 +19,7 @@ from sqlglot.errors import ParseError, TokenError
 from sqlglot.expressions import Expr, Select
 from sqlglot.parsers.spark import SparkParser
 
-from strobe.errors import UserError
+from strobe.errors import UserError, UserErrors
 
 DIALECT = Spark()
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -63,12 +64,18 @@ def bounded(where: str) -> Iterator[None]:
         raise UserError(message, where=where, fix="Make several views of it, or write it more simply.") from None
 
 
+class Consequence(UserError):
+    """What may be wrong only because something before it is: nobody is told."""
+
+
 class Text:
     """The SQL of one view, with its tokens and the words for its errors."""
 
     def __init__(self, sql: str, where: str) -> None:
         self.sql = sql
         self.where = where
+        self.problems: list[UserError] = []
+        """What is refused, but does not hinder to find out what else is."""
         try:
             self.tokens: list[Token] = DIALECT.tokenize(sql)
         except TokenError as error:
@@ -118,6 +125,21 @@ class Text:
     def refuse_at(self, offset: int, message: str, fix: str) -> UserError:
         return UserError(message, where=self.place(offset), fix=fix)
 
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """What is refused meanwhile is noted, and others go on."""
+        try:
+            yield
+        except UserError as error:
+            if not isinstance(error, Consequence):
+                self.problems.append(error)
+
+    def settle(self) -> None:
+        """Raises what was noted."""
+        found = list({str(error): error for error in self.problems}.values())
+        if found:
+            raise UserErrors(found) if len(found) > 1 else found[0]
+
     def type(self, index: int) -> TokenType | None:
         return self.tokens[index].token_type if index < len(self.tokens) else None
 
@@ -136,6 +158,18 @@ class Text:
             token.token_type not in (TokenType.STRING, TokenType.RAW_STRING, TokenType.HEX_STRING, TokenType.NUMBER)
             and token.text.replace("_", "a").isalnum()
         )
+
+    def masked(self, span: Span, hidden: Sequence[Span]) -> Text:
+        """The text of a span alone, with some stretches of it as if each were a column."""
+        masked = copy(self)
+        masked.tokens, at = [], span.start
+        for each in hidden:
+            masked.tokens += self.tokens[at : each.start]
+            first, last = self.tokens[each.start], self.tokens[each.end - 1]
+            masked.tokens.append(Token(TokenType.VAR, "_masked", first.line, first.col, first.start, last.end))
+            at = each.end
+        masked.tokens += self.tokens[at : span.end]
+        return masked
 
     def render(self, span: Span, replacements: Mapping[int, tuple[int, str]]) -> list[tuple[str, bool]]:
         """The text of a span as pieces (text, whether it is a replacement), without comments.

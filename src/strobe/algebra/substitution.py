@@ -94,14 +94,15 @@ def _step(view: View, occurrence: int, known: Collection[int]) -> Step:
         own, other, other_column = equality.seen_from(occurrence)
         if other in known and relation.column(own).searchable:
             on.setdefault(own, (own, other, other_column))
-    return Step(occurrence, tuple(on.values()), _cost(view.occurrences[occurrence], on))
+    return Step(occurrence, tuple(on.values()), cost_of(view.occurrences[occurrence], on))
 
 
 def _equalities(view: View, occurrence: int) -> list[Equality]:
     return [e for e in view.equalities if e.touches(occurrence)]
 
 
-def _cost(occurrence: Occurrence, on: Collection[str]) -> int:
+def cost_of(occurrence: Occurrence, on: Collection[str]) -> int:
+    """What a look-up by these columns costs, as `Step.cost` has it."""
     relation = occurrence.relation
     if not on:
         return 3

@@ -18,6 +18,10 @@ from functools import cached_property
 
 from strobe.algebra.view import Occurrence, Output
 
+UNIT = "_g"
+"""The column that keeps apart the rows of states which are evaluated at once, as after and before a change. Operators
+join, group and partition by it too; it stands in the text of window expressions alone."""
+
 
 class Operator:
     """What all operators have in common. Operators are frozen, and shared between copies of a view."""
@@ -262,7 +266,7 @@ class _Together(_Unary):
     by: tuple[str, ...]
     """Columns of the child. Without any, all rows belong together."""
     outputs: tuple[Output, ...]
-    """Aggregates, or window expressions."""
+    """Aggregates, or window expressions, whose PARTITION BY begins with `UNIT`."""
 
     @cached_property
     def cover(self) -> tuple[str, ...]:
@@ -302,3 +306,15 @@ def operators(tree: Operator) -> Iterator[Operator]:
     while waiting:
         yield (found := waiting.pop())
         waiting += reversed(found.children)
+
+
+def attribute_of(operator: Operator, column: str) -> str:
+    """The attribute whose values a raw column carries; one of them where several are carried together."""
+    if isinstance(operator, Project):
+        return attribute_of(operator.child, operator.passed[column])
+    if isinstance(operator, Union):
+        return attribute_of(operator.branches[0], dict(operator.outputs)[column][0])
+    if isinstance(operator, Join):
+        column = next((m.left for m in operator.merged if m.name == column), column)
+    child = next((child for child in operator.children if column in child.columns), None)
+    return column if child is None else attribute_of(child, column)

@@ -128,7 +128,10 @@ class View:
         return found
 
     def shown_as(self, attribute: str) -> list[str]:
-        """The output columns that show an attribute, or its equal, plainly."""
+        """The output columns that show an attribute, or its equal, plainly: so that a row of the view is made of the
+        rows of the relation with this value. Nobody looks for that in a tree of operators."""
+        if self.tree is not None:
+            return []
         same, todo = {attribute}, [attribute]
         while todo:
             current = todo.pop()

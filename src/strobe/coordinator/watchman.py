@@ -165,7 +165,7 @@ class Watchman(threading.Thread):
             if found is not None:  # and again
                 found = self._difference(name, parts, round_.next)
         except TooLarge:
-            round_ = replace(round_, gap=self._gap(parts))
+            round_ = replace(round_, gap=self._gap(name, parts))
             found = None
         if found is not None:
             self._stop(name, known, *found)
@@ -174,8 +174,10 @@ class Watchman(threading.Thread):
         if self.known[name].round is None and name in self._keys:
             self._keys.pop(name).lease.release()
 
-    def _gap(self, parts: Parts | None) -> str:
+    def _gap(self, name: str, parts: Parts | None) -> str:
         most = f"more than {self._timing.audit_rows:,} rows"
+        if self._views[name].tree is not None:
+            return f"it is more than inner joins and is compared whole, for which {most} would have to be read at once"
         if parts is None:
             return f"it shows the key of none of its tables, and {most} would have to be read at once"
         return f"a row of {parts.anchor.relation.id} joins with {most}"

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from strobe.algebra.view import View
-from strobe.merge.removals import combined
+from strobe.merge.removals import combined, fragments
 from strobe.messages import Commit, CommitHeader, Position, WarehouseTransaction
 
 
@@ -38,7 +38,7 @@ class Commits:
         }
         self.last = self.last.following(now, self._vectors(transaction), as_of)
         removals, changes = combined(transaction.actions)
-        return Commit(self.last, changes, removals)
+        return Commit(self.last, changes, removals, fragments(transaction.actions))
 
     def _times(self, name: str, view: View, transaction: WarehouseTransaction) -> dict[str, datetime]:
         """The sources' own commit times; not of transactions that a view which is ahead has reflected long ago."""

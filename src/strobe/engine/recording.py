@@ -42,6 +42,8 @@ _CLASSES = {
         bounds.Range,
         bounds.Listed,
         bounds.Bound,
+        messages.Covered,
+        messages.Fragment,
         messages.ActionList,
         messages.WarehouseTransaction,
     )

@@ -167,6 +167,8 @@ def obstacle(view: View, transaction: Transaction, pace: int = 0) -> tuple[str, 
 
 def cannot(occurrence: Occurrence, view: View, columns: Sequence[str] | frozenset[str]) -> str:
     """Why a view could not follow that rows leave which these columns tell apart; empty if it could."""
+    if view.tree is not None:
+        return "the view has more than inner joins, and is computed from rows of its tables that have left with them"
     if occurrence.copied or occurrence.shown:
         return "the view is computed from rows at the warehouse"
     for column in sorted(columns):

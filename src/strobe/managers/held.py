@@ -31,11 +31,11 @@ Pairs = Sequence[tuple[str, str]]
 class Correction:
     """What is joined with a term to bring it from the state that an answer saw to the one that is wanted."""
 
-    def __init__(self, occurrence: Occurrence, pairs: Pairs, held: Index) -> None:
+    def __init__(self, occurrence: Occurrence, pairs: Pairs, held: Index, *, null_safe: bool = False) -> None:
         self._pairs = pairs
         self._of_term = [a for a, _ in pairs]
         self._held = held
-        self._wanted = Index(occurrence.attributes, [b for _, b in pairs])
+        self._wanted = Index(occurrence.attributes, [b for _, b in pairs], null_safe=null_safe)
         self._large: list[Relation] = []
         self._sign = 1
 
@@ -63,8 +63,10 @@ class Correction:
 
 
 class Held:
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: View, *, null_safe: bool = False) -> None:
+        """With `null_safe` NULL finds NULL in corrections; then everything is in memory."""
         self._view = view
+        self._null_safe = null_safe
         self._updates: dict[int, Update] = {}
         self._unseen: dict[str, dict[int, Update]] = defaultdict(dict)
         """By source, what no answer of it has seen yet."""
@@ -100,7 +102,8 @@ class Held:
         source = occurrence.source
         unseen = {n: u for n, u in self._unseen[source].items() if not seen.saw(u.transaction)}
         self._unseen[source] = unseen
-        found = Correction(occurrence, pairs, self._sum(occurrence, tuple(b for _, b in pairs)))
+        held = self._sum(occurrence, tuple(b for _, b in pairs))
+        found = Correction(occurrence, pairs, held, null_safe=self._null_safe)
         found.want(change(occurrence, unseen.values()))
         for rows in (change(occurrence, [update]) for update in self._large.values()):
             if not isinstance(rows, Bag):
@@ -111,5 +114,7 @@ class Held:
         known = self._sums.get((occurrence.index, on))
         if known is None:
             small = (rows for u in self._updates.values() if isinstance(rows := change(occurrence, [u]), Bag))
-            known = self._sums[occurrence.index, on] = Index(occurrence.attributes, on, small)
+            known = self._sums[occurrence.index, on] = Index(
+                occurrence.attributes, on, small, null_safe=self._null_safe
+            )
         return known

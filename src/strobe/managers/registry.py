@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from strobe.algebra.tree import Exists, Explode, Group, Join, JoinKind, Operator, Union, Window, operators
 from strobe.algebra.view import Occurrence, View
 from strobe.managers.base import ViewManager
 from strobe.managers.conventional import Conventional
@@ -17,6 +18,7 @@ from strobe.managers.nested_sweep import DEPTH, NestedSweep
 from strobe.managers.rv import Rv
 from strobe.managers.strobe import Strobe
 from strobe.managers.sweep import Sweep
+from strobe.managers.tree_sweep import TreeSweep
 
 LEVELS = ("none", "convergent", "weak", "strong", "complete")
 """Consistency levels, each implying those before it."""
@@ -67,6 +69,9 @@ class Algorithm:
     waits: bool = False
     """Whether it takes up nothing, at strong, before a cut has come: then a block may end before the last update."""
 
+    trees: bool = False
+    """Whether it keeps views that have more than inner joins."""
+
     burdened: bool = False
     """Whether a backlog costs more than in proportion: what comes while a question is open compensates its answer."""
 
@@ -76,11 +81,37 @@ class Algorithm:
 
     def refusal(self, view: View) -> str | None:
         """Why this algorithm cannot serve a view; None if it can."""
+        if view.tree is not None and not self.trees:
+            return f"it keeps inner joins only, and the view has {beyond_inner_joins(view.tree)}"
         return next((reason for lack in self.lacks if (reason := lack(view)) is not None), None)
 
     def manager(self, view: View, level: str = "complete", every: int | None = None) -> ViewManager:
         """A manager for a view that is alone."""
         return self.make(copied(view) if self.copies else view, Setting(level, every))
+
+
+def beyond_inner_joins(tree: Operator) -> str:
+    """What a tree has besides inner joins and what is selected and computed of their rows."""
+    found = {name: None for operator in operators(tree) if (name := _name(operator))}
+    return ", ".join(found) or "a subquery"
+
+
+def _name(operator: Operator) -> str:
+    if isinstance(operator, Join):
+        return "" if operator.kind is JoinKind.INNER else f"{operator.kind.name} JOIN"
+    if isinstance(operator, Exists):
+        return "NOT EXISTS" if operator.negated else "EXISTS"
+    if isinstance(operator, Group):
+        return "aggregates" if operator.outputs else "DISTINCT"
+    return _NAMES.get(type(operator), "")
+
+
+_NAMES: dict[type[Operator], str] = {Union: "UNION", Explode: "LATERAL VIEW", Window: "window functions"}
+
+
+def _sweep(view: View, setting: Setting) -> ViewManager:
+    made = Sweep if view.tree is None else TreeSweep
+    return made(view, complete=setting.complete)
 
 
 def copied(view: View, relations: tuple[str, ...] | None = None) -> View:
@@ -140,9 +171,10 @@ ALGORITHMS = {
             costs="one look-up for each other relation of the view (fewer where several live at one source), per "
             "batch and changed relation; at complete a batch is many updates, each with a state of its own",
             origin="beyond the papers; the telescoping sum over occurrences",
-            make=lambda view, setting: Sweep(view, complete=setting.complete),
+            make=_sweep,
             lacks=(old_images,),
             waits=True,
+            trees=True,
         ),
         Algorithm(
             "nested-sweep",
@@ -183,9 +215,10 @@ ALGORITHMS = {
             costs="nothing is asked of the sources; a look-up in the warehouse for each other relation, and every "
             "relation is stored and kept there",
             origin="ECA paper, 1.2",
-            make=lambda view, setting: Sweep(view, complete=setting.complete),
+            make=_sweep,
             lacks=(old_images,),
             waits=True,
+            trees=True,
             copies=True,
         ),
         Algorithm(

@@ -121,27 +121,11 @@ class Sweep:
         return out
 
     def _start_batch(self) -> bool:
-        self._groups = self._units() if self._complete else [block] if (block := self._block()) else []
+        self._groups = self._waiting.units(MOST) if self._complete else self._waiting.block()
         self._deltas = [nothing(self.view) for _ in self._groups]
         batch = [update for group in self._groups for update in group]
         self._to_sweep.extend(o for o in self.view.occurrences if any(touches(u, o) for u in batch))
         return bool(self._groups)
-
-    def _units(self) -> list[list[Update]]:
-        found: list[list[Update]] = []
-        while len(found) < MOST and (unit := self._waiting.unit()):
-            self._waiting.take(unit)
-            found.append(unit)
-        return found
-
-    def _block(self) -> list[Update]:
-        """The updates up to the next cut that has any."""
-        self._waiting.next_block()
-        found: list[Update] = []
-        while self._waiting.cut is not None and (unit := self._waiting.unit(self._waiting.cut)):
-            self._waiting.take(unit)
-            found += unit
-        return sorted(found, key=lambda update: update.number)
 
     def _start_sweep(self, swept: Occurrence) -> None:
         changes = enumerate(self._changes_of(swept))

@@ -125,6 +125,23 @@ class Received:
         found = [unit for u in firsts if (unit := self.closure(u))]
         return min(found, key=lambda unit: (len(unit), unit[0].number), default=[])
 
+    def units(self, most: int) -> list[list[Update]]:
+        """The next units, so many at the most, taken up."""
+        found: list[list[Update]] = []
+        while len(found) < most and (unit := self.unit()):
+            self.take(unit)
+            found.append(unit)
+        return found
+
+    def block(self) -> list[list[Update]]:
+        """The updates up to the next cut that has any, taken up as one unit; none if there is no such cut."""
+        self.next_block()
+        found: list[Update] = []
+        while self.cut is not None and (unit := self.unit(self.cut)):
+            self.take(unit)
+            found += unit
+        return [sorted(found, key=_number)] if found else []
+
     def seen(self, source: str, seen: Seen) -> list[Update]:
         """What came until a snapshot of a source was taken, in whole units, and not beyond the next block's cut.
 

@@ -18,7 +18,7 @@ from strobe.algebra.bounds import Bound
 from strobe.algebra.relation import Relation
 from strobe.algebra.view import View
 from strobe.errors import BrokenInvariant
-from strobe.messages import ActionList, BoundDelete, KeyDelete, Removal
+from strobe.messages import ActionList, BoundDelete, Fragment, KeyDelete, Removal
 
 
 def combined(actions: Iterable[ActionList]) -> tuple[dict[str, Removal], dict[str, Relation]]:
@@ -34,6 +34,15 @@ def combined(actions: Iterable[ActionList]) -> tuple[dict[str, Removal], dict[st
         {view: removal for view, removal in removals.items() if not removal.empty},
         {view: change for view, change in changes.items() if not change.known_empty},
     )
+
+
+def fragments(actions: Iterable[ActionList]) -> dict[str, tuple[Fragment, ...]]:
+    """Those of each view, one after another."""
+    found: dict[str, tuple[Fragment, ...]] = {}
+    for action in actions:
+        if action.fragments:
+            found[action.view] = (*found.get(action.view, ()), *action.fragments)
+    return found
 
 
 @dataclass

@@ -93,7 +93,7 @@ class Backpressure:
         self._hold({s: position for s, position in self._come.items() if s in sources}, answer.relations)
 
     def submitted(self, transaction: WarehouseTransaction) -> None:
-        self._hold(transaction.positions, (action.delta for action in transaction.actions))
+        self._hold(transaction.positions, (rows for action in transaction.actions for rows in action.relations))
 
     def _hold(self, until: Mapping[str, Position], relations: Iterable[Relation]) -> None:
         rows = sum(weight(relation) for relation in relations if isinstance(relation, Bag))

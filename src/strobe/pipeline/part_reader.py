@@ -60,6 +60,8 @@ class PartReader:
 
         `TooLarge` if there are too many rows; `Contested` if it cannot be told what they were.
         """
+        if self._view.tree is not None:
+            return self._whole(at)
         view, found, known = self._view, dict[str, Bag](), list[int]()
         term = Bag((), {(): 1})
         while len(known) < len(view.occurrences) and not term.known_empty:
@@ -78,6 +80,16 @@ class PartReader:
             relation = occurrence.relation.id
             found[relation] = _either(found[relation], rows) if relation in found else rows
             if len(term) + sum(map(len, found.values())) > self._most:
+                raise TooLarge
+        return found
+
+    def _whole(self, at: Mapping[str, Position]) -> dict[str, Bag]:
+        """All rows of all relations of a view that is a tree of operators."""
+        found: dict[str, Bag] = {}
+        for occurrence in self._view.occurrences:
+            if occurrence.relation.id not in found:
+                found[occurrence.relation.id] = self._at(at[occurrence.source], occurrence, (), None)
+            if sum(map(len, found.values())) > self._most:
                 raise TooLarge
         return found
 

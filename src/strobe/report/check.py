@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 
 from strobe.algebra.schema import RelationSchema
-from strobe.config.model import Project, ViewConfig
+from strobe.config.model import Project
 from strobe.data.scratch import user_folder
 from strobe.errors import StrobeError
 from strobe.managers.departures import cannot
@@ -53,12 +54,12 @@ def _preflight(project: Project, sources: Mapping[str, Source]) -> tuple[list[Fi
                 raise StrobeError(f"source {', '.join(sorted(broken))} cannot be read", where=where, fix="See above.")
             planned[name] = plan_view(name, config.sql, config, known, where)
         except StrobeError as error:
-            findings.append(_error(error, where))
+            findings += [_error(each, where) for each in error.each]
     try:
         planned = raise_levels(planned)
     except StrobeError as error:
         findings.append(_error(error, error.where))
-    named = frozenset().union(*map(_sources_named, project.views.values()))
+    named = {name for name in sources for view in project.views.values() if _names(view.sql, name)}
     findings += _of_sources(sources, set(relations), planned, named)
     findings += [f for plan in planned.values() for f in _costs(project, plan)]
     findings += [f for plan in planned.values() for f in _under_load(project, plan)]
@@ -78,12 +79,12 @@ def _relations(sources: Mapping[str, Source], findings: list[Finding]) -> dict[s
     return found
 
 
-def _sources_named(config: ViewConfig) -> frozenset[str]:
-    """The sources that a view's SQL names, whether it can be kept or not."""
+def _names(sql: str, source: str) -> bool:
+    """Whether a view's SQL names a source, whether the view can be kept or not."""
     try:
-        return frozenset(source_names(config.sql))
+        return source in source_names(sql)
     except StrobeError:
-        return frozenset()
+        return re.search(rf"\b{source}`?\s*\.", sql) is not None
 
 
 def _of_sources(
@@ -107,8 +108,9 @@ def _of_partitions(
     source: str, keys: Mapping[str, Sequence[str] | None], planned: Iterable[ViewPlan]
 ) -> Iterator[Finding]:
     """Views that stop when a partition leaves, though the source says where that happens."""
-    fix = "Show the column in the view, or `strobe rebuild` the view whenever a partition is dropped or detached."
+    rebuild = "`strobe rebuild` the view whenever a partition is dropped or detached."
     for plan in planned:
+        fix = f"Show the column in the view, or {rebuild}" if plan.view.tree is None else rebuild
         for occurrence in (o for o in plan.view.occurrences if o.source == source and o.relation.name in keys):
             key = keys[occurrence.relation.name]
             why = cannot(occurrence, plan.view, key or ()) or ("its commits have a fixed number" if plan.pace else "")
@@ -128,7 +130,8 @@ def _costs(project: Project, planned: ViewPlan) -> Iterator[Finding]:
         if each.step.cost >= 2 and this not in told:
             told.add(this)
             kind = project.sources[relation.source].type
-            yield Finding("warning", f"view {planned.view.name}", _slow(each), _remedy(each, kind))
+            told_of = _slow_tree if planned.view.tree is not None else _slow
+            yield Finding("warning", f"view {planned.view.name}", told_of(each), _remedy(each, kind))
 
 
 def _under_load(project: Project, planned: ViewPlan) -> Iterator[Finding]:
@@ -150,9 +153,17 @@ def _slow(each: LookupStep) -> str:
     return f"{relation.id} has no index on the joined column {columns}: a change of {changed.id} makes it scan"
 
 
+def _slow_tree(each: LookupStep) -> str:
+    relation, changed = each.occurrence.relation, each.changed.relation
+    if not each.columns:
+        return f"every change of {changed.id} fetches all rows of {relation.id}: no plain column leads there"
+    columns = ", ".join(each.columns)
+    return f"{relation.id} has no index on {columns}, by which a change of {changed.id} looks rows up: it scans"
+
+
 def _remedy(each: LookupStep, kind: str) -> str:
     if not each.columns:
-        return "Join it by equality of plain columns of one type, or keep that relation small."
+        return "Join, group and partition by plain columns, joined ones of one type; or keep that relation small."
     columns = ", ".join(each.columns)
     if kind == "files":
         return "A drop has no indexes but its key: join by the key, or keep the file small."

@@ -42,7 +42,7 @@ def _of_views(project: Project) -> Iterator[Finding]:
         try:
             used = check_syntax(config.sql, where=where)
         except StrobeError as error:
-            yield Finding("error", error.where, error.message, error.fix)
+            yield from (Finding("error", each.where, each.message, each.fix) for each in error.each)
             continue
         for source in dict.fromkeys(relation.partition(".")[0] for relation in used):
             if source not in project.sources:

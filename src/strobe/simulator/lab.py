@@ -178,5 +178,5 @@ class Lab:
                 self._install(message)
 
     def _install(self, actions: ActionList) -> None:
-        self.view = installed(self.view, actions)
+        self.view = installed(self.plan.view, self.view, actions)
         self.states += (self.view,)

@@ -20,7 +20,8 @@ from datetime import timedelta
 
 from strobe.algebra.bag import Bag
 from strobe.algebra.schema import RelationSchema
-from strobe.algebra.view import Equality, View
+from strobe.algebra.tree import Exists, Filter, Group, Join, JoinKind, Operator, Pair, Scan, Union, Window
+from strobe.algebra.view import Equality, Occurrence, Output, View
 from strobe.engine.engine import Promise
 from strobe.engine.halves import Half, halves
 from strobe.errors import NotNow
@@ -31,7 +32,7 @@ from strobe.simulator.lifetime_checks import Checks, Kept, Logged, Wrong
 from strobe.simulator.plans import RandomRows, relation, view
 from strobe.simulator.simulated_run import Durable, SimulatedRun, Steps
 from strobe.simulator.virtual_time import Clock
-from strobe.simulator.world import THEN, MemorySource, evaluate
+from strobe.simulator.world import THEN, MemorySource, changed, evaluate
 
 LENGTH = 40.0
 """Seconds in which things happen. Afterwards everything may come to rest."""
@@ -57,9 +58,27 @@ def _chain(name: str, *relations: RelationSchema) -> View:
     return view(relations, edges, name)
 
 
+def _trees() -> Iterator[View]:
+    """Views with more than inner joins."""
+    r, s = (Scan(Occurrence(i, f"o{i}", each, COLUMNS)) for i, each in enumerate((R, S)))
+    left = Join(r, s, (Pair("r0c2", "r1c1"),), None, JoinKind.LEFT)
+    newest = Window(left, 1, ("r0c1",), (Output("n", "rank() OVER (PARTITION BY r0c1 ORDER BY r0c0)"),))
+    yield _tree("newest", Filter(newest, "n = 1"), r, s)
+    counted = Group(Union((r, s), (("l", ("r0c1", "r1c1")),)), 1, ("l",), (Output("n", "count(*)"),))
+    yield _tree("counted", counted, r, s)
+    r, t = (Scan(Occurrence(i, f"o{i}", each, COLUMNS)) for i, each in enumerate((R, T)))
+    yield _tree("alone", Exists(r, t, (Pair("r0c2", "r1c1"),), None, negated=True), r, t)
+
+
+def _tree(name: str, tree: Operator, *scans: Scan) -> View:
+    outputs = tuple(Output(column, column) for column in tree.columns)
+    return View(name, "", tuple(scan.occurrence for scan in scans), (), None, outputs, tree=tree)
+
+
 VIEWS = {
     each.name: each
     for each in (
+        *_trees(),
         _chain("r", R),
         _chain("u", U),
         _chain("ru", R, U),
@@ -90,8 +109,11 @@ class Lifetime:
         self._level = rng.choice(["strong", "strong", "complete", "complete-N"])
         self._pace = rng.randint(2, 3) if self._level == "complete-N" else 0
         self._freshness = {name: rng.choice([0.0, 0.2, 1.0]) for name in VIEWS}
-        self._unguaranteed = rng.choice(sorted(VIEWS)) if self._level == "strong" and rng.random() < 0.2 else ""
-        self._algorithms = {name: rng.choice(STRONG) if self._level == "strong" else "sweep" for name in VIEWS}
+        flat = sorted(name for name, view in VIEWS.items() if view.tree is None)
+        self._unguaranteed = rng.choice(flat) if self._level == "strong" and rng.random() < 0.2 else ""
+        self._algorithms = dict.fromkeys(VIEWS, "sweep")
+        if self._level == "strong":
+            self._algorithms |= {name: rng.choice(STRONG) for name in flat}
         self._down: set[str] = set()
         self._detached: set[str] = set()
         self._together: set[frozenset[str]] = set()
@@ -387,6 +409,8 @@ def _after(before: Logged, commit: Commit) -> Logged:
         views[name] = removal.rest(views[name]).collect()
     for name, change in commit.changes.items():
         views[name] = views[name].add(change.collect())
+    for name, fragments in commit.fragments.items():
+        views[name] = changed(VIEWS[name], views[name], fragments)
     return Logged(commit.header, views)
 
 

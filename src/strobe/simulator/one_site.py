@@ -70,6 +70,6 @@ class OneSiteLab(Lab):
 
     def _install(self, actions: ActionList) -> None:
         """As the paper does, "without adding duplicate tuples": in order they never come, but here there is none."""
-        rows = installed(self.view, actions)
+        rows = installed(self.plan.view, self.view, actions)
         self.view = Bag(rows.attributes, dict.fromkeys((row for row, _ in rows.items()), 1))
         self.states += (self.view,)

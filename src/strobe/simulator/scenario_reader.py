@@ -13,6 +13,7 @@ from strobe.algebra.sql import compile_view
 from strobe.algebra.view import View
 from strobe.auditor.levels import LEVELS
 from strobe.errors import UserError
+from strobe.managers.registry import beyond_inner_joins
 from strobe.messages import GlobalTransaction
 from strobe.simulator.algorithms import choose
 from strobe.simulator.judging import Order, Shown
@@ -301,7 +302,14 @@ class _Reader:
         text = "\n".join(line.text for line in self.view_lines)
         if not re.match(r"(?i)\s*(select|with)\b", text):
             text = self._sql(Scanner(text, where))
-        found = whole(compile_view("V", text, schemas, where=where))
+        compiled = compile_view("V", text, schemas, where=where)
+        if compiled.tree is not None:
+            raise UserError(
+                f"the papers' views are inner joins, and this one has {beyond_inner_joins(compiled.tree)}",
+                where=where,
+                fix="Leave it out.",
+            )
+        found = whole(compiled)
         Shown(found, where)
         return found
 

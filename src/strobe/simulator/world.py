@@ -12,11 +12,13 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import lru_cache
 
-from strobe.algebra.bag import Bag
+from strobe.algebra.bag import Bag, picker
 from strobe.algebra.relation import Relation
 from strobe.algebra.substitution import join_pairs, substitute
 from strobe.algebra.view import View
+from strobe.auditor.operators import Tree
 from strobe.engine.commits import Commits
 from strobe.engine.engine import Effect, Engine, Progress, Promise, Submit, ToViews
 from strobe.errors import BrokenInvariant
@@ -27,7 +29,9 @@ from strobe.messages import (
     Answer,
     CommitHeader,
     Cut,
+    Fragment,
     GlobalTransaction,
+    Lookup,
     Message,
     Parts,
     Position,
@@ -99,20 +103,26 @@ class MemorySource:
             keys: Relation | None = lookup.keys
             if lookup.keys_from is not None:
                 keys = found[lookup.keys_from[0]].keys(lookup.keys_from[1], nulls=lookup.null_safe)
-            if keys is not None and lookup.null_safe:
-                others = rows.key_delete(keys, list(zip(lookup.on, keys.attributes, strict=True)))
-                rows = added(rows, others.negate())
-            elif keys is not None:
-                renamed = keys.rename(dict(zip(keys.attributes, (f"k{i}" for i in range(len(lookup.on))), strict=True)))
-                pairs = [(column, f"k{i}") for i, column in enumerate(lookup.on)]
-                matched = rows.join(renamed, pairs).project(lookup.columns)
-                rows = matched if isinstance(matched, Bag) else rows
-            found.append(rows)
+            found.append(rows if keys is None else matching(lookup, rows, keys.collect()))
         return Answer(query.view, query.id, self.name, tuple(found), Seen(position(self.now)))
 
 
+_compiled = lru_cache(maxsize=100)(Tree)
+
+
+def matching(lookup: Lookup, rows: Bag, keys: Bag) -> Bag:
+    """The rows that a look-up finds by these keys."""
+    key_of = picker([rows.attributes.index(column) for column in lookup.on])
+    wanted = {key for key, _ in keys.items() if lookup.null_safe or None not in key}
+    return Bag(rows.attributes, {row: n for row, n in rows.items() if key_of(row) in wanted})
+
+
 def evaluate(view: View, states: Mapping[str, Mapping[str, Bag]]) -> Bag:
-    """The view over these states, from scratch: all attributes, before selection and projection."""
+    """The view over these states, from scratch: all attributes, before selection and projection; of a tree, its
+    columns."""
+    if view.tree is not None:
+        contents = {o.index: substitute(o, states[o.source][o.relation.name]).collect() for o in view.occurrences}
+        return _compiled(view.tree).over(contents)
     first, *others = view.occurrences
     result: Relation = substitute(first, states[first.source][first.relation.name])
     known = [first.index]
@@ -129,12 +139,27 @@ def added(rows: Bag, change: Relation) -> Bag:
     return rows.add(change)
 
 
-def installed(rows: Bag, actions: ActionList) -> Bag:
-    """A view (all its attributes) after an action list."""
+def installed(view: View, rows: Bag, actions: ActionList) -> Bag:
+    """A view (as `evaluate` has it) after an action list."""
+    if view.tree is not None:
+        return changed(view, rows, actions.fragments)
     after: Relation = Bag(rows.attributes) if actions.replaces else rows
     for delete in actions.deletes:
         after = delete.rest(after)
     return added(Bag(rows.attributes), after.plus(actions.delta))
+
+
+def changed(view: View, rows: Bag, fragments: Iterable[Fragment]) -> Bag:
+    """The rows of a view that is a tree, after some fragments."""
+    if view.tree is None:
+        raise BrokenInvariant("fragments of a view that is a flat join", where=f"view {view.name}")
+    tree = _compiled(view.tree)
+    for fragment in fragments:
+        covered = {number: [c.keys.collect() for c in keys] for number, keys in fragment.covered.items()}
+        for side, sign in ((fragment.after, 1), (fragment.before, -1)):
+            found = tree.over({index: relation.collect() for index, relation in side.items()}, covered)
+            rows = rows.add(found if sign > 0 else found.negate())
+    return rows
 
 
 @dataclass
@@ -286,7 +311,7 @@ class World:
     def _install(self, transaction: WarehouseTransaction) -> None:
         views = dict(self.history[-1].views)
         for actions in transaction.actions:
-            views[actions.view] = installed(views[actions.view], actions)
+            views[actions.view] = installed(self.managers[actions.view].view, views[actions.view], actions)
         last = self.history[-1]
         moved = {source: reached.order[0] for source, reached in transaction.positions.items()}
         vector = {s: max(n, moved.get(s, 0)) for s, n in last.vector.items()}

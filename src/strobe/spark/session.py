@@ -198,6 +198,7 @@ def _defaults(master: str) -> dict[str, str]:
         "spark.scheduler.mode": "FAIR",  # so that `in_background` means something
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # other readers do not take INT96 for every year
         "spark.sql.warehouse.dir": str(user_folder() / "spark-warehouse"),
+        "spark.sql.codegen.cache.maxEntries": "2000",  # a plan of many views has more stages than the default of 100
     }
     if not master.startswith("local"):
         return everywhere

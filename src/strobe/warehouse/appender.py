@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from strobe.errors import BrokenInvariant, CommitUnknown, Fenced
 from strobe.messages import Commit, CommitHeader
 from strobe.spark.failures import FAILURES, cause, remedy
-from strobe.warehouse import inspect, log
+from strobe.warehouse import fragments, inspect, log
 from strobe.warehouse.claim import Claim
 from strobe.warehouse.evaluation import UNFIT, failing_view
 from strobe.warehouse.folding import Hook
@@ -28,6 +28,7 @@ APPENDS = "strobe appends"
 class Appender:
     def __init__(self, spark: SparkSession, layout: Layout, claim: Claim, at: Hook) -> None:
         self._spark, self._layout, self._claim, self._at = spark, layout, claim, at
+        self._one_task = fragments.one_task_session(spark)
         self.last: CommitHeader | None = None
         """The last header, as this coordinator knows it."""
         self.appending = threading.RLock()
@@ -43,7 +44,9 @@ class Appender:
             described = f"Strobe: commits {commits[0].number} to {commits[-1].number}"
             self._spark.sparkContext.setJobGroup(APPENDS, described)
             try:
-                log.append(self._spark, self._layout, self._claim.epoch, batches, self.stored)
+                few = all(small for batch in batches for _, small in batch.carried.values())
+                spark = self._one_task if few and fragments.in_memory(commits) else self._spark
+                log.append(spark, self._layout, self._claim.epoch, batches, self.stored)
             except (Py4JError, PySparkException, *UNFIT) as error:
                 raise self._diagnosis(batches, error) from error
             except OSError as error:

@@ -5,7 +5,8 @@ the attributes, and stay in one partition, so that netting needs no shuffle. Lar
 the same plan as they are.
 
 A view that rows are removed from by key, or altogether, is read as it was at the last commit, in the same plan, and
-what goes is netted with what comes. A view without removals is not read.
+what goes is netted with what comes. A view without removals is not read. Of a view that is a tree of operators,
+`fragments` evaluates what a commit brings.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ from strobe.algebra.view import Occurrence, View
 from strobe.data.arrow import canonical_ddl, to_arrow
 from strobe.errors import BrokenInvariant, RowFailed, RowOf
 from strobe.merge.removals import Resolved, resolve
-from strobe.messages import Commit, Removal
+from strobe.messages import Commit, Fragment, Removal
 from strobe.redaction import content
 from strobe.spark.relation import COUNT, SparkRelation, local_data
+from strobe.warehouse import fragments
 from strobe.warehouse.records import Generation
 from strobe.warehouse.removal_plan import COMMIT, leaving
 
@@ -51,18 +53,26 @@ def changed_rows(
     `together`."""
     changes: dict[str, dict[int, Relation]] = {}
     removals: dict[str, dict[int, Removal]] = {}
+    trees: dict[str, list[tuple[int, Fragment]]] = {}
     for commit in commits:
+        for name, some in commit.fragments.items():
+            trees.setdefault(name, []).extend((commit.number, fragment) for fragment in some)
         for name, relation in commit.changes.items():
             if not relation.known_empty:
                 changes.setdefault(name, {})[commit.number] = relation
         for name, removal in commit.removals.items():
             removals.setdefault(name, {})[commit.number] = removal
     found = {}
-    for name in dict.fromkeys([*changes, *removals]):
+    for name in dict.fromkeys([*changes, *removals, *trees]):
         if name not in members:
             raise BrokenInvariant("a change of a view that takes part in no commit", where=f"view {name}")
         view = members[name].view
-        if name in removals:
+        if name in trees:
+            if name in changes or name in removals:
+                raise BrokenInvariant("a change that is not a fragment, of a tree", where=f"view {name}")
+            rows, small = fragments.net_change(spark, view, trees[name])
+            found[name] = (_net(view, rows), small)
+        elif name in removals:
             resolved = resolve(view, removals[name], changes.get(name, {}))
             found[name] = _with_removals(spark, view, resolved, *stored(name), together)
         else:
@@ -104,15 +114,21 @@ def failing_view(
     goes was evaluated when it came.
     """
     changes: dict[str, list[Relation]] = defaultdict(list)
+    trees: dict[str, list[Fragment]] = defaultdict(list)
     for commit in commits:
         for name, relation in commit.changes.items():
             changes[name].append(relation)
-    for name in dict.fromkeys([*changes, *carried]):
+        for name, some in commit.fragments.items():
+            trees[name] += some
+    for name in dict.fromkeys([*changes, *trees, *carried]):
         view, error = members[name].view, None
+        if name in trees and (error := _tried(partial(_over, spark, view, trees[name]))) is not None:
+            return data_error(view, error, _failing_parts(spark, view, trees[name]))
         if name in changes and (error := _failure(spark, view, changes[name])) is not None:
             bags = [relation for relation in changes[name] if isinstance(relation, Bag)]
             row = _failing_row(spark, view, bags)
-            return data_error(view, error, [_part(o, view, row) for o in view.occurrences] if row is not None else [])
+            parts = [_part(o, _values(view, o, row)) for o in view.occurrences] if row is not None else []
+            return data_error(view, error, parts)
         if name in carried and (error := _tried(partial(itemgetter(0), carried[name]))) is not None:
             return data_error(view, error)
     return None
@@ -129,6 +145,16 @@ def _tried(frame: Callable[[], DataFrame]) -> Exception | None:
     except Exception as error:
         return error
     return None
+
+
+def _over(spark: SparkSession, view: View, some: Sequence[Fragment]) -> DataFrame:
+    return fragments.evaluated(spark, view, some)[0]
+
+
+def _failing_parts(spark: SparkSession, view: View, some: Sequence[Fragment]) -> list[RowOf | None]:
+    """Rows of relations over which a tree cannot be evaluated."""
+    found = fragments.narrowed(some, lambda less: _tried(partial(_over, spark, view, less)) is not None)
+    return [_part(view.occurrences[index], row) for index, row in found.items()]
 
 
 def _failing_row(spark: SparkSession, view: View, changes: Sequence[Bag]) -> Row | None:
@@ -152,7 +178,8 @@ UNFIT = (pa.ArrowException, ValueError, OverflowError)
 
 def data_error(view: View, error: Exception, rows: Sequence[RowOf | None] = ()) -> RowFailed | None:
     """What to tell of a failure that a row of a view has caused, joined from these rows of relations (None for one that
-    has no key); None if it has another cause."""
+    has no key); None if it has another cause. Of a tree nobody knows whether there are others to blame: a part of a
+    group may fail where the whole does not."""
     if isinstance(error, UNFIT):
         reason = f"a value is not of its column's type: {content(str(error), 'a message')}"
     elif _DATA_EXCEPTION in str(error):
@@ -167,26 +194,33 @@ def data_error(view: View, error: Exception, rows: Sequence[RowOf | None] = ()) 
         f"a row{shown} cannot be computed: {reason}",
         view=view.name,
         rows=known,
-        complete=bool(rows) and len(known) == len(rows),
+        complete=bool(rows) and len(known) == len(rows) and view.tree is None,
         where=f"view {view.name}",
         fix="Change the row at its source: the view is then loaded again by itself; the others go on meanwhile. Or "
         "change the view's SQL so that it copes with such rows (`try_divide`, `try_cast`, …), and run `strobe apply`.",
     )
 
 
-def _part(occurrence: Occurrence, view: View, row: Row) -> RowOf | None:
-    """What an occurrence has contributed to a row over a view's attributes; None if that has no key."""
+def _part(occurrence: Occurrence, values: Row) -> RowOf | None:
+    """What an occurrence has contributed to a row; None if that has no key."""
     relation = occurrence.relation
     if not relation.key or not set(relation.key) <= set(occurrence.columns):
         return None
-    values = tuple(row[view.attributes.index(attribute)] for attribute in occurrence.attributes)
     return RowOf(relation.source, relation.name, tuple(relation.key), occurrence.columns, values)
+
+
+def _values(view: View, occurrence: Occurrence, row: Row) -> Row:
+    """An occurrence's part of a row over a view's attributes."""
+    return tuple(row[view.attributes.index(attribute)] for attribute in occurrence.attributes)
 
 
 def output_types(spark: SparkSession, view: View) -> dict[str, str]:
     """The Spark types of a view's columns, as commits will yield them."""
-    raw, _ = _raw(spark, view, [(0, Bag(view.attributes))])
-    return {f.name: f.dataType.simpleString() for f in _evaluated(view, raw).schema if f.name not in (COMMIT, COUNT)}
+    if view.tree is not None:
+        rows = fragments.net_change(spark, view, [(0, Fragment({}, {}))])[0]
+    else:
+        rows = _evaluated(view, _raw(spark, view, [(0, Bag(view.attributes))])[0])
+    return {f.name: f.dataType.simpleString() for f in rows.schema if f.name not in (COMMIT, COUNT)}
 
 
 def _raw(spark: SparkSession, view: View, changes: Sequence[tuple[int, Relation]]) -> tuple[DataFrame, bool]:

@@ -219,7 +219,7 @@ def _by_key(
         F.sum(F.greatest(-F.col(_COUNT), F.lit(0))).alias(_GONE),
     )
     there = " AND ".join(f"t.{quoted(c)} <=> s.{_OLD}.{quoted(c)}" for c in columns)
-    on = " AND ".join(f"t.{quoted(c)} = s.{quoted(c)}" for c in key)
+    on = " AND ".join(f"t.{quoted(c)} <=> s.{quoted(c)}" for c in key)  # a group may have NULL
     updates = ", ".join(f"t.{quoted(c)} = s.{_NEW}.{quoted(c)}" for c in columns)
     names, values = ", ".join(map(quoted, columns)), ", ".join(f"s.{_NEW}.{quoted(c)}" for c in columns)
     if unguaranteed:

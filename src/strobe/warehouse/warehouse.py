@@ -151,7 +151,7 @@ class Warehouse:
         return last
 
     def _check(self, commits: Sequence[Commit]) -> None:
-        changed = {name for commit in commits for name in (*commit.changes, *commit.removals)}
+        changed = {name for commit in commits for name in (*commit.changes, *commit.removals, *commit.fragments)}
         guaranteed = changed - self._generations.unguaranteed
         for name, commit, how in self._ledger.check([self.definitions[n] for n in sorted(guaranteed)], commits):
             self._found_wrong(name, how, commit - 1)

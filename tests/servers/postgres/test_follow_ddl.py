@@ -224,6 +224,21 @@ def test_a_partition_that_was_truncated_is_not_taken_for_one_that_moved(db: Data
         each.close()
 
 
+@pytest.mark.parametrize("leave", ["DROP TABLE below_1", "ALTER TABLE below DETACH PARTITION below_1"])
+@pytest.mark.parametrize("truncated", [True, False])
+def test_the_files_of_all_that_is_below_a_partition_are_compared(db: Database, leave: str, truncated: bool) -> None:
+    source = db.make(KINDS, "below")
+    for statement in source.ddl_script():
+        db.run(statement)
+    source.schemas()
+    old = source.fingerprints(["below"])["below"]
+    if truncated:
+        db.run("TRUNCATE below_1b")
+    db.run(leave)
+    what = source.changed("below", ["n"], old, source.fingerprints(["below"])["below"])
+    assert ("below_1b was truncated" in what) == truncated == bool(what)
+
+
 def test_a_drop_that_waited_for_a_truncate_is_not_taken_for_one_that_did_not(db: Database) -> None:
     """The statement's own look at the catalog is from before it waited."""
     source = followed(db)

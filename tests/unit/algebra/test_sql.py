@@ -263,3 +263,16 @@ def test_text_outside_the_basic_plane_keeps_places() -> None:
     """Offsets are characters, also behind an emoji."""
     assert outputs("SELECT '🙂🙂' || state AS x, id FROM shop.orders")[1] == ("id", "r0c0")
     assert outputs("SELECT '🙂🙂' || state AS x FROM shop.orders") == [("x", "'🙂🙂' || r0c0")]
+
+
+def test_a_column_that_is_grouped_by_keeps_its_name() -> None:
+    """Without an alias, as any other; what is computed from it needs one."""
+    grouped = "SELECT o.id, customer, count(*) AS n FROM shop.orders o GROUP BY o.id, customer"
+    assert [name for name, _ in outputs(grouped)] == ["id", "customer", "n"]
+
+
+def test_a_window_that_nobody_looks_at_is_left_out() -> None:
+    """With the columns that only it uses."""
+    inner = "SELECT id, total + 1 AS t, row_number() OVER (PARTITION BY state ORDER BY id) AS n FROM shop.orders"
+    found = view(f"SELECT t FROM ({inner}) x UNION ALL SELECT id FROM shop.customers")
+    assert found.occurrences[0].columns == ("total",)

@@ -120,7 +120,7 @@ def test_the_document(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("views", "part"),
     [
-        ('  bad: {sql: "SELECT o.id FROM sales.orders o GROUP BY o.id"}\n', "not supported"),
+        ('  bad: {sql: "SELECT o.id FROM sales.orders o LIMIT 3"}\n', "not supported"),
         ('  bad: {sql: "SELECT n.id FROM sales.nothing n"}\n', "nothing"),
         ('  bad: {sql: "SELECT o.nothing FROM sales.orders o"}\n', "nothing"),
         (f'  "a-b": {{sql: "{ORDERS}"}}\n', "not a name"),

@@ -101,7 +101,7 @@ BUGS: dict[str, tuple[Any, str, Any, str]] = {
 def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     owner, attribute, wrong, complaint = BUGS[name]
     monkeypatch.setattr(owner, attribute, wrong)
-    for seed in range(100):
+    for seed in range(300):
         try:
             lived(seed)
         except Wrong as error:
