@@ -8,11 +8,15 @@ secrets out of it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 
 class Event(ABC):
+    severity: ClassVar[Literal["info", "warning", "error"]] = "info"
+    """A warning is about something that is tried again or waited for; an error about views that have stopped."""
+
     @abstractmethod
     def __str__(self) -> str:
         """The line in which it is told."""
@@ -36,6 +40,8 @@ class SparkStarting(Event):
 
 @dataclass(frozen=True)
 class SparkRestarting(Event):
+    severity = "warning"
+
     problem: str
 
     def __str__(self) -> str:
@@ -45,6 +51,8 @@ class SparkRestarting(Event):
 @dataclass(frozen=True)
 class ProjectRefused(Event):
     """Something is wrong with strobe.yml, which keeps nobody from maintaining the views that are there."""
+
+    severity = "warning"
 
     problem: str
 
@@ -65,6 +73,8 @@ class Maintaining(Event):
 class CommitInDoubt(Event):
     """Whether an append has happened is not known: the coordinator goes on from the last commit in the log."""
 
+    severity = "warning"
+
     problem: str
 
     def __str__(self) -> str:
@@ -75,6 +85,8 @@ class CommitInDoubt(Event):
 class MaintenancePutOff(Event):
     """Folding or discarding has failed, and is tried again later."""
 
+    severity = "warning"
+
     problem: str
 
     def __str__(self) -> str:
@@ -84,6 +96,8 @@ class MaintenancePutOff(Event):
 @dataclass(frozen=True)
 class DocumentRefused(Event):
     """In the control folder, where others may be able to write."""
+
+    severity = "warning"
 
     name: str
     why: str
@@ -119,6 +133,8 @@ class Stopping(Event):
 
 @dataclass(frozen=True)
 class SourceRetried(Event):
+    severity = "warning"
+
     source: str
     problem: str
 
@@ -147,6 +163,8 @@ class SourceAnswers(Event):
 class SourceWarned(Event):
     """Something in a source's log is ignored."""
 
+    severity = "warning"
+
     source: str
     warning: str
 
@@ -158,6 +176,8 @@ class SourceWarned(Event):
 class SourceUnreachable(Event):
     """Noticed while sources were verified."""
 
+    severity = "warning"
+
     problem: str
 
     def __str__(self) -> str:
@@ -167,6 +187,8 @@ class SourceUnreachable(Event):
 @dataclass(frozen=True)
 class Detached(Event):
     """Views stay at their last right state until their sources are back."""
+
+    severity = "warning"
 
     sources: Sequence[str]
     views: Sequence[str]
@@ -179,6 +201,8 @@ class Detached(Event):
 class TableRefused(Event):
     """Views stay at their last right state until a table can be asked again; those that do not ask it go on."""
 
+    severity = "warning"
+
     views: Sequence[str]
     problem: str
 
@@ -188,6 +212,8 @@ class TableRefused(Event):
 
 @dataclass(frozen=True)
 class ViewWaits(Event):
+    severity = "warning"
+
     view: str
     problem: str
 
@@ -199,6 +225,8 @@ class ViewWaits(Event):
 class ViewUnusable(Event):
     """It cannot be maintained as it was last applied."""
 
+    severity = "error"
+
     view: str
     problem: str
 
@@ -209,6 +237,8 @@ class ViewUnusable(Event):
 @dataclass(frozen=True)
 class ViewsStopped(Event):
     """What they need of a source is lost."""
+
+    severity = "error"
 
     views: Sequence[str]
     reason: str
@@ -269,9 +299,12 @@ class RowsRead(Event):
 
     source: str
     rows: int
+    total: int | None = None
+    """About how many there are, if that is known."""
 
     def __str__(self) -> str:
-        return f"loading {self.source}: {self.rows:,} rows read"
+        of = "" if self.total is None else f" of about {self.total:,}"
+        return f"loading {self.source}: {self.rows:,}{of} rows read"
 
 
 @dataclass(frozen=True)
@@ -283,16 +316,6 @@ class ViewsWritten(Event):
 
     def __str__(self) -> str:
         return f"loading views: {self.written} of {self.views} written"
-
-
-@dataclass(frozen=True)
-class SourcesRead(Event):
-    """Rows read so far, by source, for whoever waits for an apply or a rebuild."""
-
-    rows: Mapping[str, int]
-
-    def __str__(self) -> str:
-        return f"read {', '.join(f'{number:,} rows of {source}' for source, number in self.rows.items())}"
 
 
 @dataclass(frozen=True)
@@ -345,6 +368,8 @@ class Applied(Event):
 
 @dataclass(frozen=True)
 class ApplyFailed(Event):
+    severity = "error"
+
     problem: str
 
     def __str__(self) -> str:
@@ -354,6 +379,8 @@ class ApplyFailed(Event):
 @dataclass(frozen=True)
 class RebuildPutOff(Event):
     """Views that were to be rebuilt without being asked for."""
+
+    severity = "warning"
 
     views: Sequence[str]
     problem: str

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-SEEDS = 40
+SEEDS = 25
 SLOW_SEEDS = 1500
 STATES = 2
 
@@ -275,6 +275,48 @@ VIEWS = {
         "AS y"
     ),
     "explode in select": "SELECT id, explode(split(state, '')) AS x FROM shop.orders",
+    "scalar": (
+        "SELECT id, total - (SELECT avg(total) FROM shop.orders) AS d FROM shop.orders WHERE id < (SELECT max(n) "
+        "FROM depot.lines)"
+    ),
+    "scalar over nothing": (
+        "SELECT sku, (SELECT count(*) FROM shop.orders WHERE id > 99) AS c, (SELECT max(id) FROM shop.orders "
+        "WHERE id > 99) AS m FROM depot.lines"
+    ),
+    "correlated scalar": (
+        "SELECT c.id, (SELECT count(*) FROM shop.orders o WHERE o.customer = c.id) AS n, (SELECT sum(total) * 2 "
+        "FROM shop.orders o "
+        "WHERE c.id = o.customer AND o.state <> 'a') AS t, (SELECT array_agg(state) FROM shop.orders o WHERE "
+        "o.customer = c.id) AS a "
+        "FROM shop.customers c WHERE (SELECT count(*) + 1 FROM depot.lines l WHERE l.order_id = c.id) < 3"
+    ),
+    "correlated scalar in a condition": (
+        "SELECT * FROM shop.orders o WHERE total > (SELECT avg(i.total) FROM shop.orders i WHERE i.customer = "
+        "o.customer) OR total IS NULL"
+    ),
+    "scalar in having": (
+        "SELECT sku, sum(n) AS s, (SELECT max(id) FROM shop.customers) AS m FROM depot.lines GROUP BY sku "
+        "HAVING sum(n) > (SELECT avg(n) FROM depot.lines)"
+    ),
+    "scalar beside a window": (
+        "SELECT id, rank() OVER (ORDER BY total) AS r, (SELECT count(*) FROM depot.lines l WHERE l.order_id = "
+        "o.id) AS n FROM shop.orders o"
+    ),
+    "exists under or": (
+        "SELECT id FROM shop.orders o WHERE state = 'a' OR NOT EXISTS (SELECT 1 FROM depot.lines l WHERE "
+        "l.order_id = o.id) OR "
+        "CASE WHEN EXISTS (SELECT 1 FROM shop.customers c WHERE c.id = o.customer AND c.city = 'b') THEN id > 3 END"
+    ),
+    "exists in select": (
+        "SELECT id, EXISTS (SELECT 1 FROM depot.lines l WHERE l.order_id = o.id) AS e, CASE WHEN EXISTS (SELECT "
+        "* FROM shop.customers "
+        "WHERE city = 'b') THEN 1 END AS f FROM shop.orders o"
+    ),
+    "scalar in exists": (
+        "SELECT id FROM shop.customers c WHERE EXISTS (SELECT 1 FROM shop.orders o WHERE o.customer = c.id AND "
+        "o.total < "
+        "(SELECT max(i.total) FROM shop.orders i WHERE i.state = o.state))"
+    ),
     "cte used twice": (
         "WITH t AS (SELECT sku, n, row_number() OVER (PARTITION BY sku ORDER BY n) AS rn FROM depot.lines) "
         "SELECT a.sku, b.n FROM t a JOIN t b ON a.rn = b.rn + 1 AND a.sku = b.sku"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -36,6 +37,10 @@ def archived(shop: Shop) -> Archive:
     return Archive({name: shop.folder / f"{name}.db" for name in DATABASES})
 
 
+def shown(shop: Shop, view: str) -> set[tuple[Any, ...]]:
+    return {tuple(row) for row in reader.snapshot(shop.spark, Layout(shop.warehouse)).table(view).collect()}
+
+
 def judged_by_sqlite(shop: Shop, archive: Archive, views: Mapping[str, str] = PORTABLE) -> dict[str, int]:
     """How many states each view had; all of them are right."""
     verdicts = check_every_state(shop.warehouse, archive, views)
@@ -58,8 +63,8 @@ def judged_by_spark(shop: Shop, archive: Archive, views: Collection[str], most: 
                 for r in view.relations
             }
             assert all(isinstance(each, Bag) for each in rows.values())
-            shown = reader.snapshot(shop.spark, Layout(shop.warehouse), state.commit).table(name)
-            total, found = differences(shown, computed(shop.spark, view, rows))
+            there = reader.snapshot(shop.spark, Layout(shop.warehouse), state.commit).table(name)
+            total, found = differences(there, computed(shop.spark, view, rows))
             assert not total, (name, state.commit, found[:5])
 
 
@@ -90,9 +95,8 @@ def test_every_update_has_its_state_at_complete(tmp_path: Path, spark: SparkSess
     """Many of them in one append."""
     shop = Shop(tmp_path, spark, project(COMPLETE, "complete"), DATABASES)
     with archived(shop) as archive:
-        idle(shop)
-        with writing(tmp_path) as writers:
-            wait_for(lambda: all(writer.written > 15 for writer in writers))
+        with writing(tmp_path), shop.running() as coordinator:
+            wait_for(lambda: coordinator.last_number() > 20, 400)
         idle(shop)
     seen = judged_by_sqlite(shop, archive, COMPLETE)
     assert min(seen.values()) > 20
@@ -135,15 +139,15 @@ def test_a_row_that_cannot_be_computed_stops_its_view_alone(tmp_path: Path, spar
     shop = Shop(tmp_path, spark, project(views), DATABASES)
     shop.timing = Timing(probe=Policy((0.2,)), verify=Policy((0.5,)))
     with shop.running():
-        wait_for(lambda: len(shop.rows("shares")) == 4)
+        wait_for(lambda: len(shown(shop, "shares")) == 4)
         shop.write("sales", "INSERT INTO orders VALUES (20, 2, 'bad', 0), (21, 2, 'good', 4)")
         wait_for(lambda: "shares" in still(shop.notes.last_status))
         problem = still(shop.notes.last_status)["shares"]
         assert re.search(r"view shares.*sales\.orders \(id=20\)", problem) and "DIVIDE_BY_ZERO" in problem
         assert "id=21" not in problem
-        wait_for(lambda: (2, "bad") in shop.rows("states"))
+        wait_for(lambda: (2, "bad") in shown(shop, "states"))
         shop.write("sales", "UPDATE orders SET cents = 5 WHERE id = 20")
-        wait_for(lambda: {(20, "Bob", 20.0), (21, "Bob", 25.0)} <= set(shop.rows("shares")))
+        wait_for(lambda: {(20, "Bob", 20.0), (21, "Bob", 25.0)} <= shown(shop, "shares"))
         wait_for(lambda: not still(shop.notes.last_status))
 
 
@@ -155,6 +159,7 @@ def test_views_join_leave_and_are_rebuilt_under_writers(tmp_path: Path, spark: S
     with archived(shop) as archive:
         idle(shop)
         (tmp_path / "strobe.yml").write_text(project(after))
+        shop.prepare()
         with writing(tmp_path):
             reply = shop.ask("apply")
         assert (set(reply["add"]), reply["drop"]) == ({"by_customer", "balances"}, ["totals"])

@@ -43,7 +43,7 @@ class Statements:
 
     def query(self, depth: int) -> Written:
         made: list[Callable[[int], Written]] = [self.plain, self.joined, self.grouped, self.windowed, self.united]
-        made += [self.filtered, self.distinct, self.exploded, self.joined, self.grouped, self.within]
+        made += [self.filtered, self.distinct, self.exploded, self.joined, self.grouped, self.within, self.scalar]
         return self.random.choice(made if depth > 0 else [self.plain])(depth - 1)
 
     def source(self, depth: int) -> tuple[str, dict[str, str]]:
@@ -138,6 +138,23 @@ class Statements:
             made.append(f"{x} IN (SELECT {y} FROM {inner})")
             made.append(f"{x} IS NOT NULL AND {x} NOT IN (SELECT {y} FROM {inner} WHERE {y} IS NOT NULL)")
         return Written(f"SELECT {items} FROM {outer} WHERE {self.random.choice(made)}", kinds)
+
+    def scalar(self, depth: int) -> Written:
+        """Scalar subqueries, as items and in conditions."""
+        (outer, a), (inner, b) = self.source(depth), self.source(depth - 1)
+        items, kinds = self.items(a)
+        text, kinds[name := self.name()] = self.aggregate(b)
+        raw = [(x, y) for x, kind in a.items() for y, other in b.items() if kind == other == "number"]
+        where = self.where(b)
+        if raw and self.random.random() < 0.6 and "(" not in inner:
+            x, y = self.random.choice(raw)
+            where += (" AND " if where else " WHERE ") + f"({x} = {y})"
+            if " OR " in where:
+                where = f" WHERE {x} = {y}"
+        condition = f" WHERE {self.condition(a)}" if self.random.random() < 0.3 else ""
+        if self.random.random() < 0.4:
+            condition = f" WHERE (SELECT count(*) FROM {inner}{where}) > 1"
+        return Written(f"SELECT {items}, (SELECT {text} FROM {inner}{where}) AS {name} FROM {outer}{condition}", kinds)
 
     def united(self, depth: int) -> Written:
         source, columns = self.source(depth)

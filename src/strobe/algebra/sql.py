@@ -58,11 +58,11 @@ from strobe.algebra.sql_grammar import (
     tables,
     top,
 )
-from strobe.algebra.sql_names import Column, Made, Named, Ref, Scope, Value, columns_of, listed, rendered
+from strobe.algebra.sql_names import Column, Made, Named, Parts, Ref, Scope, Value, columns_of, listed, rendered
 from strobe.algebra.sql_rows import RowSets
 from strobe.algebra.sql_text import Consequence, Span, Text, bounded
 from strobe.algebra.sql_types import common
-from strobe.algebra.sql_values import Names
+from strobe.algebra.sql_values import Names, Rows
 from strobe.algebra.tree import UNIT, JoinKind
 from strobe.algebra.view import Equality, Occurrence, Output, View, snapshot_name
 from strobe.errors import UserError, suggestion
@@ -95,25 +95,31 @@ def check_syntax(sql: str, *, where: str) -> list[str]:
         for select in selects(query):
             for item in select.items:
                 with text.noting():
-                    masked = _masked(text, item)
+                    masked = _masked(text, item, select)
                     read_item(masked, Span(0, len(masked.tokens)))
             for condition in conditions(select):
                 for part in conjuncts(text, condition):
                     if not any(part.start <= opening < part.end for opening in select.subqueries):
                         with text.noting():
-                            masked = _masked(text, part)
+                            masked = _masked(text, part, select)
                             read_expression(masked, Span(0, len(masked.tokens)))
         text.settle()
         return _relations(query)
 
 
-def _masked(text: Text, span: Span) -> Text:
-    """Without what is inside of aggregates, windows and generators."""
+def _masked(text: Text, span: Span, select: Select) -> Text:
+    """Without what is inside of aggregates, windows, generators and subqueries."""
     found = list(calls(text, span))
     for call in found:
         if call.name not in GENERATORS or call.span.start != span.start:
             sql_calls.check(text, call)
-    return text.masked(span, [call.span for call in found])
+    hidden = [call.span for call in found]
+    for opening in select.subqueries:
+        start = opening - 1 if text.word(opening - 1) == "EXISTS" else opening
+        scalar = text.word(opening - 1) != "IN" and span.start <= start < span.end
+        if scalar and not any(h.start <= opening < h.end for h in hidden):
+            hidden.append(Span(start, closing(text, opening) + 1))
+    return text.masked(span, sorted(hidden, key=lambda s: s.start))
 
 
 def _relations(query: Query) -> list[str]:
@@ -134,6 +140,8 @@ class _Compiler(RowSets):
         super().__init__(text)
         self.name = name
         self.relations = relations
+        self.queries: dict[int, tuple[Query, Mapping[str, Cte]]] = {}
+        """Those in expressions, by the parenthesis before them, with the CTEs that are visible there."""
 
     def view(self, query: Query) -> View:
         columns = self.query(query, {}, None, 0)
@@ -141,7 +149,7 @@ class _Compiler(RowSets):
             raise Consequence("a view of which something is refused")
         self.check_outputs(query, columns)
         block = self.block
-        if block.subqueries or not all(isinstance(part, Scanned) for part in block.parts):
+        if block.subqueries or block.values or not all(isinstance(part, Scanned) for part in block.parts):
             return self.tree(columns)
         return self.flat(columns)
 
@@ -258,10 +266,14 @@ class _Compiler(RowSets):
         outer: Scope | None = None,
     ) -> tuple[Named, ...]:
         """The output columns of one SELECT. If it only filters and computes, it is inlined into the block."""
+        self.inner |= query.subqueries.keys()
+        self.queries |= {opening: (inner, visible) for opening, inner in query.subqueries.items()}
         if not self.needs_rows(query) and not query.distinct:
             scope = self.laterals(query, visible)
             self.where(query, replace(scope, outer=outer), visible)
-            return self.named(self.items(query, Names(scope, clause="in this SELECT")), alias, at, qualifier, loose)
+            return self.named(
+                self.items(query, Names(scope, clause="in this SELECT", scalars=True)), alias, at, qualifier, loose
+            )
         with self.apart():
             scope = self.laterals(query, visible)
             self.where(query, scope, visible)
@@ -488,7 +500,7 @@ class _Compiler(RowSets):
             return
         hidden = [s for opening in query.subqueries if (s := self.subquery_span(query.where, opening))]
         masked = self.text.masked(query.where, sorted(hidden, key=lambda s: s.start))
-        names = Names(scope, clause="in WHERE")
+        names = Names(scope, clause="in WHERE", scalars=True)
         with self.whole(masked):
             for part in conjuncts(self.text, query.where):
                 with self.text.noting():
@@ -501,7 +513,8 @@ class _Compiler(RowSets):
             return None
         if self.text.word(opening - 1) == "EXISTS":
             return Span(opening - 1, closing(self.text, opening) + 1)
-        return Span(opening + 1, closing(self.text, opening)) if self.text.word(opening - 1) == "IN" else None
+        inside = 1 if self.text.word(opening - 1) == "IN" else 0
+        return Span(opening + inside, closing(self.text, opening) + 1 - inside)
 
     def subquery(self, query: Select, part: Span, scope: Scope, visible: Mapping[str, Cte]) -> bool:
         """Whether a conjunct is [NOT] EXISTS or [NOT] IN with a query, which joins the block then."""
@@ -548,6 +561,48 @@ class _Compiler(RowSets):
             known = (left.parts, columns[0].value.parts)
         self.block.subqueries.append(Subquery(right, tuple(found), negated, known, at))
 
+    def scalar(self, place: Span, names: Names) -> Value:
+        """A value of a query in an expression: an aggregate without GROUP BY, which has one row, or, if equalities say
+        which rows of the query belong to one around it, one row for each of their values. EXISTS is a count."""
+        exists = self.text.word(place.start) == "EXISTS"
+        query, visible = self.queries[place.start + exists]
+        fix = "Select one aggregate without GROUP BY, such as max(x), or join a subquery in FROM."
+        groups = not isinstance(query, Select) or query.group is not None or query.having or query.qualify
+        if not isinstance(query, Select) or groups or (exists and self.needs_rows(query)):
+            raise self.text.unsupported(place.start, "a subquery inside an expression that groups or combines", fix)
+        inner = self.with_ctes(query, visible)
+        self.queries |= {opening: (each, inner) for opening, each in query.subqueries.items()}
+        self.inner |= query.subqueries.keys()
+        after_groups = names.rows is not None and names.rows.grouped is not None
+        outer = None if after_groups else names.scope
+        around = columns_of([c.value for c in (*outer.output, *outer.hidden)]) if outer else frozenset()
+        with self.apart(Block(outer=around)) as block:
+            scope = self.laterals(query, inner)
+            self.where(query, replace(scope, outer=outer), inner)
+            draft = self.built()
+        ours = offered(draft)
+        sides = [(c.match, c.match.turned) for c in block.correlated if c.match]
+        pairs = [m for both in sides for m in both if ours(m.right) and m.left in around]
+        if len(pairs) != len(block.correlated):
+            how = "Correlate it by = between columns of relations, and put other conditions into FROM."
+            raise self.text.unsupported(place.start, "a subquery correlated by more than equalities", how)
+        grouped = Grouped(draft, tuple(dict.fromkeys(pair.right for pair in pairs)))
+        if exists:
+            self.items(query, Names(scope, clause="in EXISTS"))
+            grouped.outputs[count := self.new()] = Value(("count(*)",), "bigint")
+            self.block.values.append((grouped, tuple(Conjunct(Value(()), pair) for pair in pairs)))
+            return Value(("coalesce(", count, ", 0L) > 0"), "boolean")
+        if len(query.items) != 1:
+            raise self.text.refuse(place.start, f"a value is one column, not {len(query.items)}", "Select one.")
+        rows = Rows(grouped=grouped)
+        value = self.expression(self.unaliased(query.items[0])[0], Names(scope, rows=rows, clause="in this subquery"))
+        if not grouped.outputs:
+            raise self.text.unsupported(place.start, "a subquery inside an expression without an aggregate", fix)
+        self.block.values.append((grouped, tuple(Conjunct(Value(()), pair) for pair in pairs)))
+        if not pairs:
+            return value
+        return Value(tuple(part for p in value.parts for part in _of_nothing(p, grouped)), value.type)
+
     # ── the result ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def key(self, columns: Sequence[Named], equalities: Sequence[tuple[Ref, Ref]]) -> tuple[str, ...]:
@@ -588,6 +643,15 @@ class _Compiler(RowSets):
         for rewrite in self.rewrites:
             rewrite(ties)
         return self.user(Span(0, len(self.text.tokens))).rstrip("; \n\t\r")
+
+
+def _of_nothing(part: str | Column, grouped: Grouped) -> Parts:
+    """An aggregate's column where there may be no row for it."""
+    of = grouped.outputs.get(part) if isinstance(part, Made) else None
+    first = of.parts[0] if of else ""
+    if isinstance(first, str) and first.startswith("count"):
+        return ("coalesce(", part, ", 0L)")
+    return ("coalesce(", part, ", array())") if isinstance(first, str) and first.startswith("sort_array") else (part,)
 
 
 def _equality(conjunct: Conjunct) -> bool:

@@ -54,6 +54,8 @@ class Block:
     parts: list[Draft] = field(default_factory=list)
     conjuncts: list[Conjunct] = field(default_factory=list)
     subqueries: list[Subquery] = field(default_factory=list)
+    values: list[tuple[Draft, tuple[Conjunct, ...]]] = field(default_factory=list)
+    """Scalar subqueries: one row each, or one for what these equalities say."""
     outer: frozenset[Column] = frozenset()
     """Of a subquery in WHERE: the columns around it."""
     correlated: list[Conjunct] = field(default_factory=list)
@@ -109,11 +111,19 @@ class Blocks:
             fit = [c for c in rest if c.value.columns and all(map(now, c.value.columns))]
             draft.conditions = tuple(c.value for c in fit)
             rest = [c for c in rest if c not in fit]
+        draft = self.with_values(draft, block)
         for conjunct in rest:
             draft = Filtered(draft, conjunct.value)
         for subquery in block.subqueries:
             with self.text.noting():
                 draft = self.kept(draft, subquery)
+        return draft
+
+    def with_values(self, draft: Draft, block: Block) -> Draft:
+        """Every row with the values of a block's scalar subqueries: NULL where there is no row for it."""
+        for value, conjuncts in block.values:
+            pairs, _ = self.partners(draft, value, conjuncts)
+            draft = Joined(draft, value, JoinKind.LEFT if conjuncts else JoinKind.INNER, pairs)
         return draft
 
     def kept(self, draft: Draft, subquery: Subquery) -> Draft:

@@ -220,14 +220,21 @@ def keys(draft: Draft) -> list[Columns]:
     return keys(draft.child)  # type: ignore[attr-defined]
 
 
+def _groups(draft: Draft) -> list[Columns]:
+    """What rows are grouped by, each combination of which is there once, even with NULLs."""
+    while isinstance(draft, (Filtered, Projected, Windowed)):
+        draft = draft.child
+    return [frozenset(draft.by)] if isinstance(draft, Grouped) else []
+
+
 def _keys_of_join(draft: Joined) -> list[Columns]:
     if draft.kind is tree.JoinKind.FULL:
         return []
     left, right = keys(draft.left), keys(draft.right)
-    one_right = any(key <= {pair.right for pair in draft.pairs} for key in right)
+    one_right = any(key <= {pair.right for pair in draft.pairs} for key in (*right, *_groups(draft.right)))
     if draft.kind is tree.JoinKind.LEFT:
         return left if one_right else []
-    one_left = any(key <= {pair.left for pair in draft.pairs} for key in left)
+    one_left = any(key <= {pair.left for pair in draft.pairs} for key in (*left, *_groups(draft.left)))
     found = (left if one_right else []) + (right if one_left else [])
     return found or [a | b for a in left for b in right][:_MOST_KEYS]
 

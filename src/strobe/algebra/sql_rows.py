@@ -81,14 +81,23 @@ class RowSets(Values):
             rows.grouped = self.groups(query, scope, draft, rows)
             rows.unique = (frozenset(rows.grouped.by),)
             draft = rows.grouped
-        names = Names(scope, rows=rows, windows=True, clause="here")
+        names = Names(scope, rows=rows, windows=True, clause="here", scalars=True)
         aliases: dict[str, list[Value]] = {}
-        columns = self.items(query, names, aliases)
+        with self.apart() as values:
+            columns = self.items(query, names, aliases)
         later = replace(names, aliases=aliases, after=True)
         if query.having:
-            for each in self.condition(query.having, replace(later, windows=False, clause="in HAVING")):
+            with self.apart() as block:
+                found_ = self.condition(query.having, replace(later, windows=False, clause="in HAVING"))
+            draft = self.with_values(draft, block)
+            for each in found_:
                 draft = placed(draft, each.value, each.certain)
-        conditions = self.condition(query.qualify, later) if query.qualify else []
+        conditions = self.condition(query.qualify, replace(later, scalars=False)) if query.qualify else []
+        if rows.ordered and values.values:
+            fix = "Compute the window in a subquery in FROM, or select from relations with keys."
+            what = "a scalar subquery beside a window that orders rows without a key"
+            raise self.text.unsupported(query.items[0].start, what, fix)
+        draft = self.with_values(draft, values)
         if rows.computed:
             draft = Projected(draft, rows.computed)
         for by in dict.fromkeys(by for _, by, _ in rows.windows):
@@ -104,7 +113,15 @@ class RowSets(Values):
         found = {call.span: self.called(call, names) for call in calls(self.text, span)}
         if names.rows and names.rows.written:
             found |= self.grouped_expressions(span, names.scope, names.rows.written, list(found))
+        if names.scalars:
+            for each in self.scalars(span):
+                if not any(call.start <= each.start < call.end for call in found):
+                    found[each] = self.scalar(each, names)
         return found
+
+    def scalar(self, place: Span, names: Names) -> Value:
+        """What a query in an expression yields, which is one value."""
+        raise NotImplementedError
 
     # ── groups ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -149,7 +166,9 @@ class RowSets(Values):
 
     def unaliased(self, span: Span) -> tuple[Span, str | None]:
         """An item of SELECT without its alias, and the alias."""
-        masked = self.text.masked(span, [call.span for call in calls(self.text, span)])
+        hidden = [call.span for call in calls(self.text, span)]
+        hidden += [each for each in self.scalars(span) if not any(h.start <= each.start < h.end for h in hidden)]
+        masked = self.text.masked(span, sorted(hidden, key=lambda s: s.start))
         item = read_item(masked, Span(0, len(masked.tokens)))
         if item.alias is None:
             return span, None
@@ -262,7 +281,7 @@ class RowSets(Values):
             fix = f"Define it: WINDOW {call.window} AS (PARTITION BY … ORDER BY …)."
             raise self.text.refuse(call.span.end - 1, f"unknown window {call.window}", fix)
         spec = specification(self.text, span)
-        inner = replace(names, windows=False, clause="inside a window function")
+        inner = replace(names, windows=False, clause="inside a window function", scalars=False)
         values = [self.expression(each, inner) for each in call.arguments]
         by: dict[Column, None] = {}
         for each in spec.partition:

@@ -21,10 +21,7 @@ from strobe.algebra.sql_drafts import (
     Over,
 )
 from strobe.algebra.sql_expressions import ColumnName, Expression, Item, check_moments, read_expression, read_item
-from strobe.algebra.sql_grammar import (
-    Select,
-    conjuncts,
-)
+from strobe.algebra.sql_grammar import Select, closing, conjuncts
 from strobe.algebra.sql_names import Column, Made, Named, Parts, Scope, Value, ends, listed
 from strobe.algebra.sql_text import Consequence, Span, Text
 from strobe.algebra.sql_types import infer
@@ -63,6 +60,8 @@ class Names:
     after: bool = False
     """Whether the aliases are those of the whole SELECT: in HAVING and QUALIFY."""
     clause: str = "here"
+    scalars: bool = False
+    """Whether there may be scalar subqueries, whose values join the rows of the block."""
 
 
 class Values(Blocks):
@@ -70,6 +69,8 @@ class Values(Blocks):
         super().__init__(text)
         self.edits: dict[int, tuple[int, str]] = {}
         """What is replaced in the text that Spark recomputes: by place, up to which, and by what."""
+        self.inner: set[int] = set()
+        """The parentheses before the queries in expressions."""
 
     def columns_for(self, span: Span, names: Names) -> dict[Span, Value]:
         """The parts of a text that stand for columns which operators make, and those columns."""
@@ -134,10 +135,20 @@ class Values(Blocks):
 
     def condition(self, span: Span, names: Names) -> list[Conjunct]:
         found: list[Conjunct] = []
-        with self.whole(self.text.masked(span, [])):
+        with self.whole(self.text.masked(span, self.scalars(span))):
             for part in conjuncts(self.text, span):
                 with self.text.noting():
                     found.append(self.conjunct(part, names))
+        return found
+
+    def scalars(self, span: Span) -> list[Span]:
+        """The scalar subqueries and EXISTS in a text, without those inside of others."""
+        found: list[Span] = []
+        for opening in sorted(self.inner):
+            outside = not found or found[-1].end <= opening
+            if span.start <= opening < span.end and outside and self.text.word(opening - 1) != "IN":
+                start = opening - 1 if self.text.word(opening - 1) == "EXISTS" else opening
+                found.append(Span(start, closing(self.text, opening) + 1))
         return found
 
     @contextmanager

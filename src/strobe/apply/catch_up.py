@@ -91,8 +91,8 @@ class CatchUp:
         self._settled = FIRST
         """The commit of the small log up to which it has been merged into the tables."""
         self._settle = threading.Event()
-        self.rows: dict[str, int] = {}
-        """How many rows of each source have been read."""
+        self.rows: dict[str, tuple[int, int | None]] = {}
+        """How many rows of each source have been read, and of about how many."""
         self._vector: Mapping[str, Position] = {}
         self._stands = False
         self._waiting: list[Commit] = []
@@ -142,7 +142,11 @@ class CatchUp:
     def _load(self) -> Loaded:
         self._main.fold()  # what was joined last is published before its tables may change
         views = [planned.view for planned in self.topology.views.values()]
-        told, sources = self.rows.__setitem__, self.topology.sources
+        sources = self.topology.sources
+
+        def told(source: str, rows: int, total: int | None) -> None:
+            self.rows[source] = rows, total
+
         return load(self._spark, sources, self._main, views, self._scratch, told, self._ended.is_set)
 
     def _step(self) -> RunEnd | None:

@@ -31,7 +31,6 @@ from strobe.events import (
     Listener,
     Loading,
     RowsRead,
-    SourcesRead,
     ignore,
 )
 from strobe.failpoints import reach
@@ -192,7 +191,7 @@ class Cutover:
         for name in change.topology.sources.keys() & pipeline.topology.sources.keys():
             change.topology.sources[name].beside(pipeline.topology.sources[name])
         own = change.beside = CatchUp(warehouse, self._spark(), change.topology, change.edit.load, self._within)
-        told: dict[str, int] = {}
+        told: dict[str, tuple[int, int | None]] = {}
         while own.pipeline is None:
             own.check()
             if own.rows != told and (told := dict(own.rows)):
@@ -228,10 +227,11 @@ class Cutover:
         while warehouse.folding:
             yield
 
-    def _tell_rows(self, change: Change, rows: Mapping[str, int]) -> None:
-        for source, number in rows.items():
-            self._tell(RowsRead(source, number))
-        self._mail(change, SourcesRead(rows))
+    def _tell_rows(self, change: Change, rows: Mapping[str, tuple[int, int | None]]) -> None:
+        for source, (number, total) in rows.items():
+            self._tell(RowsRead(source, number, total))
+        if change.request is not None:
+            requests.tell_rows(Layout(self._project.warehouse).control, change.request, rows)
 
     @staticmethod
     def _catch_up(pipeline: Pipeline, own: CatchUp) -> Operation:

@@ -39,8 +39,8 @@ def load_first(
     views = [planned.view for planned in topology.views.values()]
     scratch = Scratch(warehouse.layout.staging)
 
-    def progress(source: str, rows: int) -> None:
-        tell(RowsRead(source, rows))
+    def progress(source: str, rows: int, total: int | None) -> None:
+        tell(RowsRead(source, rows, total))
 
     def written(number: int) -> None:
         tell(ViewsWritten(number, len(views)))

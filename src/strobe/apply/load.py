@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from strobe.algebra.schema import RelationSchema
 from strobe.algebra.view import View
+from strobe.apply.plan import rows_of
 from strobe.data.scratch import Scratch
 from strobe.errors import NotNow, RowFailed, SourceUnavailable
 from strobe.messages import CommitHeader, Parts, Position
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-Progress = Callable[[str, int], None]
-"""Is told (source, rows read so far)."""
+Progress = Callable[[str, int, int | None], None]
+"""Is told (source, rows read so far, about how many there are: None where only reading them tells)."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def snapshot(
     sources: Mapping[str, Source],
     views: Iterable[View],
     scratch: Scratch,
-    progress: Progress = lambda _source, _rows: None,
+    progress: Progress = lambda _source, _rows, _total: None,
 ) -> Iterator[LoadSnapshot]:
     """Read what these views use; the staged copies are gone afterwards."""
     wanted: dict[str, dict[str, tuple[RelationSchema, set[str]]]] = {}
@@ -112,7 +113,9 @@ def snapshot(
                 with contained(source), reading(source):
                     before = _fingerprints(sources[source], chosen)
                     reader = sources[source].reader(at_a_position=True)
-                    found = staging.snapshot(spark, reader, chosen, scratch, partial(progress, source))
+                    total = _about(sources[source], chosen)
+                    told = partial(_told, progress, source, total)
+                    found = staging.snapshot(spark, reader, chosen, scratch, told)
                     if _fingerprints(sources[source], chosen) == before:
                         return found, before
                     found.lease.release()
@@ -124,6 +127,17 @@ def snapshot(
     finally:
         for one in staged.values():
             one.lease.release()
+
+
+def _told(progress: Progress, source: str, total: int | None, rows: int) -> None:
+    progress(source, rows, total)
+
+
+def _about(source: Source, chosen: staging.Chosen) -> int | None:
+    """How many rows these relations have, as the source estimates; None if it does not know of all."""
+    counted = rows_of(source, [relation.name for relation, _ in chosen]).values()
+    known = [rows for rows in counted if rows is not None]
+    return sum(known) if len(known) == len(chosen) else None
 
 
 def _fingerprints(source: Source, chosen: staging.Chosen) -> dict[str, str]:
@@ -170,7 +184,7 @@ def load(
     warehouse: Warehouse,
     views: Sequence[View],
     scratch: Scratch,
-    progress: Progress = lambda _source, _rows: None,
+    progress: Progress = lambda _source, _rows, _total: None,
     stopped: Callable[[], bool] = lambda: False,
     written: Callable[[int], None] = lambda _views: None,
 ) -> Loaded:

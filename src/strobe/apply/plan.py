@@ -103,11 +103,12 @@ def reads(topology: Topology, wanted: ApplyPlan) -> Reads:
     found: Reads = {}
     for source in dict.fromkeys(r.source for r in relations.values()):
         names = sorted(r.name for r in relations.values() if r.source == source)
-        found[source] = _counted(topology.sources[source], names)
+        found[source] = rows_of(topology.sources[source], names)
     return found
 
 
-def _counted(source: Source, relations: list[str]) -> dict[str, int | None]:
+def rows_of(source: Source, relations: Sequence[str]) -> dict[str, int | None]:
+    """How many rows each relation has, about; None where only reading it would tell."""
     try:
         reader = source.reader()
         reader.open()

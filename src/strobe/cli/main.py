@@ -63,7 +63,6 @@ app = typer.Typer(
     cls=_Group,
     help="Joined views of several live databases, kept fresh and never wrong, in Delta tables.",
     no_args_is_help=True,
-    add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 

@@ -93,6 +93,11 @@ def status(document: Document) -> Iterable[RenderableType]:
     if document.get("appends"):
         appends = document["appends"]
         yield Text(f"appends: {appends['number']:,} in {appends['milliseconds'] / 1000:,.1f} s")
+    if published := document.get("published"):
+        within = published["publish_seconds"]
+        setting = "" if within is None else f" (publish: {seconds(within)})"
+        behind = "is the last" if not published["lag_seconds"] else f"is {seconds(published['lag_seconds'])} behind"
+        yield Text(f"other engines read commit {published['commit']}, which {behind}{setting}")
     for name, view in document["views"].items():
         if view.get("problem"):
             yield Text(f"view {name} stands still: {view['problem']}", style="bold red")
@@ -193,13 +198,14 @@ def backlogs(found: Mapping[str, Document | None]) -> Iterable[RenderableType]:
 def backlog_text(backlog: Document) -> str:
     """`43 %, 12.3 MB of log left, about 2 min at the present rate`."""
     done = backlog["seconds"]
-    when = "falling behind" if done is None else f"about {_about(done)} at the present rate"
+    when = "falling behind" if done is None else f"about {about(done)} at the present rate"
     in_bytes = backlog["unit"] == "bytes of log"
     left = f"{_megabytes(backlog['left'])} of log" if in_bytes else f"{backlog['left']:,} {backlog['unit']}"
     return f"{backlog['percent']:.0f} %, {left} left, {when}"
 
 
-def _about(seconds: float) -> str:
+def about(seconds: float) -> str:
+    """How long something may take: `45 s`, `12 min`, `3.5 h`."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,18 +1,23 @@
-"""Who tells what `strobe run` is doing: a live table on a terminal, lines with their time anywhere else."""
+"""Who tells what `strobe run` is doing: a live table on a terminal, lines with their time anywhere else, as text or as
+JSON."""
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime, timedelta, timezone
+from enum import Enum
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
+from rich.table import Table
 from rich.text import Text
 
 from strobe.cli import render
@@ -28,18 +33,43 @@ from strobe.events import (
     ViewsWritten,
     ViewWaits,
 )
-from strobe.redaction import said
+from strobe.redaction import printable_json, redacted, said
 
 _LOADING_EVERY = 2.0
 _STATUS_EVERY = 10.0
 _LONG = timedelta(seconds=5)
 
 
+class Log(str, Enum):
+    """How log lines are written."""
+
+    text = "text"
+    json = "json"
+
+
+class Loads:
+    """How fast the sources are read that are being loaded: rows a second, since each was first heard of."""
+
+    def __init__(self) -> None:
+        self._began: dict[str, tuple[float, int]] = {}
+
+    def rate(self, event: RowsRead) -> float | None:
+        """None before there is enough to say."""
+        now = time.monotonic()
+        began, rows = self._began.get(event.source, (now, event.rows))
+        if event.rows < rows or event.source not in self._began:  # it is read again
+            self._began[event.source] = now, event.rows
+            return None
+        return (event.rows - rows) / (now - began) if now - began >= 1.0 else None
+
+
 class LogReporter:
     """One line for each thing worth telling."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, style: Log = Log.text) -> None:
         self._console = console
+        self._style = style
+        self._loads = Loads()
         self._next_loading = 0.0
         self._next_status = 0.0
         self._next_backlog = 0.0
@@ -53,7 +83,16 @@ class LogReporter:
                 return
             self._next_loading = time.monotonic() + _LOADING_EVERY
         now = datetime.now(timezone.utc)
-        line = f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond // 1000:03d}Z {said(str(event))}"
+        at, rate = f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond // 1000:03d}Z", None
+        if isinstance(event, RowsRead):
+            rate = self._loads.rate(event)
+        text = str(event) if rate is None else f"{event}, {rate:,.0f} a second"
+        if self._style is Log.json:
+            name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(event).__name__).lower()
+            document = {**asdict(event), "at": at, "level": event.severity, "event": name, "text": text}  # type: ignore[call-overload]
+            line = printable_json(json.dumps(redacted(document), ensure_ascii=False))
+        else:
+            line = f"{at} {said(text)}"
         self._console.print(Text(line), soft_wrap=True)
         self._console.file.flush()
 
@@ -96,12 +135,13 @@ class LiveReporter:
 
     def __init__(self, live: Live) -> None:
         self._live = live
-        self._loaded: dict[str, int] = {}
+        self._loads = Loads()
+        self._loaded: dict[str, list[RenderableType]] = {}
 
     def tell(self, event: Event) -> None:
         if isinstance(event, RowsRead):
-            self._loaded[said(event.source)] = event.rows
-            self._draw(render.table(["loading", "rows read"], self._loaded.items(), right=["rows read"]))
+            self._loaded[said(event.source)] = _loading(event, self._loads.rate(event))
+            self._draw(_loads_table(self._loaded))
         elif isinstance(event, ViewsWritten):
             bar = ProgressBar(total=event.views, completed=event.written, width=40)
             self._draw(Group(Text(str(event)), bar))
@@ -115,6 +155,27 @@ class LiveReporter:
         self._live.update(shown, refresh=True)
 
 
+def _loading(event: RowsRead, rate: float | None) -> list[RenderableType]:
+    """The row of a source that is being loaded; how many rows there are is an estimate."""
+    bar: RenderableType = Text("")
+    total, left = "", ""
+    if event.total is not None:
+        bar = ProgressBar(total=max(event.total, event.rows, 1), completed=event.rows, width=30)
+        total = f"of about {event.total:,}"
+        if rate:
+            left = f"{render.about(max(0, event.total - event.rows) / rate)} left"
+    return [bar, Text(f"{event.rows:,}"), Text(total), Text("" if rate is None else f"{rate:,.0f}/s"), Text(left)]
+
+
+def _loads_table(loads: Mapping[str, Sequence[RenderableType]]) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for _ in range(6):
+        table.add_column(no_wrap=True)
+    for source, row in loads.items():
+        table.add_row(Text(f"loading {source}"), *row)
+    return table
+
+
 def _running(status: Status) -> Group:
     """The live table of `strobe run`."""
     sources = render.table(
@@ -122,9 +183,9 @@ def _running(status: Status) -> Group:
         [[name, *_source(source), source.problem and said(source.problem)] for name, source in status.sources.items()],
     )
     views = render.table(
-        ["view", "level", "commit", "freshness", "queue", "waits for"],
+        ["view", "level", "commit", "freshness", "lag", "queue", "waits for"],
         [[name, *_view(status, view), view.waits_for] for name, view in status.views.items()],
-        right=["commit", "freshness", "queue"],
+        right=["commit", "freshness", "lag", "queue"],
     )
     head = f"commit {status.commit} of {render.moment(status.committed_at)}"
     return Group(Text(head), sources, *render.backlogs(_backlogs(status)), views)
@@ -144,18 +205,29 @@ def _source(source: SourceStatus) -> list[str]:
 
 
 def _view(status: Status, view: ViewStatus) -> list[str | int | None]:
+    lag = render.seconds(max(view.behind.values(), default=None))
     if not isinstance(view, MaintainedView):
-        return [None, "stands still", render.seconds(None), None]
-    return [view.level, str(status.commit), render.seconds(view.freshness), view.queue]
+        return [None, "stale", render.seconds(None), lag, None]
+    return ["stale" if view.stale else view.level, str(status.commit), render.seconds(view.freshness), lag, view.queue]
 
 
 @contextmanager
-def reporter(terminal: Terminal) -> Iterator[Reporter]:
-    """The reporter that fits where the output goes."""
-    if terminal.as_json:
+def waiting(terminal: Terminal) -> Iterator[Reporter]:
+    """For a command that waits for a load: bars on a terminal, which are gone afterwards, and lines anywhere else."""
+    if terminal.as_json or not terminal.err.is_terminal:
         yield LogReporter(terminal.err)
-    elif not (terminal.out.is_terminal and sys.stdout.isatty()):
-        yield LogReporter(terminal.out)
+        return
+    with Live(console=terminal.err, auto_refresh=False, transient=True) as live:
+        yield LiveReporter(live)
+
+
+@contextmanager
+def reporter(terminal: Terminal, log: Log | None = None) -> Iterator[Reporter]:
+    """The reporter that fits where the output goes, or that is asked for."""
+    if terminal.as_json:
+        yield LogReporter(terminal.err, log or Log.text)
+    elif log or not (terminal.out.is_terminal and sys.stdout.isatty()):
+        yield LogReporter(terminal.out, log or Log.text)
     else:
         with Live(console=terminal.out, auto_refresh=False, transient=False) as live:
             yield LiveReporter(live)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -14,7 +15,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.text import Text
 
 from strobe.config.load import load_project
@@ -22,7 +24,7 @@ from strobe.config.model import Project
 from strobe.data.private import create
 from strobe.data.scratch import user_folder
 from strobe.errors import StrobeError, UserError
-from strobe.events import Event
+from strobe.events import Event, Listener, ignore
 from strobe.redaction import printable, printable_json, redact, redacted, said
 from strobe.report.document import FORMAT, Document
 
@@ -83,10 +85,27 @@ class Terminal:
         for part in render(_printable(found)):
             self.out.print(part, soft_wrap=isinstance(part, Text))
 
+    def watch(self, report: Callable[[], Document], render: Render, seconds: float) -> None:
+        """The report again and again, in place on a terminal, until Ctrl-C."""
+        with suppress(KeyboardInterrupt):
+            if not self.out.is_terminal:
+                while True:
+                    self.show(report(), render)
+                    sys.stdout.flush()
+                    time.sleep(seconds)
+            with Live(console=self.out, auto_refresh=False) as live:
+                while True:
+                    live.update(Group(*render(_printable(redacted(report())))), refresh=True)
+                    time.sleep(seconds)
+
     def tell(self, event: Event) -> None:
         """Progress, for a person who waits."""
         if not self.as_json:
             self.err.print(Text(said(str(event)), style="dim"))
+
+    def quieted(self, tell: Listener) -> Listener:
+        """The same, or nothing where only one JSON document is wanted."""
+        return ignore if self.as_json else tell
 
     def fail(self, error: StrobeError) -> None:
         body = {name: said(text) for name, text in error.document()["error"].items()}

@@ -6,12 +6,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from strobe.client.wait import last_header
 from strobe.config.model import Project
 from strobe.errors import NotNow, UserError
-from strobe.events import AskingCoordinator, CoordinatorReplied, Listener, MaintainingHere, SparkStarting
+from strobe.events import AskingCoordinator, CoordinatorReplied, Listener, MaintainingHere, RowsRead, SparkStarting
 from strobe.planning.topology import unguaranteed
 from strobe.warehouse import storage
 from strobe.warehouse.control import requests
@@ -88,11 +89,19 @@ def change(
     if not free:
         tell(AskingCoordinator())
         control = Layout(project.warehouse).control
-        return requests.request(control, wanted, timeout=seconds, say=lambda text: tell(CoordinatorReplied(text)))
+        return requests.request(control, wanted, timeout=seconds, say=partial(_tell_progress, tell))
     with coordinator_at_work(project, Coordinator(project, reporter, set_aside=True), tell):
         if first:  # everything is loaded already
             return {"commit": last_commit(project)}
         return requests.request(Layout(project.warehouse).control, wanted, timeout=seconds)
+
+
+def _tell_progress(tell: Listener, said: dict[str, Any]) -> None:
+    """How far a coordinator is with what it was asked for."""
+    for source, (rows, total) in said.get("rows", {}).items():
+        tell(RowsRead(source, rows, total))
+    if "text" in said:
+        tell(CoordinatorReplied(said["text"]))
 
 
 @contextmanager

@@ -84,6 +84,7 @@ def load_project(directory: Path, *, offline: bool = False) -> Project:
         spark_settings=dict(document.spark),
         missing=missing,
         audit=document.audit,
+        publish=document.publish,
     )
 
 

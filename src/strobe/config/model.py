@@ -208,6 +208,9 @@ UMASKS = {"private": 0o077, "group": 0o027, "all": 0o022}
 """What a warehouse's mode takes away from everything that is written."""
 
 
+PUBLISH = timedelta(seconds=60)
+
+
 class Document(_Model):
     """What strobe.yml says."""
 
@@ -218,6 +221,11 @@ class Document(_Model):
     warehouse: FilePath = "./warehouse"
     retention: Duration = Field(
         default=timedelta(days=7), description="How far back readers can go.", json_schema_extra={"default": "7d"}
+    )
+    publish: Duration = Field(
+        default=PUBLISH,
+        description="How far the view tables that other engines read may be behind while commits come.",
+        json_schema_extra={"default": "60s"},
     )
     audit: Duration | None = Field(
         default=None,
@@ -285,6 +293,7 @@ class Project:
     """As written where something is missing."""
     missing: Missing = field(default=Missing(), repr=False)
     audit: timedelta | None = None
+    publish: timedelta = PUBLISH
 
     @property
     def spark(self) -> dict[str, str]:

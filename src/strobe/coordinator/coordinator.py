@@ -389,7 +389,7 @@ class Coordinator:
         return end
 
     def _maintenance(self, pipeline: Pipeline) -> Maintenance:
-        maintenance = Maintenance(pipeline, self._warehouse, self._reporter.tell, self._timing)
+        maintenance = Maintenance(pipeline, self._warehouse, self._reporter.tell, self._timing, self.project.publish)
         maintenance.retained = self._tally.retained
         maintenance.logs_needed = lambda: self._cutover.change is not None
         maintenance.hurry = lambda: self._cutover.near

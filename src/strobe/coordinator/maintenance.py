@@ -11,7 +11,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from datetime import timedelta
 
+from strobe.config.model import PUBLISH
 from strobe.coordinator.states import Log, Reason
 from strobe.coordinator.timing import USUAL, Timing
 from strobe.errors import LostGuarantee, SourceUnavailable, StrobeError, UserError
@@ -24,12 +26,21 @@ from strobe.warehouse.warehouse import Warehouse
 
 
 class Maintenance(threading.Thread):
-    def __init__(self, pipeline: Pipeline, warehouse: Warehouse, tell: Listener, timing: Timing = USUAL) -> None:
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        warehouse: Warehouse,
+        tell: Listener,
+        timing: Timing = USUAL,
+        publish: timedelta = PUBLISH,
+    ) -> None:
+        """`publish` is how long commits may wait to be folded while more come."""
         super().__init__(name="maintenance", daemon=True)
         self._pipeline = pipeline
         self._warehouse = warehouse
         self._tell = tell
         self._timing = timing
+        self._fold_every = publish.total_seconds()
         self._ended = threading.Event()
         self._folded = pipeline.committer.last.number
         self._fold_took = 0.0
@@ -50,7 +61,7 @@ class Maintenance(threading.Thread):
     def fold_soon(self) -> None:
         """There is something to publish that no later commit stands for."""
         self._folded -= 1
-        self._folded_at -= self._timing.fold_every
+        self._folded_at -= self._fold_every
 
     def _stop_wrong_views(self) -> None:
         """A fold may have found what no append has."""
@@ -91,10 +102,10 @@ class Maintenance(threading.Thread):
         since_commit = time.time() - last.committed_at.timestamp()
         waited = now - self._folded_at
         timing = self._timing
-        pause = max(timing.fold_every, timing.fold_share * self._fold_took)
+        pause = max(self._fold_every, timing.fold_share * self._fold_took)
         if self.hurry():
             return False
-        idle = min(waited, since_commit) >= timing.fold_idle
+        idle = min(waited, since_commit) >= min(timing.fold_idle, self._fold_every)
         return behind > 0 and (behind >= timing.fold_commits or waited >= pause or idle)
 
     def _fold(self) -> None:

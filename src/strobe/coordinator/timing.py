@@ -20,9 +20,9 @@ class Timing:
     verify: Policy = VERIFY
     append: Policy = APPEND
     start_spark: Policy = START_SPARK
-    fold_every: float = 60.0
     fold_share: float = 10.0
-    """Folding that takes long is done less often: at the most for one of so many seconds, unless many commits wait."""
+    """Folding that takes long is done less often than the project's `publish` says: at the most for one of so many
+    seconds, unless many commits wait."""
     fold_commits: int = 500
     fold_idle: float = 5.0
     """Seconds without a commit after which what there is is folded."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 
 from strobe.algebra.schema import RelationSchema
-from strobe.config.model import Project, ViewConfig
+from strobe.config.model import Project
 from strobe.data.scratch import user_folder
 from strobe.errors import StrobeError
 from strobe.managers.departures import cannot
@@ -58,7 +59,7 @@ def _preflight(project: Project, sources: Mapping[str, Source]) -> tuple[list[Fi
         planned = raise_levels(planned)
     except StrobeError as error:
         findings.append(_error(error, error.where))
-    named = frozenset().union(*map(_sources_named, project.views.values()))
+    named = {name for name in sources for view in project.views.values() if _names(view.sql, name)}
     findings += _of_sources(sources, set(relations), planned, named)
     findings += [f for plan in planned.values() for f in _costs(project, plan)]
     findings += [f for plan in planned.values() for f in _under_load(project, plan)]
@@ -78,12 +79,12 @@ def _relations(sources: Mapping[str, Source], findings: list[Finding]) -> dict[s
     return found
 
 
-def _sources_named(config: ViewConfig) -> frozenset[str]:
-    """The sources that a view's SQL names, whether it can be kept or not."""
+def _names(sql: str, source: str) -> bool:
+    """Whether a view's SQL names a source, whether the view can be kept or not."""
     try:
-        return frozenset(source_names(config.sql))
+        return source in source_names(sql)
     except StrobeError:
-        return frozenset()
+        return re.search(rf"\b{source}`?\s*\.", sql) is not None
 
 
 def _of_sources(

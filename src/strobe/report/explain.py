@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,10 +14,10 @@ from strobe.algebra.connected import connected
 from strobe.algebra.substitution import Step, next_fragment
 from strobe.algebra.view import Occurrence, View
 from strobe.config.model import Project
-from strobe.errors import UserError
+from strobe.errors import UserError, suggestion
 from strobe.managers.registry import keys, one_source
 from strobe.planning.source_set import SourceSet
-from strobe.planning.topology import ViewPlan, plan_view, schemas, source_names
+from strobe.planning.topology import ViewPlan, known_sources, plan_view, schemas, source_names
 from strobe.report import tree
 from strobe.report.document import Document
 
@@ -64,12 +65,17 @@ def asked(view: View) -> Iterator[LookupStep]:
 def explain(project: Project, name: str) -> Document:
     """The public document: the view's plan, and the views that it shares commits with."""
     if name not in project.views:
-        raise UserError(f"there is no view {name!r}", fix=f"There are {', '.join(project.views)}.")
+        raise UserError(f"there is no view {name!r}", fix=suggestion(name, project.views))
     config = project.views[name]
+    where = f"{config.origin}: view {name}"
     with SourceSet.open(project) as sources:
-        relations = schemas(sources, source_names(config.sql))
-        planned = plan_view(name, config.sql, config, relations, f"{config.origin}: view {name}")
-    groups = connected({other: source_names(view.sql) for other, view in project.views.items()})
+        relations = schemas(sources, known_sources(config.sql, sources, where))
+        planned = plan_view(name, config.sql, config, relations, where)
+    used = {}
+    for other, view in project.views.items():
+        with suppress(UserError):  # one that is refused keeps nobody from being explained
+            used[other] = source_names(view.sql)
+    groups = connected(used)
     return {**_plan(planned), "group": sorted(next(group for group in groups if name in group))}
 
 

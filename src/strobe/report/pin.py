@@ -11,13 +11,20 @@ from strobe.warehouse import pinning, storage
 from strobe.warehouse.layout import Layout
 
 
-def pin(project: Project, engine: str, at: int | datetime | None) -> Document:
-    """The public document: the newest published commit until then, and the statements that pin it."""
+def pin(project: Project, engine: str, at: int | datetime | None, current: bool = False) -> Document:
+    """The public document: the newest published commit until then, and the statements that pin it; with `current` those
+    that look for the newest published commit each time."""
     if not storage.exists(Layout(project.warehouse).log):
         where = str(project.warehouse)
         raise UserError("nothing has been committed yet", where=where, fix="Start `strobe run` first.")
     found = pinning.pinned(Layout(project.warehouse), at)
-    written = pinning.ENGINES[engine](found, project.name)
+    if not current:
+        written = pinning.ENGINES[engine](found, project.name)
+    elif engine in pinning.CURRENT:
+        written = pinning.CURRENT[engine](found, Layout(project.warehouse).published)
+    else:
+        fix = f"Use {', '.join(pinning.CURRENT)}, or run `strobe pin --engine {engine}` for each commit."
+        raise UserError(f"{engine} takes no version that is not written down", where="--current", fix=fix)
     return {
         "commit": found.commit,
         "engine": engine,

@@ -47,6 +47,7 @@ def status(project: Project) -> Document:
             }
             for name in names
         },
+        "published": _published(project, header) if header else None,
         "coordinator": heard.summary,
         "waiting": heard.document.get("waiting") if heard.alive else None,
         "appends": heard.document.get("appends") if heard.alive else None,
@@ -151,6 +152,21 @@ def _said(view: str, heard: Heard) -> Document:
     """What the coordinator says of a view. That one was stale stays true when the coordinator has ended."""
     said: Document = heard.document.get("views", {}).get(view, {})
     return said if heard.alive else {key: said[key] for key in ("stale", "problem") if key in said}
+
+
+def _published(project: Project, header: CommitHeader) -> Document | None:
+    """What other engines can read: the newest published commit, and how long the first one has been there that is not
+    published yet."""
+    layout = Layout(project.warehouse)
+    newest = max(inspect.published(layout), key=lambda row: (row.commit, row.published_at), default=None)
+    if newest is None:
+        return None
+    lag: float | None = 0.0
+    if newest.commit < header.number:
+        first = inspect.header_of(inspect.open_log(layout), newest.commit + 1)
+        lag = round((datetime.now(timezone.utc) - first.committed_at).total_seconds(), 1) if first else None
+    within = project.publish.total_seconds() if project.sources else None
+    return {"commit": newest.commit, "at": newest.published_at, "lag_seconds": lag, "publish_seconds": within}
 
 
 def known_verified(layout: Layout, header: CommitHeader) -> dict[str, Verified]:

@@ -161,6 +161,76 @@ ENGINES: Mapping[str, Callable[[Pinned, str], Statements]] = {
 """Each is given the pinned tables and the project's name."""
 
 
+# The same, so that no version is written down: each time, `published` is read for the newest commit. No engine takes a
+# version from a subquery, so the map of versions goes into a variable of the session, and all views come out of it:
+# read one by one, two views of a statement could be of two commits.
+
+_VERSIONS = "strobe_versions"
+
+
+def duckdb_current(found: Pinned, published: Location) -> Statements:
+    """Macros, which a database file keeps, and the statement that moves all of them; it comes before them too, since
+    DuckDB looks at a macro's tables when it is made."""
+    move = (
+        f'SET VARIABLE {_VERSIONS} = (SELECT arg_max(views, ("commit", published_at)) '
+        f"FROM delta_scan({_text(published)}))"
+    )
+    macros = (
+        f"CREATE OR REPLACE MACRO {_name(view)}() AS TABLE SELECT COLUMNS(c -> c <> '{COPY}') "
+        f"FROM delta_scan({_text(table.location)}, version => coalesce(getvariable('{_VERSIONS}')[{_text(view)}], "
+        f"error({_text(f'view {view} is not in the published commit, or {_VERSIONS} is not set')})))"
+        for view, table in found.tables.items()
+    )
+    return Statements((move,), (move, *macros))
+
+
+def spark_current(found: Pinned, published: Location) -> Statements:
+    """Temporary views, which are made again with the versions of one row."""
+    statements = [
+        f"SET VARIABLE {_VERSIONS} = (SELECT max_by(views, struct(commit, published_at)) FROM {sql_path(published)})"
+    ]
+    for view, pinned in zip(found.tables, spark(found, "").statements, strict=True):
+        text = pinned.removesuffix(str(found.tables[view].version))
+        version = f"CAST({_VERSIONS}[{_spark_text(view)}] AS STRING)"
+        statements.append(f"SET VARIABLE strobe_view = {_spark_text(text)} || {version}")
+        statements.append("EXECUTE IMMEDIATE strobe_view")
+    declared = (f"{_VERSIONS} MAP<STRING, BIGINT>", "strobe_view STRING")
+    return Statements(tuple(statements), tuple(f"DECLARE OR REPLACE VARIABLE {variable}" for variable in declared))
+
+
+def polars_current(found: Pinned, published: Location) -> Statements:
+    """Python, with `polars` and `deltalake`: a function that returns a lazy frame for each view."""
+    views = "".join(
+        f"        {view!r}: polars.scan_delta({table.location!r}, version=versions[{view!r}])"
+        f".drop({COPY!r}, strict=False),\n"
+        for view, table in found.tables.items()
+    )
+    return Statements(
+        ("views = current()",),
+        (
+            "import deltalake, polars",
+            f"""def current():
+    rows = deltalake.DeltaTable({published!r}).to_pyarrow_table().to_pylist()
+    versions = dict(max(rows, key=lambda row: (row["commit"], row["published_at"]))["views"])
+    return {{
+{views}    }}""",
+        ),
+    )
+
+
+CURRENT: Mapping[str, Callable[[Pinned, Location], Statements]] = {
+    "duckdb": duckdb_current,
+    "spark": spark_current,
+    "polars": polars_current,
+}
+"""Each is given the pinned tables and where `published` is."""
+
+
+def _spark_text(value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
 def _listed(table: PinnedTable, quote: Callable[[str], str]) -> str:
     return ", ".join(map(quote, table.columns))
 

@@ -96,6 +96,33 @@ def test_changes_of_what_nobody_uses_do_nothing(db: Database, statement: str) ->
     reader.close()
 
 
+VARCHARS = "CREATE TABLE orders (id int PRIMARY KEY, code varchar(5)); INSERT INTO orders VALUES (1, 'ab')"
+
+
+def test_a_varchar_that_takes_longer_texts_goes_on(db: Database) -> None:
+    """In the log, in answers of readers that were made before, and by its fingerprint; with USING it was rewritten."""
+    source = db.make(VARCHARS, "orders")
+    source.schemas()
+    start, reader = source.now(), source.reader()
+    before = source.fingerprints(["orders"])["orders"]
+    for longer in ("varchar(50)", "varchar"):
+        db.run(f"ALTER TABLE orders ALTER code TYPE {longer}")
+    db.run("INSERT INTO orders VALUES (2, repeat('x', 60))")
+    (transaction,) = read(source, start)
+    assert transaction.changes["orders"] == Bag.of(("id", "code"), [(2, "x" * 60)])
+    reader.open()
+    assert set(reader.scan("orders", ["id", "code"])) == {(1, "ab"), (2, "x" * 60)}
+    reader.close()
+    after = source.fingerprints(["orders"])["orders"]
+    assert before != after and source.changed("orders", ["id", "code"], before, after) == ""
+    db.run(
+        "ALTER TABLE orders ALTER code TYPE varchar(70) USING upper(code)", "ALTER TABLE orders ALTER code TYPE varchar"
+    )
+    rewritten = source.fingerprints(["orders"])["orders"]
+    assert "rewritten" in source.changed("orders", ["id", "code"], after, rewritten)
+    assert source.changed("orders", ["id"], after, rewritten) == ""
+
+
 @pytest.mark.parametrize(
     ("statement", "what"),
     [

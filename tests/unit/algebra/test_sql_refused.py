@@ -82,9 +82,15 @@ REFUSED = [
     ("SELECT id FROM shop.orders ¶TIMESTAMP AS OF '2024-01-01'", "time travel"),
     ("SELECT id FROM shop.orders ¶FOR VERSION AS OF 3", "time travel"),
     # subqueries in expressions
-    (f"SELECT o.id {ONE} WHERE o.id = 1 OR ¶EXISTS (SELECT 1 FROM shop.customers)", "subquery"),
-    (f"SELECT o.id {ONE} WHERE o.id = (¶SELECT max(id) FROM shop.customers)", "subquery"),
-    (f"SELECT (¶SELECT 1 FROM shop.customers) AS x {ONE}", "subquery"),
+    (f"SELECT o.id {ONE} WHERE o.id = 1 OR o.id IN (¶SELECT id FROM shop.customers)", "subquery"),
+    (f"SELECT o.id {ONE} WHERE id = 1 OR ¶EXISTS (SELECT 1 FROM shop.customers c WHERE c.id > o.id)", "more than"),
+    (f"SELECT o.id {ONE} WHERE id = 1 OR EXISTS (SELECT ¶x FROM shop.customers)", "unknown column x"),
+    (f"SELECT ¶(SELECT 1 FROM shop.customers) AS x {ONE}", "without an aggregate"),
+    (f"SELECT ¶(SELECT max(id) FROM shop.customers GROUP BY city) AS x {ONE}", "groups or combines"),
+    (f"SELECT ¶(SELECT max(id), 1 FROM shop.customers) AS x {ONE}", "one column, not 2"),
+    (f"SELECT ¶(SELECT max(id) FROM shop.customers c WHERE c.id < o.id) AS x {ONE}", "more than equalities"),
+    (f"SELECT (SELECT max(¶o.id) FROM shop.customers c) AS x {ONE}", "unknown column o.id"),
+    ("SELECT o.id FROM shop.orders o JOIN shop.customers c ON c.id = (¶SELECT max(id) FROM shop.orders)", "subquery"),
     (f"SELECT o.id {ONE} WHERE ¶o.customer NOT IN (SELECT id FROM shop.customers)", "NOT IN"),
     (f"SELECT o.id {ONE} WHERE ¶o.id IN (SELECT id, name FROM shop.customers)", "has 2"),
     # functions
@@ -232,13 +238,26 @@ def test_unfinished_texts(sql: str) -> None:
     assert refused(sql).fix
 
 
-def test_every_prefix_and_deletion_is_compiled_or_refused() -> None:
+FLAT = (
+    "WITH t(a, b) AS (SELECT id, CASE WHEN total > 1 THEN 'x' END FROM shop.orders WHERE id IN (1, 2)) SELECT t.*, "
+    "upper(c.name) AS n FROM t JOIN (shop.customers AS c) ON t.a = c.id AND c.name BETWEEN 'a' AND 'b' "
+    "WHERE t.b[0] = 1"
+)
+TREE = (
+    "SELECT o.customer, upper(x) AS u, sum(o.total) FILTER (WHERE o.id > 1) AS s, rank() OVER (PARTITION BY "
+    "customer ORDER BY "
+    "count(*) DESC) AS r FROM shop.orders o LEFT JOIN shop.customers c ON c.id = o.customer LATERAL VIEW explode(split("
+    "c.name, 'a')) t AS x WHERE NOT EXISTS (SELECT 1 FROM billing.invoices i WHERE i.order_id = o.id) AND "
+    "o.total > (SELECT "
+    "avg(total) FROM shop.orders) GROUP BY 1, upper(x) HAVING count(*) > 1 UNION SELECT id, city, 1, 2 FROM "
+    "shop.customers"
+)
+
+
+@pytest.mark.parametrize("sql", [FLAT, TREE], ids=["flat", "tree"])
+def test_every_prefix_and_deletion_is_compiled_or_refused(sql: str) -> None:
     """Whatever is cut out of a view's text, the result is a view or a `UserError`."""
-    sql = (
-        "WITH t(a, b) AS (SELECT id, CASE WHEN total > 1 THEN 'x' END FROM shop.orders WHERE id IN (1, 2)) SELECT t.*, "
-        "upper(c.name) AS n FROM t JOIN (shop.customers AS c) ON t.a = c.id AND c.name BETWEEN 'a' AND 'b' "
-        "WHERE t.b[0] = 1"
-    )
+    compile_view("v", sql, RELATIONS)
     for start in range(len(sql)):
         for text in (sql[:start], sql[:start] + sql[start + 3 :]):
             try:

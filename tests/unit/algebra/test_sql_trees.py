@@ -339,3 +339,19 @@ def test_relations_inside_of_conditions_are_referenced() -> None:
     inner = "SELECT 1 FROM x.y WHERE y.a IN (SELECT b FROM z.w)"
     sql = f"SELECT id FROM shop.orders o WHERE EXISTS ({inner}) UNION SELECT 1 FROM q.r"
     assert referenced_relations(sql) == ["shop.orders", "x.y", "z.w", "q.r"]
+
+
+def test_scalar_subqueries_are_joined() -> None:
+    """One row for all, or one for each value of what correlates them; a count of nothing is 0."""
+    v = view(
+        "SELECT o.id, (SELECT count(*) FROM depot.lines l WHERE l.order_id = o.id AND l.n > 1) AS c FROM shop.orders o "
+        "WHERE o.total > (SELECT avg(total) FROM shop.orders)"
+    )
+    assert v.tree is not None
+    assert shape(v.tree) == "Project(Filter(Join(Join(Scan, Group(Scan)), Group(Filter(Scan)))))"
+    correlated, alone = (o for o in operators(v.tree) if isinstance(o, Join))
+    assert (alone.kind, alone.pairs) == (JoinKind.INNER, ())
+    assert (correlated.kind, correlated.pairs) == (JoinKind.LEFT, (Pair("r0c0", "r2c0"),))
+    assert v.key == ("id",)
+    assert isinstance(v.tree, Project)
+    assert v.tree.outputs[-1].expression.startswith("coalesce(x")

@@ -25,11 +25,12 @@ from paths import ROOT
 from patience import PATIENCE
 from rich.console import Console
 from rich.live import Live
+from rich.text import Text
 
 from strobe.api import parse_at
 from strobe.cli import render
 from strobe.cli.main import app, main
-from strobe.cli.reporter import LiveReporter, LogReporter
+from strobe.cli.reporter import LiveReporter, Loads, LogReporter
 from strobe.cli.signals import serve
 from strobe.cli.terminal import Terminal
 from strobe.client import wait
@@ -76,6 +77,37 @@ def only_sqlite(shop: Path) -> None:
     text = (shop / "strobe.yml").read_text()
     (shop / "strobe.yml").write_text(re.sub(r"  catalog:\n(    .*\n)*", "", text))
     (shop / "views" / "order_lines.sql").unlink()
+
+
+# Making projects.
+
+
+def test_a_project_for_ones_own_sources(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A source of each type, with what has to be set and done next; what is written can be read, and the editor's
+    schema lies beside it."""
+    folder = tmp_path / "My shop"
+    made = document(capsys, "init", str(folder), "--sources", "postgres,mysql,mysql,mariadb,sqlite,files,delta")
+    assert [line.split("=")[0] for line in made["next"][:4]] == [
+        "export POSTGRES_DSN", "export MYSQL_DSN", "export MYSQL2_DSN", "export MARIADB_DSN"
+    ]  # fmt: skip
+    for variable in ("POSTGRES_DSN", "MYSQL_DSN", "MYSQL2_DSN", "MARIADB_DSN"):
+        monkeypatch.setenv(variable, "mysql://strobe:longsecret@h/d")
+    (folder / "views" / "mine.sql").write_text("SELECT a.id FROM sqlite.a a")
+    project = load_project(folder)
+    types = {name: source.type for name, source in project.sources.items()}
+    assert (project.name, types.pop("mysql2")) == ("my_shop", "mysql") and all(n == t for n, t in types.items())
+    first = (folder / "strobe.yml").read_text().splitlines()[0]
+    assert first == "# yaml-language-server: $schema=strobe.schema.json"
+    assert json.loads((folder / "strobe.schema.json").read_text())["title"] == "strobe.yml"
+    error = document(capsys, "init", str(tmp_path / "b"), "--sources", "postgre", code=2)["error"]
+    assert error["fix"].startswith("Did you mean postgres?") and not (tmp_path / "b").exists()
+
+
+def test_the_example_begins_with_its_schema(shop: Path) -> None:
+    assert (shop / "strobe.yml").read_text().startswith("# yaml-language-server: $schema=strobe.schema.json\n")
+    assert json.loads((shop / "strobe.schema.json").read_text())["title"] == "strobe.yml"
 
 
 # Looking.
@@ -234,9 +266,10 @@ def test_a_source_whose_view_is_refused_is_used(shop: Path, capsys: pytest.Captu
     """Only a source that no view's SQL names is reported as unused."""
     only_sqlite(shop)
     (shop / "views" / "lost.sql").write_text("SELECT x.nothing FROM spare.x x")
+    (shop / "views" / "refused.sql").write_text("SELECT x.y FROM other.x x ORDER BY 1")
     text = (shop / "strobe.yml").read_text()
-    spare = "  spare: {type: sqlite, path: shop.db}\n  unused: {type: sqlite, path: shop.db}\n  billing:"
-    (shop / "strobe.yml").write_text(text.replace("  billing:", spare))
+    more = "".join(f"  {name}: {{type: sqlite, path: shop.db}}\n" for name in ("spare", "other", "unused"))
+    (shop / "strobe.yml").write_text(text.replace("  billing:", f"{more}  billing:"))
     found = document(capsys, "check", code=2)["findings"]
     assert [f["where"] for f in found if f["message"] == "no view uses it"] == ["source unused"]
 
@@ -269,6 +302,15 @@ def test_explain_names_the_order_of_asking(shop: Path, capsys: pytest.CaptureFix
     code, out, _ = run(capsys, "explain", "paid_orders")
     assert code == 0
     assert "a change of billing.payments as p: 2 messages" in out
+
+
+def test_explain_names_what_is_refused_and_explains_the_rest(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The error has the view, its file and the place; other views are explained all the same."""
+    (shop / "views" / "refused.sql").write_text("SELECT o.id\nFROM shop.orders o\nLIMIT 3")
+    error = document(capsys, "explain", "refused", code=2)["error"]
+    assert error["where"] == "views/refused.sql: view refused: line 3, column 1"
+    assert document(capsys, "explain", "paid_orders")["view"] == "paid_orders"
+    assert document(capsys, "explain", "paid_order", code=2)["error"]["fix"].startswith("Did you mean paid_orders?")
 
 
 def test_explain_shows_a_tree_and_check_what_it_reads_whole(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -413,6 +455,52 @@ def test_a_wait_believes_only_views_that_are_kept(
         wait.wait(project, timeout=0)
 
 
+# Watching, and the shell's help.
+
+
+def test_status_is_shown_again_and_again(
+    shop: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until Ctrl-C, which is no failure; on a terminal in place."""
+    naps = iter([None, None])
+
+    def sleep(seconds: float) -> None:
+        if next(naps, seconds):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("strobe.cli.terminal.time.sleep", sleep)
+    code, out, err = run(capsys, "status", "--watch")
+    assert (code, err, out.count("nothing committed yet")) == (0, "", 3)
+    assert document(capsys, "status", "--watch", code=2)["error"]["message"].endswith("do not go together")
+    naps = iter([None])
+    terminal = Terminal()
+    terminal.out = Console(file=(file := io.StringIO()), force_terminal=True, width=100)
+    terminal.watch(lambda: {"n": "one [bold]"}, lambda found: [Text(found["n"])], 2.0)
+    assert "one [bold]" in file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("strobe reb", {"rebuild"}),
+        ("strobe explain ", {"paid_orders", "order_lines"}),
+        ("strobe rebuild paid", {"paid_orders"}),
+        ("strobe prepare ", {"shop", "billing", "catalog"}),
+        ("strobe pin --engine d", {"duckdb"}),
+        ("strobe run --until", {"--until-idle"}),
+    ],
+)
+def test_a_shell_completes_commands_options_and_names(shop: Path, line: str, offered: set[str]) -> None:
+    """With the script that `strobe --show-completion` prints; names are those of the project."""
+    words = line.split(" ")
+    environment = {**os.environ, "_STROBE_COMPLETE": "complete_bash", "PYTHONPATH": str(ROOT / "src")}
+    environment |= {"COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+    done = subprocess.run(
+        [sys.executable, "-m", "strobe"], capture_output=True, text=True, env=environment, timeout=240
+    )
+    assert (done.returncode, set(done.stdout.split()), done.stderr) == (0, offered, "")
+
+
 # Errors.
 
 
@@ -436,6 +524,8 @@ def test_a_wait_believes_only_views_that_are_kept(
         (["sql", "SELECT 1; SELECT 2"], "only one SELECT"),
         (["sql", "SELEC 1"], ""),
         (["fold"], "nothing has been committed yet"),
+        (["pin", "--engine", "duckdb", "--current"], "nothing has been committed yet"),
+        (["pin", "--engine", "duckdb", "--current", "--at", "3"], "do not go together"),
         (["rebuild", "nothing"], "no view 'nothing'"),
         (["audit", "nothing"], "no view 'nothing'"),
     ],
@@ -582,6 +672,7 @@ def test_the_live_table_shows_everything_but_secrets() -> None:
         told = LiveReporter(live)
         told.tell(Loading(["paid_orders"]))
         told.tell(RowsRead("shop", 12_345))
+        told.tell(RowsRead("billing", 500, 4_000))
         told.status(STATUS)
     shown = file.getvalue()
     for part in (
@@ -591,10 +682,22 @@ def test_the_live_table_shows_everything_but_secrets() -> None:
         "5:1",
         "6:1",
         "no [bold]***[/bold]",
+        "of about 4,000",
+        "lag",
+        "2.5 s",
         "commit 7",
-        "stands still",
+        "stale",
     ):
         assert part in shown
+
+
+def test_how_fast_a_source_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Since it was first heard of; one that is read again, in another snapshot, begins again."""
+    now = iter([0.0, 0.5, 2.0, 3.0, 5.0])
+    monkeypatch.setattr("strobe.cli.reporter.time.monotonic", lambda: next(now))
+    loads = Loads()
+    assert [loads.rate(RowsRead("shop", rows)) for rows in (100, 200, 1_100)] == [None, None, 500.0]
+    assert [loads.rate(RowsRead("shop", rows)) for rows in (0, 50)] == [None, 25.0]
 
 
 class _Service:

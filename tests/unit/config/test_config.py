@@ -184,6 +184,7 @@ MISTAKES = [
     ("project: shop", "project: shop\nretention: 999999999999d", 3, "retention must be a duration", "retention"),
     ("project: shop", "project: shop\nretention: -1d", 3, "retention must be a duration", "retention"),
     ("project: shop", "project: shop\nretention: 0d", 3, "longer than nothing", "7d"),
+    ("project: shop", "project: shop\npublish: soon", 3, "publish must be a duration", "Change publish"),
     ("project: shop", "project: shop\nevaluate: sparc", 3, 'evaluate cannot be "sparc"', "Did you mean spark?"),
     ("project: shop", "project: shop\nwarehouse: s3a://bucket/x", 3, "local or mounted", "warehouse"),
     ("project: shop", "project: shop\nwarehouse: ''", 3, "warehouse is empty", "Fill it in"),

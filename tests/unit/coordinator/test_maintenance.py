@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from patience import eventually
 
+from strobe.config.model import PUBLISH
 from strobe.coordinator.maintenance import Maintenance
 from strobe.coordinator.states import Reason
 from strobe.coordinator.timing import USUAL, Timing
@@ -76,6 +78,7 @@ def made(
     failed: list[BaseException],
     timing: Timing = USUAL,
     definitions: dict[str, Definition] | None = None,
+    publish: timedelta = PUBLISH,
 ) -> Maintenance:
     last = CommitHeader(1, datetime.now(timezone.utc), POSITIONS)
     pipeline: Any = SimpleNamespace(
@@ -87,7 +90,7 @@ def made(
         fail=failed.append,
     )
     warehouse: Any = SimpleNamespace(empty=lambda: None, definitions=definitions or {})
-    maintenance = Maintenance(pipeline, warehouse, lambda _: None, timing)
+    maintenance = Maintenance(pipeline, warehouse, lambda _: None, timing, publish)
     maintenance.stopped = {"c": Reason.RELATION_LOST, "d": Reason.SOURCE_LOST}
     return maintenance
 
@@ -143,6 +146,32 @@ def test_how_much_log_is_kept_is_remembered_while_a_source_is_down() -> None:
     maintenance.stop()
     maintenance.join(60)
     assert (failed, maintenance.retained) == ([], {"read": 1024})
+
+
+@pytest.mark.parametrize(
+    ("publish", "took", "ages", "due"),
+    [
+        (60.0, 0.0, (59.0, 0.0), False),
+        (60.0, 0.0, (60.0, 0.0), True),
+        (1.0, 0.0, (1.1, 0.0), True),
+        (1.0, 2.0, (19.0, 0.0), False),
+        (1.0, 2.0, (20.0, 0.0), True),
+        (3600.0, 0.0, (6.0, 6.0), True),
+        (3600.0, 0.0, (600.0, 1.0), False),
+        (2.0, 9.0, (3.0, 3.0), True),
+    ],
+)
+def test_when_the_view_tables_are_published(publish: float, took: float, ages: tuple[float, float], due: bool) -> None:
+    """`publish` after the last fold while commits come, or ten times as long as folding takes; and soon after the last
+    commit. `ages` are seconds since the last fold and since the last commit."""
+    maintenance = made({}, [], publish=timedelta(seconds=publish))
+    since_fold, since_commit = ages
+    last = CommitHeader(2, datetime.now(timezone.utc) - timedelta(seconds=since_commit), POSITIONS)
+    maintenance._pipeline.committer.last = last
+    maintenance._fold_took, maintenance._folded, maintenance._folded_at = took, 1, 0.0
+    assert maintenance._fold_due(since_fold) is due
+    maintenance._folded = 2
+    assert not maintenance._fold_due(since_fold), "there is nothing to publish"
 
 
 def test_too_much_log_that_nobody_reads_is_told() -> None:

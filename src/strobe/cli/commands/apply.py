@@ -26,7 +26,7 @@ def apply(
 ) -> None:
     """Make the views those of the edited strobe.yml, in one commit, in a running system too."""
     from strobe.apply import plan
-    from strobe.cli.reporter import LogReporter
+    from strobe.cli.reporter import waiting
     from strobe.client.local import change, last_commit
 
     terminal = Terminal.of(context)
@@ -38,7 +38,8 @@ def apply(
         if edit.nothing:
             reply = {"commit": last_commit(loaded)}
         else:
-            reply = change(loaded, wanted, SECONDS, LogReporter(terminal.err), terminal.tell)
+            with waiting(terminal) as reporter:
+                reply = change(loaded, wanted, SECONDS, reporter, terminal.quieted(reporter.tell))
     except UserError as error:
         plan.note(loaded, error)
         raise

@@ -7,13 +7,13 @@ from typing import Annotated
 import typer
 
 from strobe.cli import render
-from strobe.cli.options import HERE, AsJson, ProjectFolder
+from strobe.cli.options import HERE, AsJson, ProjectFolder, view_names
 from strobe.cli.terminal import Terminal
 
 
 def explain(
     context: typer.Context,
-    view: Annotated[str, typer.Argument(metavar="VIEW", help="A view of the project.")],
+    view: Annotated[str, typer.Argument(metavar="VIEW", help="A view of the project.", autocompletion=view_names)],
     project: ProjectFolder = HERE,
     as_json: AsJson = False,
 ) -> None:

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from strobe.cli.options import HERE, AsJson, ProjectFolder, WarehouseFolder
 from strobe.cli.terminal import Terminal
+from strobe.errors import UserError
 from strobe.report.document import Document
 
 
@@ -31,6 +32,9 @@ def pin(
         str | None,
         typer.Option("--at", metavar="COMMIT|TIME", help="The newest published commit until then. Default: until now."),
     ] = None,
+    current: Annotated[
+        bool, typer.Option("--current", help="Statements that find the newest published commit by themselves.")
+    ] = False,
     project: ProjectFolder = HERE,
     warehouse: WarehouseFolder = None,
     as_json: AsJson = False,
@@ -41,7 +45,9 @@ def pin(
 
     terminal = Terminal.of(context)
     loaded = terminal.open_to_read(project, warehouse, as_json)
-    terminal.show(pin(loaded, engine.value, parse_at(at)), _render)
+    if current and at is not None:
+        raise UserError("--current and --at do not go together", fix="Use one or the other.")
+    terminal.show(pin(loaded, engine.value, parse_at(at), current), _render_current if current else _render)
 
 
 def _render(document: Document) -> Iterable[RenderableType]:
@@ -52,6 +58,17 @@ def _render(document: Document) -> Iterable[RenderableType]:
         yield _line(f"{comment} once, if they are not there yet:")
     for statement in document["once"]:
         yield _line(f"{comment}   {statement}{end}")
+    for statement in document["statements"]:
+        yield _line(f"{statement}{end}")
+
+
+def _render_current(document: Document) -> Iterable[RenderableType]:
+    python = document["engine"] == Engine.polars.value
+    comment, end = ("#", "") if python else ("--", ";")
+    yield _line(f"{comment} once in a session")
+    for statement in document["once"]:
+        yield _line(f"{statement}{end}")
+    yield _line(f"{comment} whenever the newest published commit is wanted: all views are at one")
     for statement in document["statements"]:
         yield _line(f"{statement}{end}")
 

@@ -10,7 +10,7 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from strobe.cli.options import HERE, AsJson, ProjectFolder, known
+from strobe.cli.options import HERE, AsJson, ProjectFolder, known, source_names
 from strobe.cli.terminal import Terminal
 from strobe.config.model import Project
 from strobe.errors import NotNow, StrobeError, UserError
@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 def prepare(
     context: typer.Context,
     sources: Annotated[
-        list[str] | None, typer.Argument(metavar="[SOURCE]...", help="Sources. Default: all.", show_default=False)
+        list[str] | None,
+        typer.Argument(
+            metavar="[SOURCE]...", help="Sources. Default: all.", show_default=False, autocompletion=source_names
+        ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be executed, and do nothing.")] = False,
     undo: Annotated[bool, typer.Option("--undo", help="Take every trace of Strobe out of the sources again.")] = False,

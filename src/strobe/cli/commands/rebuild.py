@@ -9,7 +9,7 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from strobe.cli.options import HERE, AsJson, ProjectFolder, known
+from strobe.cli.options import HERE, AsJson, ProjectFolder, known, view_names
 from strobe.cli.terminal import Terminal
 from strobe.errors import UserError
 from strobe.report.document import Document
@@ -21,7 +21,8 @@ SECONDS = 86_400.0
 def rebuild(
     context: typer.Context,
     view: Annotated[
-        str | None, typer.Argument(metavar="[VIEW]", help="A view of the project.", show_default=False)
+        str | None,
+        typer.Argument(metavar="[VIEW]", help="A view of the project.", show_default=False, autocompletion=view_names),
     ] = None,
     stale: Annotated[
         bool, typer.Option("--stale", help="All views that make no progress until they are rebuilt.")
@@ -30,7 +31,7 @@ def rebuild(
     as_json: AsJson = False,
 ) -> None:
     """Load a view again, or all that are stale, as strobe.yml defines them now, beside the old ones, and swap."""
-    from strobe.cli.reporter import LogReporter
+    from strobe.cli.reporter import waiting
     from strobe.client.local import change, last_commit
     from strobe.client.stale import stale_views
 
@@ -42,7 +43,8 @@ def rebuild(
     commit = last_commit(loaded)
     if views:
         wanted = {"kind": "rebuild", "views": views}
-        commit = change(loaded, wanted, SECONDS, LogReporter(terminal.err), terminal.tell)["commit"]
+        with waiting(terminal) as reporter:
+            commit = change(loaded, wanted, SECONDS, reporter, terminal.quieted(reporter.tell))["commit"]
     terminal.show({"view": view, "views": views, "commit": commit}, _render)
 
 

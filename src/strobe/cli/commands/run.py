@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from strobe.cli.options import HERE, AsJson, ProjectFolder
+from strobe.cli.reporter import Log, reporter
 from strobe.cli.terminal import Terminal
 from strobe.errors import NotNow, UserError
 
@@ -42,18 +43,21 @@ def run(
             help="Serve Prometheus metrics there, to everybody who can reach it. Default host: 127.0.0.1.",
         ),
     ] = None,
+    log: Annotated[
+        Log | None,
+        typer.Option("--log", help="How to write log lines. Default: text, or a live table on a terminal."),
+    ] = None,
     project: ProjectFolder = HERE,
     as_json: AsJson = False,
 ) -> None:
     """Maintain the views until told to stop: SIGTERM and Ctrl-C finish the commit at hand, fold and end."""
-    from strobe.cli.reporter import reporter
     from strobe.cli.signals import serve
     from strobe.client.local import last_commit
     from strobe.coordinator.coordinator import Coordinator
 
     terminal = Terminal.of(context)
     loaded = terminal.open(project, as_json)
-    with reporter(terminal) as telling, _recording(record) as write:
+    with reporter(terminal, log) as telling, _recording(record) as write:
         coordinator = Coordinator(loaded, telling, record=write)
         work = partial(coordinator.run, until_idle=until_idle, seconds=seconds, take_over=take_over)
         with _metrics(metrics, loaded.name, coordinator):

@@ -14,6 +14,8 @@ from strobe.sources.postgres.catalog import IDENTITIES
 from strobe.sources.postgres.partitions import Moved
 
 NOTHING = Moved()
+VARCHAR = 1043
+"""The id of the type, in every database."""
 REMEMBERED = 1000
 """How many partitions that left a view's fingerprint remembers."""
 
@@ -345,13 +347,21 @@ def _compare_columns(old: Definition, new: Definition, columns: Collection[str])
             return f"its column {name} was dropped or renamed"
         if before.number != after.number:
             return f"its column {name} is another one now: it was dropped and added again, or columns were renamed"
-        if before[2:-1] != after[2:-1]:
+        if before[2:-1] != after[2:-1] and not _longer(before, after):
             return f"its column {name} has another type or collation"
         if rewritten and before.row != after.row:
             return f"its column {name} was rewritten"
         if name in new.mistaken:
             return f"its column {name} was another one when the table was first looked at"
     return ""
+
+
+def _longer(before: Column, after: Column) -> bool:
+    """Whether a `varchar` only takes longer texts: then no row is another one, unless the table was rewritten. The view
+    holds text of any length."""
+    longer = after.modifier == -1 or 0 < before.modifier <= after.modifier
+    same = before._replace(modifier=after.modifier, row=after.row) == after
+    return same and after.type == VARCHAR and longer
 
 
 def _compare_types(old: Definition, new: Definition, columns: Collection[str]) -> str:

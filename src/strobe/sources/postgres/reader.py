@@ -322,7 +322,8 @@ class RowDecoder:
             if (result.ftable(place), result.ftablecol(place)) != (self._table.id, number):
                 what = f"its column {self._columns[place]} is another one now, or one of another table"
                 raise self._settings.table_lost(what, self._table.name)
-            if (result.ftype(place), result.fmod(place)) != (type_.oid, type_.modifier):
+            same_length = result.fmod(place) == type_.modifier or type_.name == "varchar"
+            if result.ftype(place) != type_.oid or not same_length:
                 column = self._columns[place]
                 raise self._settings.table_lost(f"its column {column} has another type now", self._table.name)
 

@@ -136,7 +136,8 @@ class _Verified(TypedDict):
 
 @_TYPED
 class _Progress(TypedDict):
-    text: str
+    text: NotRequired[str]
+    rows: NotRequired[dict[str, Annotated[list[int | None], Field(min_length=2, max_length=2)]]]
 
 
 @_TYPED

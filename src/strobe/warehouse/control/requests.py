@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 
 from strobe.errors import NotNow, UserError, raised
@@ -49,13 +49,13 @@ def put_back(store: ControlStore, number: str, document: Document) -> None:
 
 
 def request(
-    store: ControlStore, document: Document, timeout: float, say: Callable[[str], None] = lambda _: None
+    store: ControlStore, document: Document, timeout: float, say: Callable[[Document], None] = lambda _: None
 ) -> Document:
     """Ask the running coordinator for something and wait for its reply, which may be an error.
 
-    `say` is told how far it is.
+    `say` is told how far it is: a `text`, or `rows` by source, each as how many were read and of about how many.
     """
-    number, told = post(store, document), ""
+    number, told = post(store, document), None
     where = str(store.folder.parent)
     deadline = time.monotonic() + timeout
     next_look = time.monotonic() + 1.0
@@ -64,10 +64,10 @@ def request(
             found = store.get(_reply(number), REPLY)
             if found is not None:
                 return _answered(found)
-            text = str((store.get(_progress(number), PROGRESS) or {"text": told})["text"])
-            if text != told:
-                say(text)
-            told = text
+            progress = store.get(_progress(number), PROGRESS)
+            if progress is not None and progress != told:
+                say(progress)
+                told = progress
             if time.monotonic() >= next_look:
                 next_look = time.monotonic() + 1.0
                 if not hear(store).alive and store.get(_reply(number), REPLY) is None:
@@ -124,6 +124,12 @@ def tell(store: ControlStore, number: str, text: str) -> None:
     """Say how far a request is."""
     with suppress(OSError):
         store.put(_progress(number), {"text": text})
+
+
+def tell_rows(store: ControlStore, number: str, rows: Mapping[str, tuple[int, int | None]]) -> None:
+    """Say how far the loading of a request is."""
+    with suppress(OSError):
+        store.put(_progress(number), {"rows": {source: list(read) for source, read in rows.items()}})
 
 
 def clear(store: ControlStore) -> None:

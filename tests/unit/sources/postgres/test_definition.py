@@ -139,6 +139,29 @@ def test_a_rewritten_file_with_a_rewritten_column() -> None:
     assert changed(["spare"], json.dumps(FACTS), json.dumps(after)) == "its column spare was rewritten"
 
 
+@pytest.mark.parametrize(
+    ("type_", "before", "after", "file", "said"),
+    [
+        (1043, 24, 54, 10, ""),
+        (1043, 24, -1, 10, ""),
+        (1043, -1, -1, 10, ""),
+        (1043, 54, 24, 10, "another type"),
+        (1043, -1, 54, 10, "another type"),
+        (1043, 24, 54, 11, "was rewritten"),
+        (1042, 24, 54, 10, "another type"),
+        (1700, 655366, 786438, 10, "another type"),
+    ],
+)
+def test_a_varchar_that_takes_longer_texts(type_: int, before: int, after: int, file: int, said: str) -> None:
+    """Its rows are as they were, if its file is; `char` pads, and a view's decimals have the digits of the column's."""
+    old, new = copy.deepcopy(FACTS), copy.deepcopy(FACTS)
+    old["column"][1] = [2, "how", False, type_, before, 100, "", "700"]
+    new["column"][1] = [2, "how", False, type_, after, 100, "", "900"]
+    new["table"][0][6] = file
+    found = changed(("id", "how"), json.dumps(old), json.dumps(new))
+    assert said in found if said else found == ""
+
+
 def test_a_key_counts_as_used() -> None:
     """The log names old rows by it, whether a view uses it or not."""
     assert "column id" in what(FACTS, ("column", 0, 1), "number", "how")
