@@ -206,6 +206,97 @@ def test_pinned_tables_hold_what_was_true_together(
     assert newest["tables"]["lines"]["path"] == str(shop.path / "views" / "lines")
 
 
+def published_status(capsys: pytest.CaptureFixture[str], shop: Shop) -> dict[str, Any]:
+    capsys.readouterr()
+    assert main(["status", "--project", str(shop.folder), "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)["published"]
+    return found
+
+
+def refreshed_in_duckdb(found: dict[str, Any]) -> Callable[[], Read]:
+    connection = duckdb_with_delta()
+    for statement in found["once"]:
+        connection.execute(statement)
+    connection.execute("RESET VARIABLE strobe_versions")  # as in another session with the same database file
+    with pytest.raises(Exception, match="strobe_versions is not set"):
+        connection.execute("SELECT * FROM lines()")
+
+    def refresh() -> Read:
+        for statement in found["statements"]:
+            connection.execute(statement)
+        return lambda name: pa.table(connection.execute(f"SELECT * FROM {name}()").to_arrow_table())
+
+    return refresh
+
+
+def refreshed_in_polars(found: dict[str, Any]) -> Callable[[], Read]:
+    pytest.importorskip("polars")
+    names: dict[str, Any] = {}
+    exec("\n".join(found["once"]), names)
+
+    def refresh() -> Read:
+        exec("\n".join(found["statements"]), names)
+        return lambda name: names["views"][name].collect().to_arrow()
+
+    return refresh
+
+
+def refreshed_in_spark(found: dict[str, Any]) -> Callable[[], Read]:
+    session = SparkSession.active().newSession()
+    session.conf.set("spark.sql.session.timeZone", "UTC")
+    for statement in found["once"]:
+        session.sql(statement)
+
+    def refresh() -> Read:
+        for statement in found["statements"]:
+            session.sql(statement)
+        return lambda name: session.table(name).toArrow()
+
+    return refresh
+
+
+REFRESHED = {"duckdb": refreshed_in_duckdb, "polars": refreshed_in_polars, "spark": refreshed_in_spark}
+
+
+def test_current_statements_follow_the_published_commit(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The statements of one print, in each engine, across commits and folds: all views are at the newest published
+    commit when they are refreshed, and stay there until they are refreshed again."""
+    shop = Shop(spark, tmp_path_factory.mktemp("current"))
+    prints = {engine: pinned(capsys, shop, engine, "--current") for engine in REFRESHED}
+    refresh = {engine: REFRESHED[engine](found) for engine, found in prints.items()}
+
+    def check(read: Read, commit: int) -> None:
+        for name, rows in shop.states()[commit].items():
+            table = read(name)
+            assert "_copy" not in table.schema.names
+            assert contents(table) == rows, f"{name} at commit {commit}"
+
+    earlier = {engine: again() for engine, again in refresh.items()}
+    for read in earlier.values():
+        check(read, 5)
+    shop.append(7, lines=_bag(LINES, ("new", 1)), items=_bag(ITEMS, item(3), count=-1))
+    behind = published_status(capsys, shop)
+    assert (behind["commit"], behind["publish_seconds"]) == (5, 60.0)
+    assert behind["lag_seconds"] > (datetime.now(timezone.utc) - START).total_seconds() - 3600
+    for read in earlier.values():
+        check(read, 5)
+    for again in refresh.values():
+        check(again(), 5)  # commit 7 is not published yet
+    shop.warehouse.fold()
+    done = published_status(capsys, shop)
+    assert (done["commit"], done["lag_seconds"]) == (7, 0.0)
+    for engine in ("duckdb", "spark"):
+        check(earlier[engine], 5)
+    for again in refresh.values():
+        check(again(), 7)
+    assert pinned(capsys, shop, "trino", "--current", code=2)["error"]["where"] == "--current"
+    assert "do not go together" in pinned(capsys, shop, "spark", "--current", "--at", "3", code=2)["error"]["message"]
+    shown = main(["pin", "--engine", "spark", "--current", "--project", str(shop.folder)]), capsys.readouterr().out
+    assert shown[0] == 0 and shown[1].startswith("-- once in a session\nDECLARE")
+
+
 def test_commits_that_cannot_be_pinned_name_those_that_can(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
     """One that never was, and times and commits before the first."""
     never = pinned(capsys, shop, "duckdb", "--at", "99", code=2)["error"]

@@ -16,7 +16,6 @@ from patience import PATIENCE, STEP, Writing
 from strobe.algebra.bag import Bag
 from strobe.algebra.relation import Relation
 from strobe.algebra.view import View
-from strobe.auditor.operators import Tree
 from strobe.config.load import load_project
 from strobe.messages import Commit, CommitHeader, Lookup, Message, Position
 from strobe.pipeline.backpressure import Limits
@@ -279,9 +278,7 @@ def compare(topology: Topology, warehouse: MemoryWarehouse, past: Past, states: 
         for name, change in commit.changes.items():
             states[name] = states[name].add(_bag(change, states[name]))
         for name, fragments in commit.fragments.items():
-            tree = topology.views[name].view.tree
-            assert tree is not None
-            states[name] = changed(Tree(tree), states[name], fragments)
+            states[name] = changed(topology.views[name].view, states[name], fragments)
         for name, state in states.items():
             expected = evaluate(topology.views[name].view, past.at(topology, commit.header.positions[name]))
             assert state == expected, f"{name} at commit {commit.number}: {commit.header.positions[name]}"

@@ -149,11 +149,14 @@ def _key_columns(occurrence: Occurrence) -> str:
 
 
 def old_images(view: View) -> str | None:
-    for relation in view.relations:
-        if not relation.images:
-            reason = f"it needs whole rows of what is deleted, and {relation.id} reports only their keys"
-            return f"{reason} (PostgreSQL: ALTER TABLE … REPLICA IDENTITY FULL)"
-    return None
+    without = [relation for relation in view.relations if not relation.images]
+    if not without:
+        return None
+    report = (
+        f"{', '.join(relation.id for relation in without)} report{'s' if len(without) == 1 else ''} only their keys"
+    )
+    statements = "; ".join(f"ALTER TABLE {relation.name} REPLICA IDENTITY FULL" for relation in without)
+    return f"it needs whole rows of what is deleted, and {report} (PostgreSQL: {statements})"
 
 
 _X, _CV, _W, _S, _C = LEVELS

@@ -184,6 +184,20 @@ def duckdb_current(found: Pinned, published: Location) -> Statements:
     return Statements((move,), (move, *macros))
 
 
+def spark_current(found: Pinned, published: Location) -> Statements:
+    """Temporary views, which are made again with the versions of one row."""
+    statements = [
+        f"SET VARIABLE {_VERSIONS} = (SELECT max_by(views, struct(commit, published_at)) FROM {sql_path(published)})"
+    ]
+    for view, pinned in zip(found.tables, spark(found, "").statements, strict=True):
+        text = pinned.removesuffix(str(found.tables[view].version))
+        version = f"CAST({_VERSIONS}[{_spark_text(view)}] AS STRING)"
+        statements.append(f"SET VARIABLE strobe_view = {_spark_text(text)} || {version}")
+        statements.append("EXECUTE IMMEDIATE strobe_view")
+    declared = (f"{_VERSIONS} MAP<STRING, BIGINT>", "strobe_view STRING")
+    return Statements(tuple(statements), tuple(f"DECLARE OR REPLACE VARIABLE {variable}" for variable in declared))
+
+
 def polars_current(found: Pinned, published: Location) -> Statements:
     """Python, with `polars` and `deltalake`: a function that returns a lazy frame for each view."""
     views = "".join(
@@ -206,9 +220,15 @@ def polars_current(found: Pinned, published: Location) -> Statements:
 
 CURRENT: Mapping[str, Callable[[Pinned, Location], Statements]] = {
     "duckdb": duckdb_current,
+    "spark": spark_current,
     "polars": polars_current,
 }
 """Each is given the pinned tables and where `published` is."""
+
+
+def _spark_text(value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
 
 
 def _listed(table: PinnedTable, quote: Callable[[str], str]) -> str:

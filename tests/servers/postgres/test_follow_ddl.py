@@ -239,6 +239,15 @@ def test_the_files_of_all_that_is_below_a_partition_are_compared(db: Database, l
     assert ("below_1b was truncated" in what) == truncated == bool(what)
 
 
+def test_a_log_that_cannot_be_read_any_more_says_nothing(db: Database) -> None:
+    """The views stop, with what happened to the publication."""
+    source = followed(db)
+    old = source.fingerprints(["lines"])["lines"]
+    for statement in ("DROP TABLE lines_1", "DROP PUBLICATION strobe_test_shop", "INSERT INTO lines VALUES (5, 15)"):
+        db.run(statement)
+    assert "publication" in source.changed("lines", ["id"], old, source.fingerprints(["lines"])["lines"])
+
+
 def test_a_drop_that_waited_for_a_truncate_is_not_taken_for_one_that_did_not(db: Database) -> None:
     """The statement's own look at the catalog is from before it waited."""
     source = followed(db)

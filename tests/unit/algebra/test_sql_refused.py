@@ -238,13 +238,26 @@ def test_unfinished_texts(sql: str) -> None:
     assert refused(sql).fix
 
 
-def test_every_prefix_and_deletion_is_compiled_or_refused() -> None:
+FLAT = (
+    "WITH t(a, b) AS (SELECT id, CASE WHEN total > 1 THEN 'x' END FROM shop.orders WHERE id IN (1, 2)) SELECT t.*, "
+    "upper(c.name) AS n FROM t JOIN (shop.customers AS c) ON t.a = c.id AND c.name BETWEEN 'a' AND 'b' "
+    "WHERE t.b[0] = 1"
+)
+TREE = (
+    "SELECT o.customer, upper(x) AS u, sum(o.total) FILTER (WHERE o.id > 1) AS s, rank() OVER (PARTITION BY "
+    "customer ORDER BY "
+    "count(*) DESC) AS r FROM shop.orders o LEFT JOIN shop.customers c ON c.id = o.customer LATERAL VIEW explode(split("
+    "c.name, 'a')) t AS x WHERE NOT EXISTS (SELECT 1 FROM billing.invoices i WHERE i.order_id = o.id) AND "
+    "o.total > (SELECT "
+    "avg(total) FROM shop.orders) GROUP BY 1, upper(x) HAVING count(*) > 1 UNION SELECT id, city, 1, 2 FROM "
+    "shop.customers"
+)
+
+
+@pytest.mark.parametrize("sql", [FLAT, TREE], ids=["flat", "tree"])
+def test_every_prefix_and_deletion_is_compiled_or_refused(sql: str) -> None:
     """Whatever is cut out of a view's text, the result is a view or a `UserError`."""
-    sql = (
-        "WITH t(a, b) AS (SELECT id, CASE WHEN total > 1 THEN 'x' END FROM shop.orders WHERE id IN (1, 2)) SELECT t.*, "
-        "upper(c.name) AS n FROM t JOIN (shop.customers AS c) ON t.a = c.id AND c.name BETWEEN 'a' AND 'b' "
-        "WHERE t.b[0] = 1"
-    )
+    compile_view("v", sql, RELATIONS)
     for start in range(len(sql)):
         for text in (sql[:start], sql[:start] + sql[start + 3 :]):
             try:

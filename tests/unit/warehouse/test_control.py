@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 import os
 import stat
+import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from patience import PATIENCE, eventually
 
+from strobe.client.local import _tell_progress
 from strobe.coordinator.requests import RequestHandler
 from strobe.errors import UserError
+from strobe.events import CoordinatorReplied, Event, RowsRead
 from strobe.warehouse.control import requests, todo
 from strobe.warehouse.control.heartbeat import hear, read_heartbeat, write_heartbeat
 from strobe.warehouse.control.lock import CoordinatorLock
@@ -264,3 +269,25 @@ def test_links_in_a_warehouse_are_refused(tmp_path: Path) -> None:
     (tmp_path / "real" / "staging").symlink_to(tmp_path)
     with pytest.raises(UserError, match="staging: this is a link"):
         layout.own_folders(0o077, tmp_path)
+
+
+def test_whoever_waits_for_a_load_hears_how_far_it_is(store: ControlStore) -> None:
+    """Rows by source, with about how many there are where that is known, as the events of a load in this process."""
+    heard: list[Event] = []
+
+    def coordinator() -> None:
+        eventually(lambda: store.list("requests", ".request.json"))
+        ((number, _),) = requests.requests(store)
+        requests.tell(store, number, "loading a")
+        eventually(lambda: len(heard) == 1)
+        requests.tell_rows(store, number, {"shop": (20_000, 50_000), "catalog": (7, None)})
+        eventually(lambda: len(heard) == 3)
+        requests.reply(store, number, {"commit": 7})
+
+    answering = threading.Thread(target=coordinator)
+    answering.start()
+    write_heartbeat(store, {"epoch": 1})
+    wanted = {"kind": "rebuild", "views": ["a"]}
+    assert requests.request(store, wanted, PATIENCE, say=partial(_tell_progress, heard.append)) == {"commit": 7}
+    answering.join(PATIENCE)
+    assert heard == [CoordinatorReplied("loading a"), RowsRead("shop", 20_000, 50_000), RowsRead("catalog", 7, None)]

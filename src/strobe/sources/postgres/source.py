@@ -15,7 +15,7 @@ the log, where log that an answer needs would stay unflushed.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from strobe.algebra.schema import RelationSchema
@@ -218,7 +218,8 @@ class PostgresSource(Source):
     def changed(self, relation: str, columns: Collection[str], before: str, after: str) -> str:
         moved = self._partitions.moved
         if unexplained(before, after, moved):
-            moved = moved.and_then(self._moved_in_log())
+            with suppress(UserError):  # the publication is gone: the log cannot be read, and says nothing
+                moved = moved.and_then(self._moved_in_log())
         return changed(columns, before, after, moved)
 
     def proven(self, before: str, after: str) -> str:
