@@ -71,7 +71,9 @@ def main() -> None:
             after = used(coordinator.process.pid)
         finally:
             coordinator.stop()
-    shares = {name: (seconds - before.get(name, 0.0)) / given.seconds for name, seconds in after.items()}
+    shares = defaultdict[str, float](float)
+    for one, seconds in after.items():
+        shares[one[1]] += (seconds - before.get(one, 0.0)) / given.seconds
     for name, share in [*sorted(shares.items()), ("in all", sum(shares.values()))]:
         print(f"{name:12} {share:.2%} of a core")
 
@@ -96,8 +98,8 @@ def start(server: PostgresServer, folder: Path) -> CoordinatorProcess:
     return coordinator
 
 
-def used(pid: int) -> dict[str, float]:
-    """Seconds of a processor that a process and those below it have used, by the names of their programs."""
+def used(pid: int) -> dict[tuple[int, str], float]:
+    """Seconds of a processor that a process and those below it have used, each with the name of its program."""
     below, seconds, names = defaultdict[int, list[int]](list), dict[int, float](), dict[int, str]()
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
@@ -109,12 +111,12 @@ def used(pid: int) -> dict[str, float]:
             below[int(fields[1])].append(int(folder.name))
             names[int(folder.name)] = head.partition("(")[2]
             seconds[int(folder.name)] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    found, todo = defaultdict[str, float](float), [pid]
+    found, todo = dict[tuple[int, str], float](), [pid]
     while todo:
         one = todo.pop()
-        found[names[one]] += seconds[one]
+        found[one, names[one]] = seconds[one]
         todo += below[one]
-    return dict(found)
+    return found
 
 
 if __name__ == "__main__":
