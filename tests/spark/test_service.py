@@ -135,7 +135,7 @@ def test_a_restored_source_stops_its_views_and_rebuilds_help(tmp_path: Path, spa
     assert after is not None and {view: after.positions[view] for view in ("paid", "sums")} == {
         view: before.positions[view] for view in ("paid", "sums")
     }
-    shop.ask("rebuild", view="paid")
+    shop.ask("rebuild", views=["paid"])
     assert shop.rows("paid") == [(10, 500), (11, 2), (12, 700)]
     assert (60, 2) in shop.rows("sums")
     shop.write("billing", "INSERT INTO payments VALUES (62, 12, 7)")
@@ -145,7 +145,7 @@ def test_a_restored_source_stops_its_views_and_rebuilds_help(tmp_path: Path, spa
     assert any(said.startswith("sums stands still") for said in shop.notes.said)
     assert (60, 2) in shop.rows("sums")
     shop.write("billing", "DELETE FROM payments WHERE id = 62")
-    shop.ask("rebuild", view="sums")
+    shop.ask("rebuild", views=["sums"])
     shop.coordinator().run(until_idle=True)
     assert shop.rows("sums") == [(1, 501), (2, 701), (61, 3)]
 

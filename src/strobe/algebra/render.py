@@ -68,7 +68,7 @@ class _Statement:
         self.steps: list[tuple[str, str]] = []
 
     def step(self, text: str) -> str:
-        """Adds a query; under the name by which others select from it."""
+        """Adds a query, which one other selects from; under its name."""
         name = f"_n{len(self.steps)}"
         self.steps.append((name, text))
         return name
@@ -140,13 +140,18 @@ class _Statement:
         outputs = [f"{o.expression} AS {o.name}" for o in group.outputs]
         by = _listed(UNIT, *group.by)
         found = self.step(f"SELECT {_listed(by, *outputs)} FROM {child} GROUP BY {by}")
-        return found if group.by else self.one(group, child, found)
+        return found if group.by else self.one(group, found)
 
-    def one(self, group: Group, child: str, found: str) -> str:
-        """The one group of an aggregate without GROUP BY: where there is no row it has what it has of nothing."""
+    def one(self, group: Group, found: str) -> str:
+        """The one group of an aggregate without GROUP BY: where there is no row it has what it has of nothing.
+
+        What is below is written a second time for that. A query that two others select from is computed once by Spark
+        4.1, and its columns may be taken for each other then (`PushdownPredicateAndPruneColumnsForCTEDef`).
+        """
         names = [o.name for o in group.outputs]
+        again = self.operator(group.child)
         nothing = self.step(
-            f"SELECT {_listed(*(f'{o.expression} AS {o.name}' for o in group.outputs))} FROM {child} WHERE false"
+            f"SELECT {_listed(*(f'{o.expression} AS {o.name}' for o in group.outputs))} FROM {again} c WHERE false"
         )
         values = [f"CASE WHEN g.{UNIT} IS NULL THEN e.{n} ELSE g.{n} END AS {n}" for n in names]
         every = f"(SELECT DISTINCT {UNIT} FROM {self.tables.units}) u"

@@ -6,12 +6,12 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
+from time import sleep
 from typing import Any, TextIO
 
 import typer
@@ -92,11 +92,11 @@ class Terminal:
                 while True:
                     self.show(report(), render)
                     sys.stdout.flush()
-                    time.sleep(seconds)
+                    sleep(seconds)
             with Live(console=self.out, auto_refresh=False) as live:
                 while True:
                     live.update(Group(*render(_printable(redacted(report())))), refresh=True)
-                    time.sleep(seconds)
+                    sleep(seconds)
 
     def tell(self, event: Event) -> None:
         """Progress, for a person who waits."""

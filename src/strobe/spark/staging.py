@@ -306,7 +306,7 @@ def _reported(folder: Path, progress: Progress | None) -> Iterator[None]:
         while True:
             over = finished.wait(0.2)
             rows = sum(_number(file) for file in folder.glob("*/rows"))
-            if rows != last:
+            if rows > last:  # a file that is being written anew is empty for a moment
                 progress(rows)
                 last = rows
             if over:

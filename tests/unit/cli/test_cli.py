@@ -464,11 +464,11 @@ def test_status_is_shown_again_and_again(
     """Until Ctrl-C, which is no failure; on a terminal in place."""
     naps = iter([None, None])
 
-    def sleep(seconds: float) -> None:
+    def nap(seconds: float) -> None:
         if next(naps, seconds):
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("strobe.cli.terminal.time.sleep", sleep)
+    monkeypatch.setattr("strobe.cli.terminal.sleep", nap)
     code, out, err = run(capsys, "status", "--watch")
     assert (code, err, out.count("nothing committed yet")) == (0, "", 3)
     assert document(capsys, "status", "--watch", code=2)["error"]["message"].endswith("do not go together")
