@@ -246,11 +246,15 @@ def test_a_slow_manager_delays_only_whom_it_must(
                 connection.commit()
                 eventually(lambda n=n: arrived(source) > n)  # type: ignore[misc]
 
-    monkeypatch.setattr(memory_live, "write", write)
     monkeypatch.setattr(Sweep, "receive", ponder)
     monkeypatch.setattr(memory_live, "MemoryWarehouse", Watched)
     warehouse, past, states = run(
-        topology, tmp_path, seconds=1.5, commit_seconds=0.01, record=told.append, enough=lambda _: "slow" in shown
+        *(topology, tmp_path),
+        seconds=1.5,
+        commit_seconds=0.01,
+        record=told.append,
+        enough=lambda _: "slow" in shown,
+        write=write,
     )
     compare(topology, warehouse, past, states)
     assert cuts[0].count("quick") > 5
