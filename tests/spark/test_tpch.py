@@ -18,7 +18,8 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.mark.parametrize("number", tpch.QUERIES)
-def test_a_query_is_kept(spark: SparkSession, number: int) -> None:
+@pytest.mark.parametrize("refreshes", [1, pytest.param(10, marks=pytest.mark.slow)])
+def test_a_query_is_kept(spark: SparkSession, refreshes: int, number: int) -> None:
     """Orders come and go with their lines, and rows of other tables change."""
     view = compile_view(f"q{number}", tpch.QUERIES[number], tpch.TABLES)
-    check(spark, view, tpch.states(Random(number), refreshes=2))
+    check(spark, view, tpch.states(Random(number), refreshes))

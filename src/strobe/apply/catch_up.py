@@ -113,7 +113,9 @@ class CatchUp:
 
     def _keep(self) -> None:
         project = self.topology.project
-        warehouse = Warehouse.create_or_open(self._spark, self._layout, project.retention, project.name)
+        warehouse = Warehouse.create_or_open(  # `_merge_log` checks every row
+            self._spark, self._layout, project.retention, project.name, checked=False
+        )
         warehouse.fence()
         self._warehouse = warehouse
         planned = self.topology.views.values()

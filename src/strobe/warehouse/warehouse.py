@@ -68,8 +68,10 @@ class Warehouse:
         retention: timedelta,
         at: Hook = _nothing,
         lock: CoordinatorLock | None = None,
+        checked: bool = True,
     ) -> None:
         self.layout = layout
+        self._checked = checked
         self._claim = Claim(layout, lock or CoordinatorLock(layout.control))
         self._appender = Appender(spark, layout, self._claim, at)
         self._generations = Generations()
@@ -90,14 +92,16 @@ class Warehouse:
         project: str,
         at: Hook = _nothing,
         lock: CoordinatorLock | None = None,
+        checked: bool = True,
     ) -> Warehouse:
         """Open a warehouse; an empty or absent folder becomes one. `UserError` for any other folder.
 
-        `lock` is the warehouse's own, for whoever holds it already.
+        `lock` is the warehouse's own, for whoever holds it already. With `checked` every append is held against what
+        the views held before; not where something else brings their tables on, as beside a warehouse that they join.
         """
         with guarded(layout, "the warehouse could not be made"):
             tables.create_or_check(spark, layout, retention, project)
-        return cls(spark, layout, retention, at, lock)
+        return cls(spark, layout, retention, at, lock, checked)
 
     # -- coordinating -------------------------------------------------------------------------------------------------
 
@@ -147,7 +151,8 @@ class Warehouse:
         and contradict what a view held: readers see it as it was before.
         """
         last = self._appender.append([self._generations.batch(commits)])
-        self._check(commits)
+        if self._checked:
+            self._check(commits)
         return last
 
     def _check(self, commits: Sequence[Commit]) -> None:
