@@ -13,6 +13,7 @@ from mariadb_shop import Shop as Database
 from memory_live import HEAD
 from pyspark.sql import SparkSession
 from service_shop import Shop, still, wait_for
+from shopfloor import DATABASES
 
 from strobe.coordinator.timing import Timing
 from strobe.retry import Policy
@@ -51,8 +52,7 @@ def test_a_value_that_spark_cannot_hold(
     they are loaded again by themselves, also the view that does not use the key; if the load meets another such row,
     they wait for that one."""
     if kind == "sqlite":
-        monkeypatch.setattr("service_shop.SALES", ";".join(TABLES))
-        shop = Shop(tmp_path, spark, HEAD + VIEWS)
+        shop = Shop(tmp_path, spark, HEAD + VIEWS, {**DATABASES, "sales": ";".join(TABLES)})
     else:
         shop = MariadbShop(Database(request.getfixturevalue(kind)), tmp_path, spark, monkeypatch)
     shop.timing = Timing(probe=Policy((0.2,)), verify=Policy((0.5,)))
